@@ -22,18 +22,26 @@ struct DropoutData {
 };
 
 // Where ranks share a tensor, each draws its part of the numbers that one process draws: this thread's are
-// part `batch` along dim 0, and part `index` of `count` along another dim, or of attention's heads. With
-// `zigzag` a part is two slices of 2 `count`, the index-th and the one that is as far from the end.
+// part `batch` along dim 0, and part `index` of `count` along another dim, or of attention's heads. Where
+// ranks share sequences, this is a part of what a rank has of them: of 2 `count` slices along dim
+// `sequence.dim` the index-th and the one that is as far from the end.
+struct Cut {
+  int64_t dim = 0, index = 0, count = 1;
+};
 struct DropParts {
-  int64_t batch = 0, dim = 0, index = 0, count = 1, head_index = 0, head_count = 1, zigzag = 0;
+  int64_t batch = 0;
+  Cut inner;
+  int64_t head_index = 0, head_count = 1;
+  Cut sequence;
 };
 thread_local DropParts parts;
 
 Shape set_drop_parts(IntList v) {
   const DropParts p = parts;
-  WT_CHECK(v.empty() || v.size() == 7, ValueError, "_set_drop_parts: expected 7 numbers, got ", v.size());
-  if (!v.empty()) parts = {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
-  return {p.batch, p.dim, p.index, p.count, p.head_index, p.head_count, p.zigzag};
+  WT_CHECK(v.empty() || v.size() == 9, ValueError, "_set_drop_parts: expected 9 numbers, got ", v.size());
+  if (!v.empty()) parts = {v[0], {v[1], v[2], v[3]}, v[4], v[5], {v[6], v[7], v[8]}};
+  return {p.batch,      p.inner.dim,    p.inner.index,    p.inner.count,   p.head_index,
+          p.head_count, p.sequence.dim, p.sequence.index, p.sequence.count};
 }
 const Op<Shape(IntList)> set_parts{
     "_set_drop_parts",
@@ -41,7 +49,7 @@ const Op<Shape(IntList)> set_parts{
     kPrivate | kComplex,
     {"values"},
     "Says of which tensors dropout and attention see parts: part of dim 0; dim, index, count; index and "
-    "count of heads; whether the part of dim is two slices. Nothing if empty. Returns what it was."};
+    "count of heads; dim, index, count of pairs of slices. Nothing if empty. Returns what it was."};
 
 // Whether dropout on the CPU draws the masks that PyTorch's CPU build draws, which come one after the other.
 std::atomic<bool> pytorch_masks{[] {
@@ -229,18 +237,47 @@ WT_ROOT_DROPOUT(feature_alpha_dropout, "[N, C, *]: alpha_dropout of whole channe
 
 }  // namespace
 
+namespace {
+// Of `sizes`, without the columns of a part along a later dim, those of a rank that has two slices of a
+// sequence, or of them part `inner`.
+kernels::PhiloxPart sequence_part(IntList sizes, int64_t dim, const Cut& inner) {
+  const int64_t run = numel_of(sizes.subspan(dim)), slice = run * inner.count / 2;
+  const int64_t whole = 2 * slice * parts.sequence.count, at = parts.sequence.index * slice;
+  const int64_t first = parts.batch * (numel_of(sizes) / run) * whole;
+  const int64_t second = whole - slice - at, begin = inner.index * run, end = begin + run;
+  if (end <= slice) return {uint64_t(first + at + begin), uint64_t(run), uint64_t(whole)};
+  if (begin >= slice) return {uint64_t(first + second + begin - slice), uint64_t(run), uint64_t(whole)};
+  // The part in the middle of an odd number of them, which may be 1: as much of both slices.
+  return {uint64_t(first + at + begin), uint64_t(slice - begin), uint64_t(whole),
+          uint64_t(second - at - begin)};
+}
+
+kernels::PhiloxPart plain_part(IntList sizes, int64_t dim, int64_t index, int64_t count) {
+  const int64_t run = numel_of(sizes.subspan(dim));
+  const int64_t first = parts.batch * numel_of(sizes) * count + index * run;
+  return {uint64_t(first), uint64_t(run), uint64_t(run * count)};
+}
+}  // namespace
+
 kernels::PhiloxPart drop_part(IntList sizes, bool heads) {
-  const int64_t index = heads ? parts.head_index : parts.index,
-                count = heads ? parts.head_count : parts.count;
-  if (sizes.empty() || (count == 1 && parts.batch == 0)) return {};
   const auto ndim = static_cast<int64_t>(sizes.size());
-  const int64_t dim = heads ? ndim - 1 : wrap_dim(parts.dim, ndim, "dropout");
-  const int64_t run = numel_of(sizes.subspan(dim)), all = numel_of(sizes);
-  const int64_t first = parts.batch * all * count;
-  if (parts.zigzag && !heads && sizes[dim] % 2 == 0)
-    return {uint64_t(first + index * run / 2), uint64_t(run / 2), uint64_t(run * count),
-            uint64_t((2 * (count - index) - 1) * run / 2)};
-  return {uint64_t(first + index * run), uint64_t(run), uint64_t(run * count)};
+  const Cut inner = heads ? Cut{-1, parts.head_index, parts.head_count} : parts.inner;
+  const bool shared = !heads && parts.sequence.count > 1;
+  if (sizes.empty() || numel_of(sizes) == 0 || (inner.count == 1 && !shared && parts.batch == 0)) return {};
+  const int64_t dim = wrap_dim(inner.dim, ndim, "dropout");
+  const int64_t along = wrap_dim(parts.sequence.dim, ndim, "dropout");
+  if (!shared) return plain_part(sizes, dim, inner.index, inner.count);
+  const bool same = dim == along;
+  WT_CHECK(sizes[along] * (same ? inner.count : 1) % 2 == 0, ValueError, "dropout: dim ", along, " of ",
+           sizes, " is not two slices of a sequence that ranks share; pad the sequence");
+  if (same || inner.count == 1) return sequence_part(sizes, along, same ? inner : Cut{});
+  WT_CHECK(dim > along, ValueError, "dropout: of ", sizes, " dim ", dim, " is split before dim ", along,
+           ", the sequence that ranks share; use scaled_dot_product_attention");
+  kernels::PhiloxPart part = sequence_part(sizes.first(dim), along, {});
+  const int64_t columns = numel_of(sizes.subspan(dim));
+  part.columns = uint64_t(columns), part.width = uint64_t(columns * inner.count);
+  part.column = uint64_t(inner.index * columns);
+  return part;
 }
 
 kernels::PhiloxKey next_dropout_key(Device device) {

@@ -78,8 +78,7 @@ void philox_numbers(PhiloxKey key, uint64_t first, int64_t n, uint32_t* out) {
 
 void philox_numbers(PhiloxKey key, const PhiloxPart& part, uint64_t i, int64_t n, uint32_t* out) {
   for (int64_t take; n > 0; i += uint64_t(take), out += take, n -= take) {
-    const int64_t left = part.run ? int64_t(part.run - i % part.run) : n;
-    take = left < n ? left : n;
+    take = int64_t(part.together(i, uint64_t(n)));
     philox_numbers(key, part.at(i), take, out);
   }
 }

@@ -71,8 +71,10 @@ void dropout(const LaunchContext& ctx, const View& out, const View& x, double p,
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     constexpr int W = kDropoutWidth<T>;
-    const bool packed = part.first % 4 == 0 && part.stride % 4 == 0 && part.pair % 4 == 0 &&
-                        part.run % W == 0 && is_aligned(out.data, 16) && is_aligned(x.data, 16);
+    const bool even =
+        part.columns ? part.column % 4 == 0 && part.width % 4 == 0 && part.columns % W == 0
+                     : part.first % 4 == 0 && part.stride % 4 == 0 && part.pair % 4 == 0 && part.run % W == 0;
+    const bool packed = even && is_aligned(out.data, 16) && is_aligned(x.data, 16);
     const DropoutArgs<T> a{out.as<T>(),
                            x.as<const T>(),
                            x.numel(),

@@ -1,6 +1,6 @@
 """What ranks allocate and what the planner says, layout by layout; each rank is a process.
 
-    python tests/parallel/plan_memory.py [NUMBERS of LAYOUTS, or all]
+    python tests/parallel/plan_memory.py [NUMBERS of LAYOUTS; without any all]
 
 Prints a line for each layout: bytes that the rank with most had at its peak, bytes planned, the difference;
 ends with an error where one is 10 % or more.

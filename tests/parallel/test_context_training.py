@@ -93,17 +93,24 @@ def plainly(optimizer: str, steps: int, p: float = 0.0) -> Seen:
 
 
 def train(
-    optimizer: str, steps: int, shape: dict[str, int], remat: bool = False, p: float = 0.0, **options: Any
+    optimizer: str,
+    steps: int,
+    shape: dict[str, int],
+    remat: bool = False,
+    p: float = 0.0,
+    sequence: bool = False,
+    **options: Any,
 ) -> Seen:
     """As plainly, by ranks."""
     mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
     measure = tp.VocabParallelCrossEntropy(mesh["tp"]) if "tp" in shape else nn.CrossEntropyLoss()
     whole = build(p, remat)
     if "tp" in shape:
-        options["plan"] = gpt2_plan()
+        options["plan"] = gpt2_plan(sequence)
     if "pp" in shape:
         options["layers"] = [Start(whole), *whole.h, nn.Sequential(whole.ln_f, whole.lm_head)]
-    model = parallelize(whole, mesh, loss_fn=loss_by(measure), n_microbatches=2, **options)
+    options.setdefault("n_microbatches", 2)
+    model = parallelize(whole, mesh, loss_fn=loss_by(measure), **options)
     cls, given = {
         "sgd": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
         "adamw": (optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}),
@@ -171,6 +178,103 @@ def test_sharded_along_three_axes(names: tuple[str, ...], zero: int) -> None:
 )
 def test_with_tensor_and_pipeline(shape: dict[str, int], attention: str) -> None:
     compare("adamw", 4, shape, p=0.1, attention=attention)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("attention", ["ring", "ulysses"])
+@pytest.mark.parametrize(
+    "shape", [{"cp": 2, "tp": 2}, {"cp": 2, "tp": 4}, {"dp": 2, "cp": 2, "tp": 2}], ids=str
+)
+def test_with_sequence_parallelism(shape: dict[str, int], attention: str, optimizer: str) -> None:
+    """Which splits a rank's slices once more: one of them for each of two ranks, and halves for four."""
+    if attention == "ring" or shape["tp"] == 2:  # there are four heads
+        steps = 20 if len(shape) == 2 else 4
+        compare(optimizer, steps, shape, p=0.1, attention=attention, sequence=True)
+
+
+WEIGHTS = wt.rand(V, dtype=wt.float64, generator=wt.Generator().manual_seed(4)) + 0.5
+LOSSES: dict[str, tuple[dict[str, Any], Any]] = {
+    "ignore_index": ({"ignore_index": 3}, lambda t: (t != 3).sum()),
+    "weights": (
+        {"weight": WEIGHTS, "ignore_index": 3, "label_smoothing": 0.1},
+        lambda t: WEIGHTS[t[t != 3]].sum(),
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "shape", [{"cp": 2}, {"dp": 2, "cp": 2}, {"pp": 2, "cp": 2}, {"cp": 2, "tp": 2}], ids=str
+)
+def test_losses_of_what_counts(shape: dict[str, int], loss: str) -> None:
+    """Few tokens that count are on rank 0, none in its first micro-batch: the mean is over all."""
+    if "tp" in shape and loss == "weights":
+        return  # VocabParallelCrossEntropy has none
+    options, counted = LOSSES[loss]
+    (tokens, targets), whole = batches(1)[0], build()
+    targets = targets.clone()
+    targets[:, : T // 4] = 3
+    targets[0], targets[1, -T // 4 :] = 3, 3
+    expected = nn.CrossEntropyLoss(**options)(whole(tokens).flatten(0, 1), targets.flatten())
+    expected.backward()
+
+    def rank() -> None:
+        mesh, own = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape)), build()
+        measure = nn.CrossEntropyLoss(**options)
+        given: dict[str, Any] = {"n_microbatches": 2, "counted": counted}
+        if "tp" in shape:
+            given["plan"], measure = gpt2_plan(), tp.VocabParallelCrossEntropy(mesh["tp"], **options)
+        if "pp" in shape:
+            given["layers"] = [Start(own), *own.h, nn.Sequential(own.ln_f, own.lm_head)]
+        model = parallelize(own, mesh, loss_fn=loss_by(measure), **given)
+        copies, at = shape.get("dp", 1), mesh.get_local_rank("dp") if "dp" in shape else 0
+        mine = [t.chunk(copies)[at] for t in (tokens, targets)]
+        assert model.step(mine[0], target=mine[1]).item() == pytest.approx(expected.item(), abs=1e-12)
+        wanted = dict(whole.named_parameters())
+        for name, p in model.named_parameters():
+            grad = p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad
+            assert (grad - wanted[name].grad).norm() <= TOLERANCE * wanted[name].grad.norm(), name
+        loss = model.evaluate(mine[0], target=mine[1])
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+
+    simulate(math.prod(shape.values()), rank)
+
+
+@pytest.mark.parametrize("tp_ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dim", [1, -1], ids=["tokens", "features"])
+def test_dropout_of_a_part_of_slices(dim: int, tp_ranks: int) -> None:
+    """Each rank draws what one process draws at its place, of a second row of the batch, too."""
+    cp, t, c = 3, 6 * tp_ranks, 2 * tp_ranks
+    x = wt.arange(2 * cp * t * c, dtype=wt.float64).view(2, cp * t, c) + 1
+
+    def dropped(part: wt.Tensor) -> wt.Tensor:
+        wt.manual_seed(3)
+        return F.dropout(part, 0.5)
+
+    expected = dropped(x)
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (cp, tp_ranks), mesh_dim_names=("cp", "tp"))
+        group, at = mesh["cp"].get_group(), mesh.get_local_rank("tp")
+        mine, want = (shard_sequence(z, 1, group).chunk(tp_ranks, dim)[at] for z in (x, expected))
+        with tp.split_randomness(mesh["cp"], 1, zigzag=True), tp.split_randomness(mesh["tp"], dim):
+            assert wt.equal(dropped(mine), want)
+
+    simulate(cp * tp_ranks, rank)
+
+
+def test_dropout_that_has_no_slices_is_refused() -> None:
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))
+        with pytest.raises(TypeError, match="expected counted to be callable, got int"):
+            parallelize(build(), mesh, loss_fn=F.mse_loss, counted=3)  # type: ignore[arg-type]
+        with tp.split_randomness(mesh, 1, zigzag=True):
+            with pytest.raises(ValueError, match=r"dim 1 of .* is not two slices of a sequence"):
+                F.dropout(wt.ones(2, 3), 0.5)
+            with tp.split_randomness(mesh, -3), pytest.raises(ValueError, match="is split before dim"):
+                F.dropout(wt.ones(2, 2, 4), 0.5)  # dim 0 counted from the end is not the batch's
+
+    simulate(2, rank)
 
 
 def checkpointed(shape: dict[str, int], zero: int, folder: str, saves: bool) -> float:

@@ -133,7 +133,7 @@ def test_grouped_products():
     want = wt.cat([part @ w[e] for e, part in enumerate(x.split(counts))])
     wt.testing.assert_close(grouped_mm(x, w, counts), want)
     assert gradcheck(lambda a, b: grouped_mm(a, b, counts), (x.requires_grad_(), w.requires_grad_()))
-    for wrong in ([2, 0, 6], [2, 0, 6, 2]):
+    for wrong in ([2, 0, 6], [2, 0, 6, 2], [3, -1, 6, 1]):
         with pytest.raises(ValueError, match="expected 4 counts that add up to 9 rows"):
             grouped_mm(x, w, wrong)
 

@@ -10,14 +10,25 @@ namespace warptape::kernels {
 
 // Which number element i draws: number i, or, of a part of a larger tensor in which runs of `run` elements
 // start `stride` apart, that of its place there. With `pair` it is two runs that do, the second `pair` after
-// the first.
+// the first. With `columns` all that is of rows of so many elements, of rows of `width` from `column` on.
 struct PhiloxPart {
   uint64_t first = 0;
   uint64_t run = 0;  // 0: the elements follow each other
   uint64_t stride = 0;
   uint64_t pair = 0;
+  uint64_t columns = 0, width = 0, column = 0;
 
   constexpr uint64_t at(uint64_t i) const {
+    return columns ? row(i / columns) * width + column + i % columns : row(i);
+  }
+  // How many elements from i on surely draw numbers that follow each other, of n.
+  constexpr uint64_t together(uint64_t i, uint64_t n) const {
+    const uint64_t each = columns ? columns : run;
+    return each && each - i % each < n ? each - i % each : n;
+  }
+
+ private:
+  constexpr uint64_t row(uint64_t i) const {
     if (run == 0) return first + i;
     const uint64_t n = i / run;
     return first + i % run + (pair ? n / 2 * stride + n % 2 * pair : n * stride);

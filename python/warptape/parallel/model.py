@@ -49,6 +49,12 @@ class Names:
         self.buffers = [buffer for buffer in self.buffers if id(buffer[1]) not in others]
 
 
+def weighed(loss_fn: Callable[..., Tensor], output: Any, target: tuple[Any, Tensor]) -> Tensor:
+    """loss_fn of a target that has its factor [1] beside it; 0 where nothing counts and the mean is 0 / 0."""
+    loss, factor = loss_fn(output, target[0]), target[1].reshape(())
+    return warptape.where(factor == 0, 0.0, loss * factor.to(loss.dtype))
+
+
 class ParallelModel(nn.Module):
     """What `parallelize` returns: a module to train by `step`, whatever its layout. Every rank calls the same
     methods. Its parameters are those of this rank's stages, or parts of them, with their names in the whole
@@ -71,12 +77,14 @@ class ParallelModel(nn.Module):
         n_microbatches: int,
         zero: int,
         attention: str = "ring",
+        counted: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(modules)
         self.n_microbatches, self.zero = n_microbatches, zero
         # Not assigned: a runner that is a module has the same modules inside.
         self.__dict__ |= {"_runner": runner, "_names": names, "_axes": axes, "_loss_fn": loss_fn}
+        self.__dict__["_counted"] = counted
         self.attention = attention
         # Taken now: between forward and backward sharded modules have other, whole, ones.
         self._own = list({id(p): p for m in modules for p in m.parameters()}.values())
@@ -255,7 +263,22 @@ class ParallelModel(nn.Module):
         if problem:
             raise ValueError(f"ParallelModel: {problem}")
         self._rows = rows
+        if self._counted is not None:
+            factors = self._factors(parts[2])
+            target = (target, factors)
+            parts[2] = list(zip(parts[2], factors.chunk(n), strict=True))
         return args, kwargs, target, parts
+
+    def _factors(self, targets: Sequence[Any]) -> Tensor:
+        """By how much the mean loss of each micro-batch [n] counts, so that the mean over micro-batches and
+        copies is the mean over all that they count."""
+        counts = [float(self._counted(target)) for target in targets]
+        here = warptape.tensor(counts, dtype=warptape.float64, device=self._device)
+        total, copies = here.sum(), 1
+        if "copies" in self._axes:
+            copies = self._axes["copies"].size()
+            all_reduce(total, group=self._axes["copies"].get_group())
+        return here * (len(counts) * copies) / total
 
     def _accumulate(self, parts: list[list[Any]]) -> list[Tensor]:
         """Micro-batch after micro-batch; each drops what one process would drop in its rows."""

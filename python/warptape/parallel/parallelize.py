@@ -16,7 +16,7 @@ from ..nn.parallel import DistributedDataParallel
 from ..utils.checkpoint import checkpoint
 from .context.api import ATTENTIONS
 from .experts.layer import balance_over, check_experts, expert_parallel, mixtures
-from .model import Names, ParallelModel
+from .model import Names, ParallelModel, weighed
 from .pipeline import ScheduleInterleaved1F1B, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -45,6 +45,7 @@ def parallelize(
     ep: int = 1,
     mp_policy: MixedPrecisionPolicy | None = None,
     attention: str = "ring",
+    counted: Callable[[Any], Any] | None = None,
 ) -> ParallelModel:
     """Splits a model, in place, over the axes "dp", "cp", "tp" and "pp" of a mesh; a missing one is of 1.
 
@@ -70,6 +71,10 @@ def parallelize(
             MixtureOfExperts. Their routers count the tokens of all of these ranks, whatever ep is.
         mp_policy: fully_shard's, for zero 2 and 3.
         attention: along "cp" by "ring", or by "ulysses", for heads that divide.
+        counted: counted(target), a number or a tensor of one element: over how much loss_fn's mean of a
+            target is. For a loss with ignore_index `lambda t: (t != -100).sum()`, with weights of classes
+            `lambda t: weight[t].sum()`. Each rank and micro-batch then counts by its share of the sum over
+            all; without it all count alike.
 
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.
@@ -94,6 +99,10 @@ def parallelize(
     counts: list[int] = []
     if attention not in ATTENTIONS:
         raise ValueError(f"parallelize: expected attention of {ATTENTIONS}, got {attention!r}")
+    if counted is not None:
+        if not callable(counted):
+            raise TypeError(f"parallelize: expected counted to be callable, got {type(counted).__name__}")
+        loss_fn = partial(weighed, loss_fn)
     sharing = tuple(name for name in axes if name in ("dp", "cp"))
     _check_experts(model, [axes[name].size() for name in sharing], ep)
     _check_schedule(schedule, chunks)
@@ -129,7 +138,7 @@ def parallelize(
     elif sharing and "pp" not in axes:
         # Stages average as the schedule says: its backward passes overlap, and each would start DDP's sums.
         runner = DistributedDataParallel(model, process_group=axes["copies"].get_group())
-    return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention)
+    return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention, counted)
 
 
 def _settings(

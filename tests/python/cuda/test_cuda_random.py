@@ -122,10 +122,14 @@ def test_generators_of_another_device_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("shape", [(2, 64, 96, 96), (1, 3, 5, 7)])  # starts of counters, and not
-@pytest.mark.parametrize("zigzag", [0, 1])
-def test_parts_drop_what_the_host_drops(dtype: torch.dtype, shape: tuple[int, ...], zigzag: int) -> None:
-    """Part 1 of 2 of dim 0, part 2 of 3 of dim 1, which are heads, too; it may be two slices."""
+@pytest.mark.parametrize("shape", [(2, 64, 96, 96), (1, 4, 5, 7)])  # starts of counters, and not
+@pytest.mark.parametrize(
+    "cuts", [(1, 2, 3, 0, 0, 1), (0, 0, 1, 1, 1, 2), (1, 2, 3, 1, 1, 2), (3, 1, 2, 1, 1, 2)], ids=str
+)
+def test_parts_drop_what_the_host_drops(
+    dtype: torch.dtype, shape: tuple[int, ...], cuts: tuple[int, ...]
+) -> None:
+    """Part 1 of 2 of dim 0 and part 2 of 3 of heads; and parts of a dim, slices of a sequence, and both."""
     set_parts = torch._C._private._set_drop_parts
     x, q = torch.ones(shape, dtype=dtype), torch.ones(*shape[:2], 9, 4, dtype=dtype)
 
@@ -136,7 +140,7 @@ def test_parts_drop_what_the_host_drops(dtype: torch.dtype, shape: tuple[int, ..
         return [torch.nn.functional.dropout(x.to(device), 0.5).cpu(), y.cpu()]
 
     whole = draw("cpu")
-    before = set_parts((1, 1, 2, 3, 2, 3, zigzag))
+    before = set_parts((1, *cuts[:3], 2, 3, *cuts[3:]))
     try:
         host, device = draw("cpu"), draw("cuda")
     finally:

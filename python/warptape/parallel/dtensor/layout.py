@@ -85,7 +85,7 @@ def normalized(placements: Any, mesh: DeviceMesh, ndim: int, where: str) -> tupl
     for each in given:
         if isinstance(each, Shard):
             if not -ndim <= each.dim < ndim:
-                raise ValueError(f"{where}: {each} of a tensor of {ndim} dims")
+                raise ValueError(f"{where}: {each} of a tensor of {ndim} dims; give a dim below {ndim}")
             if each.parts is not None:
                 raise NotImplementedError(
                     f"{where}: {each}: a DTensor knows no joined parts; they are for parallelize_module"

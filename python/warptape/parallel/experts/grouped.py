@@ -55,7 +55,7 @@ def grouped_mm(x: Tensor, weight: Tensor, counts: Sequence[int]) -> Tensor:
 
     No gradients of gradients. Raises ValueError where the counts are not E numbers that add up to N.
     """
-    if len(counts) != len(weight) or sum(counts) != len(x):
+    if len(counts) != len(weight) or sum(counts) != len(x) or min(counts, default=0) < 0:
         raise ValueError(
             f"grouped_mm: expected {len(weight)} counts that add up to {len(x)} rows, got {list(counts)}"
         )

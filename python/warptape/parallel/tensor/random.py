@@ -17,14 +17,16 @@ _entered = threading.local()
 
 def _enter(mesh: DeviceMesh, dim: int | None, heads: bool, zigzag: bool = False) -> list[int]:
     """Sets what dropout sees parts of; returns what was set before. A part along dim 0 may be a part along
-    another dim besides."""
+    another dim besides, and slices of a sequence a part of both."""
     before = list(_set(()))
     rank, ranks = mesh.get_local_rank(), mesh.size()
     batch, inner, over, slices = before[:1], before[1:4], before[4:6], before[6:]
     if dim == 0:
         batch = [rank]
+    elif dim is not None and zigzag:
+        slices = [dim, rank, ranks]
     elif dim is not None:
-        inner, slices = [dim, rank, ranks], [int(zigzag)]
+        inner = [dim, rank, ranks]
     _set((*batch, *inner, *([rank, ranks] if heads else over), *slices))
     return before
 
@@ -36,7 +38,8 @@ def split_randomness(
     """Inside, dropout's inputs are this rank's part along `dim` of what one process has, and, with `heads`,
     the heads of scaled_dot_product_attention are a part of all. With `zigzag` the part along `dim` is the two
     slices that `context.shard_sequence` gives a rank. Nested, dim 0 (the batch, split among data
-    parallel ranks) goes with any other dim and with heads."""
+    parallel ranks) goes with any other dim and with heads, and inside of `zigzag` is a part of these slices:
+    of their tokens, as sequence parallelism has, or along a later dim."""
     before = _enter(mesh, dim, heads, zigzag)
     try:
         yield
