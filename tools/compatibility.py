@@ -109,12 +109,12 @@ TESTS = """
 
 Tests of PyTorch's own files that pass there on a CPU, and how many of them pass here, run by `python
 tools/pytorch_tests.py`. A test is left out on purpose for what `LEFT_OUT` there names. Files with a part
-ran only so much of their tests, chosen by a hash of the names. The files are of two public copies: most
-of a fork of 2026 for another device, its words for that device put back to PyTorch's;
-`test_serialization`, `test_segment_reductions` and `test_scatter_gather_ops` of one of April 2023. What
-does not pass under PyTorch 2.13 is not counted. Measured on a loaded machine, where a test that takes
-too long counts as failed; the rows of `test_nn` and `test_modules` are counts of logs that were written
-before the last mends.
+ran only so much of their tests, chosen by a hash of the names. The files and their helpers are those of a
+public copy of PyTorch 2.4; the rows of `test_autograd`, `test_dataloader`, `test_modules`, `nn/test_init` and
+`nn/test_pruning` are older, of a fork of 2026 for another device, its words for that device put back to
+PyTorch's, and `test_modules` is a count of logs that were written before the last mends. What does not
+pass under PyTorch 2.13 is not counted. Measured on a loaded machine, where a test that takes too long counts
+as failed.
 
 """
 

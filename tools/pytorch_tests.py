@@ -87,6 +87,8 @@ LEFT_OUT = {
 PREPARE_PYTORCH = """
 import torch.export
 torch.export.export_for_training = torch.export.export
+import torch.onnx
+torch.onnx._CAFFE2_ATEN_FALLBACK = False
 engines = [*torch.backends.quantized.supported_engines, "none"]
 type(torch.backends.quantized).supported_engines = property(lambda self: [*engines])
 """
@@ -112,6 +114,8 @@ FACTS = {
     "torch._C._TorchFunctionState": types.SimpleNamespace(ENABLED=None),
     "torch._C._DisableFuncTorch": contextlib.nullcontext,
     "torch._C._has_mkldnn": False,
+    "torch.storage._get_always_warn_typed_storage_removal()": False,
+    "torch.storage._set_always_warn_typed_storage_removal()": None,
     "torch._C.has_lapack": True,
     "torch._dynamo.config.compiled_autograd": False,
     "torch._logging.scribe.open_source_signpost()": None,

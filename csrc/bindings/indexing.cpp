@@ -146,7 +146,8 @@ class Parser {
              "indices (got ",
              Py_TYPE(o)->tp_name, ")");
     Tensor index = to_index(o);
-    WT_CHECK(!is_differentiable(index.dtype()) || index.numel() == 0, IndexError,
+    // Of an empty list, which has no dtype of its own, a float tensor was made.
+    WT_CHECK(!is_differentiable(index.dtype()) || (index.numel() == 0 && !is_tensor(o)), IndexError,
              "indexing: tensors used as indices must be long, int, byte or bool tensors, got ", index);
     if (is_differentiable(index.dtype())) index = raw_cast(index, DType::Int64);
     bool mask = index.dtype() == DType::Bool;
@@ -242,7 +243,7 @@ Tensor value_tensor(PyObject* value, const Tensor& like) {
     const bool narrow = is_floating(like.dtype()) && like.itemsize() == 2;
     return raw_cast(scalar_tensor(s, narrow ? DType::Float64 : like.dtype()), like.dtype());
   }
-  return tensor_from_data(value);
+  return raw_cast(tensor_from_data(value), like.dtype());
 }
 
 // A value may have more leading dims of size 1 than the place it goes to.

@@ -26,8 +26,7 @@ int64_t numel_of(IntList sizes, const char* op) {
   }
   int64_t bytes;
   overflow |= __builtin_mul_overflow(n, int64_t{8}, &bytes);
-  WT_CHECK(!overflow, ShapeError, op, ": sizes ", AsShape{sizes},
-           " hold more elements than 60 bits can count");
+  WT_CHECK(!overflow, ShapeError, op, ": Storage size calculation overflowed with sizes=", AsShape{sizes});
   return empty ? 0 : n;
 }
 
@@ -38,9 +37,9 @@ Shape contiguous_strides(IntList sizes) {
 }
 
 bool is_contiguous(IntList sizes, IntList strides) {
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
   int64_t expect = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[i] == 0) return true;
     if (sizes[i] != 1 && strides[i] != expect) return false;
     expect *= sizes[i];
   }

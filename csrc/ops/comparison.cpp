@@ -83,6 +83,10 @@ Tensor isclose_impl(const Tensor& a, const Tensor& b, double rtol, double atol, 
     return equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;
   }
   const bool floats = is_floating(a.dtype());
+  if (rtol == 0 && atol == 0) {  // which dtypes for storage have, too
+    const Tensor same = eq(a, b);
+    return equal_nan && floats ? logical_or(same, logical_and(ne(a, a), ne(b, b))) : same;
+  }
   // Integers are compared as double, for the bounds are fractions.
   Tensor x = floats ? a : raw_cast(a, DType::Float64), y = floats ? b : raw_cast(b, DType::Float64);
   Tensor close = pointwise("isclose", isclose_slot, ResultRule::Bool, {x, y, Scalar(rtol), Scalar(atol)});

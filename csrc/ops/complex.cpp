@@ -228,8 +228,11 @@ decltype(angle) angle{"angle",
                       "The angle to the positive real axis."};
 
 namespace {
-const UnaryOp conj_physical{
-    "conj_physical", conj_impl, kBoth | kOut | kComplex | kPointwise, {"input"}, "The conjugate."},
+const UnaryOp conj_physical{"conj_physical",
+                            conj_impl,
+                            kBoth | kOut | kOutExact | kComplex | kPointwise,
+                            {"input"},
+                            "The conjugate."},
     conj_physical_{"conj_physical_", conj_inplace, kBoth | kComplex, {{"input", kWritten}}, "conj in place."},
     resolve_conj{"resolve_conj",
                  itself,

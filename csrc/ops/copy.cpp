@@ -330,12 +330,11 @@ const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_devi
     kMethod | kComplex | kPointwise | kLinear,
     {"input", {"device", none}, {"dtype", none}, kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
-const Op<Tensor(const Tensor&, const Tensor&)> type_as{
-    "type_as",
-    type_as_impl,
-    kMethod | kComplex | kMixedDevices | kPointwise | kLinear,
-    {"input", "other"},
-    "The tensor in other's dtype and on its device."};
+const Op<Tensor(const Tensor&, const Tensor&)> type_as{"type_as",
+                                                       type_as_impl,
+                                                       kMethod | kComplex | kMixedDevices,
+                                                       {"input", "other"},
+                                                       "The tensor in other's dtype and on its device."};
 const Op<Tensor(const Tensor&, Format)> cpu{"cpu",
                                             cpu_impl,
                                             kMethod | kComplex | kPointwise | kLinear,

@@ -312,7 +312,7 @@ WT_ADD(add, "input + alpha * other, broadcast.");
 WT_ADD(sub, "input - alpha * other, broadcast.");
 WT_MUL(mul, "input * other, broadcast.");
 WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
-decltype(neg) neg{"neg", neg_impl, kBoth | kComplex | kLinear, {"input"}, "-input."};
+decltype(neg) neg{"neg", neg_impl, kBoth | kOutExact | kComplex | kLinear, {"input"}, "-input."};
 decltype(neg_) neg_{
     "neg_", neg_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "neg in place."};
 namespace {

@@ -120,7 +120,7 @@ Tensor pow_exponent_gradient(const Tensor& g, const Tensor& a, const Tensor& b) 
 }
 void check_negative_power(const Tensor& a, const Scalar& e) {
   WT_CHECK(is_differentiable(a.dtype()) || e.kind() >= DTypeCategory::Floating || e.to_int() >= 0, Error,
-           "pow: Integers to negative integer powers are not allowed; convert the base to a floating dtype");
+           "pow: Integers to negative integer powers are not allowed. Convert the base to a floating dtype");
 }
 }  // namespace
 WT_BINARY_DEF(pow, "PowBackward1", Same, false, check_no_bool, pow_base_gradient(g, a, b),

@@ -203,7 +203,7 @@ void check_addc(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar&
   const PointwiseInput all[] = {a, b, c};
   const DType t = promoted_dtype(all);
   WT_CHECK(&D != &addcdiv_def || is_differentiable(t), DtypeError,
-           "addcdiv: Integer division with addcdiv is not supported; convert to a floating dtype");
+           "Integer division with addcdiv is no longer supported; convert to a floating dtype");
   WT_CHECK(!value.is_floating() || is_differentiable(t), DtypeError, D.name,
            ": for integral input tensors, argument value must not be a floating point number.");
 }
@@ -284,7 +284,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{"where"
 
 // Overloads of tensors come first: a 0-dim bound has a dtype and may want a gradient.
 decltype(clamp_t) clamp_t{"clamp", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
-decltype(clamp) clamp{"clamp", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
+decltype(clamp) clamp{"clamp", clamp_impl, kBothOut | kOutExact, {"input", kMin, kMax}, kClampDoc};
 decltype(clamp_t_) clamp_t_{"clamp_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
 decltype(clamp_) clamp_{"clamp_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
 namespace {

@@ -20,13 +20,13 @@ void check_integral(const char* op, const Tensor& x) {
 }
 }  // namespace
 #define WT_FUSED(NAME, ...) fused(#NAME, NAME##_slot, g, s, [&] { return __VA_ARGS__; })
-#define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, DOC, ...)                    \
-  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                \
-  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut, {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{#NAME "_",                                          \
-                            unary_inplace<NAME##_def>,                          \
-                            kMethod | kFunction | kPointwise,                   \
-                            {{"input", kWritten}},                              \
+#define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, DOC, ...)                                \
+  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                            \
+  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | kOutExact, {"input"}, DOC}; \
+  decltype(NAME##_) NAME##_{#NAME "_",                                                      \
+                            unary_inplace<NAME##_def>,                                      \
+                            kMethod | kFunction | kPointwise,                               \
+                            {{"input", kWritten}},                                          \
                             #NAME " in place."}
 
 WT_UNARY_BACKWARD(abs, "AbsBackward0", Same, Input, nullptr, WT_FUSED(abs_backward, g* sign(s)))
@@ -40,7 +40,7 @@ Tensor abs_inplace(const Tensor& x) {
 decltype(abs) abs{"abs", abs_impl, kBothOut | kComplex, {"input"}, "Absolute value."};
 decltype(abs_) abs_{
     "abs_", abs_inplace, kMethod | kFunction | kComplex | kPointwise, {{"input", kWritten}}, "abs in place."};
-WT_UNARY(sign, "SignBackward0", Same, Nothing, kNoFacts, "-1, 0 or 1.", no_gradient(g));
+WT_UNARY(sign, "SignBackward0", Same, Nothing, kOutExact, "-1, 0 or 1.", no_gradient(g));
 WT_UNARY_BACKWARD(square, "SquareBackward0", Same, Input, nullptr, g * s * 2)
 namespace {
 // A power with an integer exponent: of bools it is int64.
@@ -79,8 +79,11 @@ Tensor positive_impl(const Tensor& x) {
   return x;
 }
 }  // namespace
-decltype(sgn) sgn{
-    "sgn", sgn_impl, kBothOut | kComplex, {"input"}, "-1, 0 or 1; of complex numbers input / |input|."};
+decltype(sgn) sgn{"sgn",
+                  sgn_impl,
+                  kBothOut | kOutExact | kComplex,
+                  {"input"},
+                  "-1, 0 or 1; of complex numbers input / |input|."};
 decltype(sgn_) sgn_{
     "sgn_", sgn_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "sgn in place."};
 decltype(positive) positive{"positive",
@@ -118,7 +121,7 @@ const Arg kDecimals = Arg::integer("decimals", 0, kKeywordOnly);
 }  // namespace
 decltype(round) round{"round",
                       round_impl,
-                      kBothOut | kSpecial,
+                      kBothOut | kOutExact | kSpecial,
                       {"input", kDecimals},
                       "To the nearest integer, halves to even."};
 decltype(round_) round_{"round_",
@@ -165,7 +168,8 @@ Tensor bitwise_not_inplace(const Tensor& x) {
   return x.dtype() == DType::Bool ? unary_inplace<logical_not_def>(x) : unary_inplace<bitwise_not_def>(x);
 }
 }  // namespace
-decltype(bitwise_not) bitwise_not{"bitwise_not", bitwise_not_impl, kBothOut, {"input"}, "~input."};
+decltype(bitwise_not) bitwise_not{
+    "bitwise_not", bitwise_not_impl, kBothOut | kOutExact, {"input"}, "~input."};
 decltype(bitwise_not_) bitwise_not_{"bitwise_not_",
                                     bitwise_not_inplace,
                                     kMethod | kPointwise,

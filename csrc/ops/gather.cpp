@@ -268,6 +268,10 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   check_same_device("index_add_", self, source, "source");
   Tensor i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
   Tensor to = at_least_1d(self), from = at_least_1d(source);
+  for (const Tensor& t : {index, source})
+    WT_CHECK(!overlap(self, t), Error,
+             "index_add_: unsupported operation: some elements of the input tensor and the written-to tensor "
+             "refer to a single memory location. Please clone() the tensor before performing the operation.");
   Shape expected = to.sizes();
   expected[dim] = i.numel();
   WT_CHECK(self.dtype() == source.dtype(), DtypeError, "index_add_: self (", self.dtype(), ") and source (",
@@ -323,12 +327,14 @@ Tensor index_fill_tensor_inplace(const Tensor& self, int64_t dim, const Tensor& 
   return self;
 }
 Tensor index_fill_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+  WT_CHECK(is_complex(self.dtype()) || !value.is_complex(), DtypeError,
+           "index_fill_: Converting complex Scalar to non-complex type is not supported");
   return index_fill_tensor_inplace(self, dim, index, full({}, value, options_of(self)));
 }
 Tensor index_copy_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
   dim = wrap_dim(dim, self.ndim(), "index_copy_");
   std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
-  indices.back() = index;
+  indices.back() = one_dim_view(index);
   index_put_(one_dim_view(self), indices, source, false);
   return self;
 }

@@ -105,11 +105,14 @@ Plan make_plan(const char* op, const Tensor& x, Indices indices) {
     // A mask of several dims is followed by placeholders for its other dims.
     for (++i; before + 1 < dim && i < indices.size() && !indices[i]; ++i) ++before;
   }
-  WT_CHECK(!plan.order.empty(), IndexError, op, ": at least one index must be given");
+  WT_CHECK(!plan.order.empty(), ShapeError, op, ": at least one index must be given");
   bool adjacent = plan.order.back() - plan.order.front() + 1 == static_cast<int64_t>(plan.order.size());
   plan.at = adjacent ? plan.order.front() : 0;
   for (int64_t d = 0; d < x.ndim(); ++d)
     if (std::find(plan.order.begin(), plan.order.end(), d) == plan.order.end()) plan.order.push_back(d);
+  for (size_t i = 0; i < plan.indices.size(); ++i)
+    WT_CHECK(x.sizes()[plan.order[i]] > 0 || numel_of(plan.shape) == 0, IndexError, op,
+             ": index is out of bounds for dimension with size 0");
   for (Tensor& t : plan.indices) t = expand_view(t, plan.shape);
   return plan;
 }
@@ -139,6 +142,12 @@ std::vector<View> views(const Plan& plan) {
   return out;
 }
 
+bool expands_to(IntList from, IntList to) {
+  if (from.size() > to.size()) return false;
+  return std::equal(from.begin(), from.end(), to.end() - static_cast<int64_t>(from.size()),
+                    [](int64_t a, int64_t b) { return a == b || a == 1; });
+}
+
 void put(const char* op, const Plan& plan, const Tensor& self, const Tensor& values, bool accumulate) {
   Tensor front = permuted_view(self, plan.order);
   Shape sizes = plan.shape;
@@ -148,10 +157,12 @@ void put(const char* op, const Plan& plan, const Tensor& self, const Tensor& val
     inverse[order[i]] = static_cast<int64_t>(i);
     shown.push_back(sizes[order[i]]);
   }
-  WT_CHECK(broadcast_shapes(values.sizes(), shown, op) == shown, ShapeError, op,
-           ": shape mismatch: value tensor of shape ", values.sizes(),
-           " cannot be broadcast to indexing result of shape ", shown);
-  Tensor v = permuted_view(expand_view(raw_cast(values, self.dtype()), shown), inverse);
+  WT_CHECK(expands_to(values.sizes(), shown), ShapeError, op, ": shape mismatch: value tensor of shape ",
+           values.sizes(), " cannot be broadcast to indexing result of shape ", shown);
+  WT_CHECK(values.dtype() == self.dtype(), DtypeError, op,
+           ": Index put requires the source and destination dtypes match, got ", self.dtype(),
+           " for the destination and ", values.dtype(), " for the source.");
+  Tensor v = permuted_view(expand_view(values, shown), inverse);
   if (self.is_meta() || v.numel() == 0) return;
   Launch launch(self.device());
   auto index_views = views(plan);
@@ -214,6 +225,10 @@ void index_put_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kIndexPut{"IndexPutBackward0", index_put_backward};
 
+bool is_mask(const OptTensor& index) {
+  return !index || index->dtype() == DType::Bool || index->dtype() == DType::UInt8;
+}
+
 // How many elements a mask chooses is unknown on the meta device, and does not matter to what is written
 // there.
 bool is_unknown_mask(const OptTensor& index) {
@@ -224,11 +239,12 @@ bool is_unknown_mask(const OptTensor& index) {
 Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, bool accumulate) {
   WT_CHECK(given.device() == self.device() || given.ndim() == 0, DeviceError,
            "index_put_: expected values on ", self.device(), ", got ", given.device());
-  WT_CHECK(can_cast(given.dtype(), self.dtype()) || given.ndim() == 0, DtypeError,
-           "index_put_: Index put requires the source and destination dtypes match, got ", self.dtype(),
-           " for the destination and ", given.dtype(), " for the source.");
   Tensor values =
       given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false, false);
+  // One number where masks say, as masked_fill_ takes it.
+  if (values.numel() == 1 && !accumulate && can_cast(values.dtype(), self.dtype()) &&
+      std::all_of(indices.begin(), indices.end(), is_mask))
+    values = cast(values, self.dtype());
   bool recorded = needs_grad(self, values) && is_differentiable(self.dtype());
   check_inplace(self, "index_put_", recorded);
   const bool unknown =
@@ -271,10 +287,10 @@ const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{
     "index_put_ on a copy."};
 const char kNonzeroDoc[] = "Positions of the non-zero elements, int64 [count, ndim].";
 decltype(nonzero) nonzero{
-    "nonzero", nonzero_impl, kFunction | kMethod | kOut | kComplex, {"input"}, kNonzeroDoc};
+    "nonzero", nonzero_impl, kFunction | kMethod | kOut | kOutExact | kComplex, {"input"}, kNonzeroDoc};
 decltype(nonzero_as) nonzero_as{"nonzero",
                                 nonzero_as_impl,
-                                kFunction | kMethod | kOut | kComplex,
+                                kFunction | kMethod | kOut | kOutExact | kComplex,
                                 {"input", {"as_tuple", false, kKeywordOnly}},
                                 "Positions of the non-zero elements, int64 [count, ndim], or with as_tuple "
                                 "one vector per dim."};

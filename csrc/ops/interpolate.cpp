@@ -54,16 +54,16 @@ Rows transposed(const Rows& rows, int64_t in) {
   return out;
 }
 
+// Tables are constants, not values of the graph: a second pass backward finds them, as in PyTorch.
 struct ResampleData {
-  int64_t dim, in, out;
+  int64_t dim;
+  Table table, back;
 };
 
-// saved: the table's tensors, then its transpose's.
 Tensor resample(const Tensor& x, int64_t dim, const Table& table, const Table& back);
 void resample_backward(Node& n, Gradients& g) {
-  const auto d = n.data<ResampleData>();
-  g.set(0, resample(g[0], d.dim, {d.out, d.in, n.saved(3), n.saved(4), n.saved(5)},
-                    {d.in, d.out, n.saved(0), n.saved(1), n.saved(2)}));
+  const auto& d = n.data<ResampleData>();
+  g.set(0, resample(g[0], d.dim, d.back, d.table));
 }
 constexpr NodeType kResample{"UpsampleBackward0", resample_backward};
 
@@ -87,9 +87,7 @@ Tensor resample(const Tensor& x, int64_t dim, const Table& table, const Table& b
   }
   if (needs_grad(x)) {
     Ref<Node> n = record(kResample, x);
-    for (const Tensor& t : {table.first, table.place, table.weight, back.first, back.place, back.weight})
-      n->save(t);
-    n->emplace<ResampleData>(dim, table.in, table.out);
+    n->emplace<ResampleData>(dim, table, back);
     set_history(out, n);
   }
   return out;

@@ -179,12 +179,21 @@ void fill_range(const char* op, const Tensor& t, int64_t from, uint64_t range, G
   });
 }
 
+// Whether a dtype's range has the integer.
+bool holds(DType t, int64_t v) {
+  if (t == DType::Float16) return v >= -65504 && v <= 65504;
+  if (is_floating(t)) return true;
+  if (t == DType::Bool) return v == 0 || v == 1;
+  const bool sign = has_sign(t);
+  const auto bits = 8 * static_cast<int64_t>(itemsize(t)) - (sign ? 1 : 0);
+  return bits >= 63 ? sign || v >= 0 : v >= (sign ? -(int64_t{1} << bits) : 0) && v < (int64_t{1} << bits);
+}
+
 void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Generator* g) {
   WT_CHECK(from < to, ValueError, op, ": random_ expects 'from' to be less than 'to', but got from=", from,
            " >= to=", to);
-  WT_CHECK(from >= 0 || t.dtype() > DType::UInt8, Error, op, ": from is out of bounds for ", t.dtype());
-  WT_CHECK(to <= 2 || t.dtype() != DType::Bool, Error, op, ": to - 1 is out of bounds for bool");
-  for (int64_t bound : {from, to - 1}) check_fits(bound, t.dtype());
+  WT_CHECK(holds(t.dtype(), from), Error, op, ": from is out of bounds for ", t.dtype());
+  WT_CHECK(holds(t.dtype(), to - 1), Error, op, ": to - 1 is out of bounds for ", t.dtype());
   fill_range(op, t, from, static_cast<uint64_t>(to) - static_cast<uint64_t>(from), g);
 }
 

@@ -68,6 +68,8 @@ Tensor scattered(const Tensor& values, const Runs& runs, std::string_view reduce
   // One run more takes what lies behind the last.
   const Tensor from =
       full(Shape{values.sizes()[0], runs.n + 1, values.sizes()[2]}, start, options_of(values));
+  if (values.numel() == 0)  // recorded all the same
+    return narrow(from, 1, 0, runs.n) + sum(values, Shape{1}, true, {});
   const bool join = reduce == "sum" || reduce == "prod";
   return narrow(scatter_reduce(from, 1, runs.of, values, reduce, join), 1, 0, runs.n);
 }
@@ -85,6 +87,16 @@ Tensor extremes_of(const Tensor& values, const Runs& runs, const Kind& kind) {
   return where(gt_ts(counts, 0), div(of_nans, clamp(counts, Scalar(1), std::nullopt)), out);
 }
 
+// A run with one NaN has the product of its other values for the gradient of that one.
+Tensor product_of(const Tensor& values, const Runs& runs, const Scalar& start) {
+  const Tensor nans = isnan(values);
+  const Tensor counts = scattered(cast(nans, values.dtype()), runs, "sum", 0);
+  const Tensor of_nans = scattered(masked_fill(values, logical_not(nans), 0), runs, "sum", 0);
+  const Tensor rest = scattered(masked_fill(values, nans, 1), runs, "prod", start);
+  const Tensor others = masked_fill(rest, gt_ts(counts, 1), std::numeric_limits<double>::quiet_NaN());
+  return where(gt_ts(counts, 0), of_nans * others, rest);
+}
+
 Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const OptTensor& given,
                            const OptTensor& indices, const OptTensor& offsets, int64_t axis, bool unsafe,
                            std::optional<Scalar> initial) {
@@ -92,7 +104,6 @@ Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const Op
   check_floating(kSegment, data);
   WT_CHECK(!indices, NotImplementedError, kSegment, "(): indices based reduction is not supported yet.");
   axis = wrap_dim(axis, data.ndim(), kSegment);
-  WT_CHECK(data.numel() > 0, ShapeError, kSegment, "(): Expected data to have numel() > 0.");
   Tensor lengths, runs;
   const int64_t places = data.sizes()[axis];
   int64_t rows = 1, rest = 1;
@@ -113,9 +124,10 @@ Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const Op
   const int64_t n = lengths.sizes()[1];
   const Runs at{expand(unsqueeze(runs, 2), Shape{rows, places, rest}), n, initial};
   const Tensor values = reshape(data, Shape{rows, places, rest});
-  Tensor out = kind.scatter.starts_with("am")
-                   ? extremes_of(values, at, kind)
-                   : scattered(values, at, kind.scatter, initial.value_or(kind.start));
+  const Scalar start = initial.value_or(kind.start);
+  Tensor out = kind.scatter.starts_with("am") ? extremes_of(values, at, kind)
+               : reduce == "prod"             ? product_of(values, at, start)
+                                              : scattered(values, at, kind.scatter, start);
   if (reduce == "mean") {
     const Tensor count = unsqueeze(lengths, 2);
     out = div(out, cast(clamp(count, Scalar(1), std::nullopt), data.dtype()));

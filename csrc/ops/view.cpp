@@ -42,8 +42,7 @@ Tensor view_impl(const Tensor& x, IntList to) {
   auto strides = view_strides(x, sizes);
   WT_CHECK(strides, ShapeError,
            "view: view size is not compatible with input tensor's size and stride (at least one dimension "
-           "spans across "
-           "two contiguous subspaces). Use .reshape(...) instead. Input ",
+           "spans across two contiguous subspaces). Use .reshape(...) instead. Input ",
            x, " strides ", x.strides(), ", asked ", sizes);
   return reshaped(kView, x, std::move(sizes), *std::move(strides));
 }
@@ -51,9 +50,14 @@ Tensor view_impl(const Tensor& x, IntList to) {
 Tensor reshape_impl(const Tensor& x, IntList to) {
   Shape sizes = infer_size(to, x.numel(), "reshape");
   if (auto strides = view_strides(x, sizes)) return reshaped(kView, x, std::move(sizes), *std::move(strides));
-  Tensor dense = contiguous(x);
-  Shape fresh = contiguous_strides(sizes);
-  return reshaped(kView, dense, std::move(sizes), std::move(fresh));
+  const Tensor dense = contiguous(x);  // of its own, so that the result is no view
+  Tensor out = alias(dense, sizes, contiguous_strides(sizes), dense.offset());
+  if (needs_grad(dense)) {
+    Ref<Node> n = record(kView, dense);
+    n->emplace<Shape>(x.sizes());
+    set_history(out, n);
+  }
+  return out;
 }
 
 Tensor view_as_impl(const Tensor& x, const Tensor& other) { return view(x, other.sizes()); }

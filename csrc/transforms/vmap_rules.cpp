@@ -153,9 +153,15 @@ bool join(Call& c, Result& out) {
 
 // As if each of the mapped tensors began its own storage.
 bool as_strided(Call& c, Result& out) {
-  const Tensor value = front(c, tensor(c, 0));
+  Tensor value = front(c, tensor(c, 0));
   const Shape sizes(arg<IntList>(c, 1)), strides(arg<IntList>(c, 2));
   const int64_t offset = arg<std::optional<int64_t>>(c, 3).value_or(0);
+  if (value.strides()[0] == 0) {  // one tensor for all: memory of its own keeps their gradients apart
+    const Shape row(IntList(value.sizes()).subspan(1)), steps(IntList(value.strides()).subspan(1));
+    int64_t last = offset;
+    for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+    if (steps == contiguous_strides(row) && last < numel_of(row)) value = ops::contiguous(value);
+  }
   return wrapped(c, out,
                  ops::as_strided(value, with(sizes, 0, 0, Shape{c.level.size}),
                                  with(strides, 0, 0, Shape{value.strides()[0]}), value.offset() + offset));

@@ -122,6 +122,7 @@ from warptape._functions import are_deterministic_algorithms_enabled as are_dete
 from warptape._functions import as_tensor as as_tensor
 from warptape._functions import asarray as asarray
 from warptape._functions import finfo as finfo
+from warptape._functions import from_file as from_file
 from warptape._functions import get_default_device as get_default_device
 from warptape._functions import get_default_dtype as get_default_dtype
 from warptape._functions import get_device_module as get_device_module

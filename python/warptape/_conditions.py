@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import _C
 from ._tensor import Tensor
 
 __all__ = ["sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"]
@@ -40,6 +41,8 @@ def _check_tensor_all(cond: Tensor, message: Callable[[], Any] | None = None) ->
     """RuntimeError with message() unless all of cond are True."""
     if not isinstance(cond, Tensor):
         raise TypeError(f"cond must be a tensor, but got {type(cond)}")
+    if cond.dtype != _C.bool:
+        raise TypeError(f"cond tensor must have dtype torch.bool, but got {cond.dtype}")
     _check(bool(cond.all()), message)
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "asarray",
     "finfo",
     "from_dlpack",
+    "from_file",
     "frombuffer",
     "get_default_device",
     "get_default_dtype",
@@ -100,7 +101,32 @@ def asarray(
     if is_storage(obj):
         kind = dtype or obj.dtype  # its bytes are read as that, not converted
         obj = _C._on_storage(obj._bytes, kind, (obj.nbytes() // kind.itemsize,), (1,), 0)
+    elif type(obj).__name__ == "PyCapsule":
+        obj = from_dlpack(obj)
+    elif dtype is not None and isinstance(obj, bytes | bytearray | memoryview):
+        obj = frombuffer(obj, dtype=dtype)  # as that, not converted
     return _C._tensor(obj, dtype, device, requires_grad, bool(copy))
+
+
+def from_file(
+    filename: str,
+    shared: bool | None = None,
+    size: int = 0,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A vector of `size` elements on a file's bytes, mapped into memory; with `shared` writes go to the file,
+    which is made or lengthened where it must be.
+
+    Raises:
+        RuntimeError: the file is shorter, and not `shared`.
+    """
+    from .storage import storage_class_of
+
+    kind = dtype or get_default_dtype()
+    made = storage_class_of(kind).from_file(filename, bool(shared), size)
+    return _C._on_storage(made._bytes, kind, (size,), (1,), 0).requires_grad_(requires_grad)
 
 
 def is_tensor(obj: Any) -> bool:

@@ -7,6 +7,7 @@ consumer that is told the producer's stream does the same on its own.
 from __future__ import annotations
 
 import builtins
+import warnings
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -86,11 +87,20 @@ def frombuffer(
         offset: bytes before the first element.
 
     Raises:
-        ValueError: no elements, or too few bytes for them.
+        ValueError: no elements, or too few bytes for them; no such object.
     """
     import numpy as np
 
-    data = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise ValueError("object does not implement Python buffer protocol.") from None
+    if view.readonly:
+        warnings.warn(
+            "The given buffer is not writable, which tensors cannot be: writing to this one is undefined.",
+            stacklevel=2,
+        )
+    data = np.frombuffer(view.cast("B"), np.uint8)
     size = data.size - offset
     if not data.size or not count:
         raise ValueError(f"both buffer length ({data.size}) and count ({count}) must not be 0")
@@ -110,8 +120,7 @@ def frombuffer(
             f"requested buffer length ({count} * {dtype.itemsize} bytes) after offset ({offset} bytes) must "
             f"not be greater than actual buffer length ({data.size} bytes)"
         )
-    data = _C.from_numpy(data)  # which warns of memory that may not be written
-    made = _C._from_memory(data, data.data_ptr() + offset, dtype, (count,), None, "cpu")
+    made = _C._from_memory(data, data.ctypes.data + offset, dtype, (count,), None, "cpu")
     return made.requires_grad_(requires_grad)
 
 

@@ -41,20 +41,25 @@ class UntypedStorage:
     def from_file(cls, filename: Any, shared: bool = False, nbytes: int = 0) -> Any:
         """The first `nbytes` of a file (for a typed storage: elements), mapped; writes stay in memory.
 
+        With `shared` they go to the file, which is made or lengthened where it must be.
+
         Raises:
-            NotImplementedError: `shared`, where writes would go to the file.
-            RuntimeError: the file is shorter.
+            RuntimeError: the file is shorter, and not `shared`.
         """
         from .serialization._files import Mapped
 
-        if shared:
-            raise NotImplementedError("from_file: shared=True is not there: writes would go to the file")
         size = nbytes * cls.dtype.itemsize
-        with open(filename, "rb") as file:
+        if shared and not os.path.exists(filename):
+            open(filename, "xb").close()
+        with open(filename, "r+b" if shared else "rb") as file:
             length = os.fstat(file.fileno()).st_size
+            if shared and size > length:
+                length = file.truncate(size)
             if size > length:
                 raise RuntimeError(f"from_file: {filename} has {length} bytes, {size} are asked for")
-            return cls._on(Mapped(file).tensor(0, _C.uint8, (size,)) if size else _C._functions.empty(0))
+            if not size:
+                return cls._on(_C._functions.empty(0, dtype=_C.uint8))
+            return cls._on(Mapped(file, shared).tensor(0, _C.uint8, (size,)))
 
     @property
     def _elements(self) -> Tensor:

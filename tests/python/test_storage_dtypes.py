@@ -136,3 +136,12 @@ def test_order_of_unsigned_is_refused():
     for op in (wt.max, wt.argmax, wt.amin, lambda t: t >> 1, lambda t: t.max(0), lambda t: t < t):
         with pytest.raises((NotImplementedError, wt.DtypeError)):
             op(x)
+
+
+def test_isclose_without_tolerances() -> None:
+    x = wt.tensor([1.0, float("nan"), 2.0]).to(wt.float8_e4m3fn)
+    y = wt.tensor([1.0, float("nan"), 3.0]).to(wt.float8_e4m3fn)
+    assert wt.isclose(x, y, rtol=0, atol=0).tolist() == [True, False, False]
+    assert wt.isclose(x, y, rtol=0, atol=0, equal_nan=True).tolist() == [True, True, False]
+    with pytest.raises(NotImplementedError, match="isclose"):
+        wt.isclose(x, y)

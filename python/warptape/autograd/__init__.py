@@ -114,7 +114,8 @@ def grad(
     >>> torch.autograd.grad(x**2, x)
     (tensor(6.),)
     """
-    given = (*_as_tuple(outputs), *_as_tuple(inputs))
+    outputs, inputs = _as_tuple(outputs), _as_tuple(inputs)  # once: they may be generators
+    given = (*outputs, *inputs)
     own = next((t._autograd_grad for t in given if hasattr(t, "_autograd_grad")), None)
     if own is not None and _C._has_torch_function(given):  # a class whose tensors lie on several ranks
         more = (grad_outputs, retain_graph, create_graph, only_inputs, allow_unused, is_grads_batched)
@@ -131,7 +132,7 @@ def grad(
         )
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True")
-    outs, given = _as_tuple(outputs), _as_tuple(inputs)
+    outs, given = outputs, inputs
     # The tape knows a sparse tensor by its values.
     ins = tuple(i._value if getattr(type(i), "_by_value", False) else i for i in given)
     retain = create_graph if retain_graph is None else retain_graph

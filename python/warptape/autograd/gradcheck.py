@@ -26,14 +26,6 @@ class GradcheckError(RuntimeError):
     """What gradcheck and gradgradcheck raise when a gradient is wrong."""
 
 
-def _refuse_modes(**modes: bool) -> None:
-    for name, on in modes.items():
-        if on:
-            raise NotImplementedError(
-                f"gradcheck: {name}=True is not supported; reverse mode is what there is"
-            )
-
-
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     if isinstance(value, _C.TensorBase) or not isinstance(value, Iterable):
         return (value,)
@@ -284,8 +276,9 @@ def _check(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str,
         _check_no_gradients(func, inputs, outputs, options["eps"], options["atol"])
     if not differentiable:
         return
-    _check_jacobians(func, inputs, outputs, options)
-    _check_multiplied(differentiable, _differentiable(inputs))
+    if options["check_backward_ad"]:
+        _check_jacobians(func, inputs, outputs, options)
+        _check_multiplied(differentiable, _differentiable(inputs))
     if options["check_batched_grad"]:
         _check_batched(func, inputs, outputs)
     if options["check_forward_ad"]:
@@ -317,18 +310,17 @@ def gradcheck(
     `nondet_tol`), and that gradients are multiplied by those of the outputs. `fast_mode` is accepted and
     checks everything all the same; so is `check_undefined_grad`: with several outputs each gets its gradient
     alone, the others being undefined, and a backward of which all gradients are undefined is never called.
-    `check_forward_ad`: the Jacobian of forward mode, too. `check_batched_grad`: vmap over a batch of output
-    gradients must give what they give one at a time.
+    `check_forward_ad`: the Jacobian of forward mode, too; `check_backward_ad`=False leaves that of reverse
+    mode out. `check_batched_grad`: vmap over a batch of output gradients must give what they give one at a
+    time.
 
     Raises:
         GradcheckError: a check failed (with raise_exception=False the result is False instead).
         ValueError: no input requires a gradient.
-        NotImplementedError: batches of tangents, or no backward, are asked for.
+        NotImplementedError: batches of tangents are asked for.
     """
-    _refuse_modes(
-        check_batched_forward_grad=check_batched_forward_grad,
-        **{"check_backward_ad=False, that is, check_backward_ad": not check_backward_ad},
-    )
+    if check_batched_forward_grad:
+        raise NotImplementedError("gradcheck: check_batched_forward_grad=True is not supported")
     options = {
         "eps": eps,
         "atol": atol,
@@ -337,6 +329,7 @@ def gradcheck(
         "check_grad_dtypes": check_grad_dtypes,
         "check_batched_grad": check_batched_grad,
         "check_forward_ad": check_forward_ad,
+        "check_backward_ad": check_backward_ad,
     }
     try:
         _check(func, _as_tuple(inputs), options)
@@ -380,12 +373,9 @@ def gradgradcheck(
     """gradcheck of the gradients of `func` with respect to `inputs` and to the gradients of its outputs.
 
     `grad_outputs` are drawn from -1 to 1 unless given; the thread's generator is left alone. Arguments and
-    errors are gradcheck's.
+    errors are gradcheck's; `check_fwd_over_rev` asks for forward mode of the gradients, too, and
+    `check_rev_over_rev`=False leaves their reverse mode out.
     """
-    _refuse_modes(
-        check_fwd_over_rev=check_fwd_over_rev,
-        **{"check_rev_over_rev=False, that is, check_rev_over_rev": not check_rev_over_rev},
-    )
     inputs = _as_tuple(inputs)
     if grad_outputs is None:
         generator = _C.Generator().manual_seed(0)
@@ -409,14 +399,19 @@ def gradgradcheck(
         "nondet_tol": nondet_tol,
         "check_undefined_grad": check_undefined_grad,
         "check_grad_dtypes": check_grad_dtypes,
+        "check_backward_ad": check_rev_over_rev,
         "fast_mode": fast_mode,
         "masked": masked,
     }
     try:
         gradcheck(first_gradients, inputs + gradients, **options)
-        if check_batched_grad:  # of a form that function transforms take
-            found = _differentiable(inputs)
-            _check_batched(_gradients_by_vjp(func, inputs), inputs + gradients, found)
+        if not (check_batched_grad or check_fwd_over_rev):
+            return True
+        transformed, given = _gradients_by_vjp(func, inputs), inputs + gradients
+        if check_batched_grad:
+            _check_batched(transformed, given, _differentiable(inputs))
+        if check_fwd_over_rev:
+            _check_forward(transformed, given, options)
     except GradcheckError:
         if raise_exception:
             raise
@@ -425,7 +420,10 @@ def gradgradcheck(
 
 
 def _gradients_by_vjp(func: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[..., Any]:
-    """(inputs, gradients of the outputs) -> gradients of the inputs that `inputs` says to differentiate."""
+    """(inputs, gradients of the outputs) -> gradients of the inputs that `inputs` says to differentiate.
+
+    Of a form that function transforms take.
+    """
     from ..func import vjp
 
     places = [i for i, x in enumerate(inputs) if isinstance(x, _C.TensorBase) and x.requires_grad]

@@ -170,7 +170,7 @@ class SWALR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         for group, rate in zip(optimizer.param_groups, per_group(optimizer, swa_lr, "swa_lr")):
-            group["swa_lr"] = rate
+            group["swa_lr"] = rate.clone() if isinstance(rate, warptape.Tensor) else rate
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
                 f"anneal_strategy must by one of 'cos' or 'linear', instead got {anneal_strategy}"

@@ -13,17 +13,21 @@ from typing import Any, TypeAlias
 from .. import _C
 from .._missing import install_getattr as _install_getattr
 from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
+from ._endianness import LoadEndianness, get_default_load_endianness, set_default_load_endianness
 
 __all__ = [
+    "LoadEndianness",
     "add_safe_globals",
     "clear_safe_globals",
     "default_restore_location",
+    "get_default_load_endianness",
     "get_safe_globals",
     "get_unsafe_globals_in_checkpoint",
     "load",
     "location_tag",
     "safe_globals",
     "save",
+    "set_default_load_endianness",
 ]
 
 # What load takes as map_location.
@@ -46,6 +50,7 @@ def save(
         pickle_protocol: accepted; files have protocol 2, which all versions read.
         _use_new_zipfile_serialization: False writes the format that PyTorch had before 1.6, a stream without
             checksums.
+        _disable_byteorder_record: leaves out the record that says which byte of a number comes first.
 
     Raises:
         PicklingError: an object that only exists in this process, as a lambda.
@@ -70,7 +75,7 @@ def save(
     def parts() -> Any:
         if not _use_new_zipfile_serialization:
             return LegacyPickler(obj).pieces()
-        return pieces(name or "archive", Pickler(obj).records())
+        return pieces(name or "archive", Pickler(obj).records(not _disable_byteorder_record))
 
     if hasattr(f, "write"):
         write_all(f, parts())
@@ -103,7 +108,8 @@ def load(
         weights_only: accept tensors, Python's containers and numbers, and what add_safe_globals() allows.
             False runs whatever code the file has: for files that you trust.
         mmap: tensors lie in the file itself, mapped; what is written to them does not reach it.
-        pickle_load_args: for the Unpickler of weights_only=False.
+        pickle_load_args: for the Unpickler of weights_only=False; `encoding` of the strings that Python 2
+            wrote, or "bytes" to leave them so, is for both.
 
     Raises:
         pickle.UnpicklingError: a type that is not accepted, and (a RuntimeError too) a damaged file.

@@ -25,10 +25,11 @@ _TEMPORARY = re.compile(r"\.warptape-[0-9a-f]{16}\.tmp")
 
 
 class Mapped:
-    """A file in memory, of which a write makes copies; tensors on it keep it there."""
+    """A file in memory, of which a write makes copies, or, `shared`, reaches the file; tensors on it keep it
+    there."""
 
-    def __init__(self, file: Any) -> None:
-        self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    def __init__(self, file: Any, shared: bool = False) -> None:
+        self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY)
         self.owner = (ctypes.c_char * len(self.map)).from_buffer(self.map)
 
     def tensor(self, at: int, dtype: Any, shape: tuple[int, ...]) -> Tensor:

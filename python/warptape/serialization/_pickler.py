@@ -69,12 +69,13 @@ class Pickler(_PythonPickler):
         self.keys: dict[tuple[int, int], tuple[int, Any]] = {}  # (address, bytes) -> key, dtype
         self.dump(obj)
 
-    def records(self) -> Iterator[tuple[str, Any]]:
+    def records(self, byteorder: bool = True) -> Iterator[tuple[str, Any]]:
         """What an archive has of the object."""
         yield "data.pkl", self.file.getvalue()
         yield ".format_version", b"1"
         yield ".storage_alignment", b"64"
-        yield "byteorder", b"little"
+        if byteorder:
+            yield "byteorder", b"little"
         for i, data in enumerate(self.storages):
             host = data.cpu()  # lives as long as its bytes are in use
             yield f"data/{i}", raw_bytes(host)

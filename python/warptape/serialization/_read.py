@@ -12,7 +12,7 @@ from .. import _C
 from .._interchange import raw_bytes
 from .._tensor import Tensor
 from ..storage import TypedStorage, UntypedStorage
-from . import _names
+from . import _endianness, _names
 from ._archive import LOCAL, Archive, Source
 from ._errors import FileError, UnpicklingError
 from ._files import Mapped
@@ -67,8 +67,8 @@ def _placement(map_location: Any) -> Callable[[UntypedStorage, str], UntypedStor
 class _Storages:
     """Answers the pickle's persistent ids."""
 
-    def __init__(self, held: dict[str, Tensor], map_location: Any) -> None:
-        self.held, self.place = held, _placement(map_location)
+    def __init__(self, held: dict[str, Tensor], map_location: Any, order: str = "little") -> None:
+        self.held, self.place, self.order = held, _placement(map_location), order
         self.placed: dict[str, Tensor] = {}
 
     def __call__(self, pid: Any) -> UntypedStorage:
@@ -81,6 +81,9 @@ class _Storages:
                 f"storage {key!r} has {held.numel()} bytes, not {count} elements of {kind.__name__}"
             )
         if key not in self.placed:
+            if self.order == "big":
+                width = kind.dtype.itemsize // (2 if kind.dtype.is_complex else 1)
+                held = held.reshape(-1, width).flip(1).reshape(-1)
             try:
                 self.placed[key] = self.place(UntypedStorage._on(held), location)._bytes
             except Exception as error:
@@ -97,7 +100,9 @@ def storage_id(pid: Any) -> tuple[type[UntypedStorage], str, str, int]:
     """Class, key, location and elements of a storage. UnpicklingError for what is none."""
     if type(pid) is not tuple or len(pid) < 5 or (len(pid) > 5 and pid[5] is not None):
         raise UnpicklingError("a persistent id that is no storage's")
-    tag, kind, key, location, count = pid[:5]
+    # Python 2's strings are bytes where load() was told to leave them so.
+    plain: list[Any] = [x.decode() if type(x) is bytes else x for x in pid[:5]]
+    tag, kind, key, location, count = plain
     types = [type(x) for x in (tag, key, location, count)]
     if types != [str, str, str, int] or not isinstance(kind, type) or not issubclass(kind, UntypedStorage):
         raise UnpicklingError("a persistent id that is no storage's")
@@ -126,7 +131,7 @@ def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
 def _unpickle(file: Any, limit: int, storages: _Storages, module: Any, options: dict[str, Any]) -> Any:
     try:
         if module is None:
-            return Unpickler(file, limit, storages).load()
+            return Unpickler(file, limit, storages, options.get("encoding", "utf-8")).load()
         return _trusting(module, storages)(file, **{"encoding": "utf-8", **options}).load()
     except _PlacementFailed as failed:
         raise failed.args[0] from None
@@ -152,10 +157,10 @@ def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any]
     if mapped is not None:
         source.mapped = memoryview(mapped.map)
     archive = Archive(source)
-    folder = _checked_folder(archive)
+    folder, order = _checked_folder(archive)
     held = _all_storages(archive, folder + "data/", mapped)
     with archive.open(folder + "data.pkl") as data:
-        return _unpickle(data, source.size, _Storages(held, map_location), module, options)
+        return _unpickle(data, source.size, _Storages(held, map_location, order), module, options)
 
 
 def unsafe_names(file: Any) -> list[str]:
@@ -167,7 +172,7 @@ def unsafe_names(file: Any) -> list[str]:
         survey = Survey(file, source.size)
     else:
         archive = Archive(source)
-        survey = Survey(archive.open(_checked_folder(archive) + "data.pkl"), source.size)
+        survey = Survey(archive.open(_checked_folder(archive)[0] + "data.pkl"), source.size)
     survey.load()
     return sorted(survey.names)
 
@@ -187,8 +192,8 @@ def _is_legacy(source: Source) -> bool:
 # ---- archives ----
 
 
-def _checked_folder(archive: Archive) -> str:
-    """What all names begin with, once the records that say how to read have proved right."""
+def _checked_folder(archive: Archive) -> tuple[str, str]:
+    """What all names begin with and the order of bytes, once what says how to read has proved right."""
     folder = next(iter(archive.records), "").partition("/")[0] + "/"
     if folder + "constants.pkl" in archive.records:
         raise FileError("load: a TorchScript archive; only what torch.save wrote can be loaded")
@@ -198,14 +203,17 @@ def _checked_folder(archive: Archive) -> str:
     version = archive.open(folder + "version").read(20).strip()
     if not version.isdigit() or len(version) > 2 or int(version) not in _VERSIONS:
         raise FileError(f"load: archives of version {version!r} are not known here")
-    if folder + "byteorder" in archive.records and archive.open(folder + "byteorder").read(20) != b"little":
-        raise FileError("load: the file has numbers with their high byte first; save it on another machine")
+    order = _endianness.default_order()
+    if folder + "byteorder" in archive.records:
+        order = archive.open(folder + "byteorder").read(20).decode(errors="replace")
+        if order not in ("little", "big"):
+            raise FileError(f"load: Unknown endianness type: {order!r}")
     if not archive.checked:
         warnings.warn(
             "load: the file has no checksums (set_crc32_options(False) at its save): damage goes unnoticed",
             stacklevel=4,
         )
-    return folder
+    return folder, order
 
 
 def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ _EMPTY = {b"]": list, b"}": dict, b")": tuple, b"\x8f": set}
 _CONSTANT = {b"N": None, b"\x88": True, b"\x89": False}
 _NUMBER = {b"J": "<i", b"K": "<B", b"M": "<H", b"G": ">d"}
 _STRING = {b"X": 4, b"\x8c": 1, b"\x8d": 8, b"U": 1, b"T": 4}  # bytes of the length in front
+_OLD_STRING = (b"U", b"T")  # of Python 2
 _BYTES = {b"B": 4, b"C": 1, b"\x8e": 8, b"\x96": 8}
 _TUPLE = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
 _GET, _PUT = {b"h": 1, b"j": 4}, {b"q": 1, b"r": 4}
@@ -31,10 +32,14 @@ class Unpickler:
         file: buffered, or in memory; afterwards it stands behind the pickle.
         limit: no part of the pickle can be longer.
         persistent_load: gets the ids of storages.
+        encoding: of the strings of Python 2, which "bytes" leaves as they are.
     """
 
-    def __init__(self, file: Any, limit: int, persistent_load: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, file: Any, limit: int, persistent_load: Callable[[Any], Any], encoding: str = "utf-8"
+    ) -> None:
         self.file, self.limit, self.persistent_load = file, limit, persistent_load
+        self.encoding = encoding
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
@@ -96,7 +101,11 @@ class Unpickler:
                 form = _NUMBER[code]
                 push(struct.unpack(form, self.read(struct.calcsize(form)))[0])
             elif code in _STRING:
-                push(self.read(self.number(_STRING[code])).decode("utf-8", "surrogatepass"))
+                data = self.read(self.number(_STRING[code]))
+                if code in _OLD_STRING:
+                    push(data if self.encoding == "bytes" else data.decode(self.encoding))
+                else:
+                    push(data.decode("utf-8", "surrogatepass"))
             elif code in _EMPTY:
                 push(_EMPTY[code]())
             elif code in _TUPLE:

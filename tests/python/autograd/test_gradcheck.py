@@ -221,3 +221,43 @@ def test_planted_errors_of_batches_are_found() -> None:
     with pytest.raises(GradcheckError, match="computed with vmap over a batch of gradients differs"):
         gradcheck(DoubledByTwice.apply, x, check_batched_grad=True)
     assert gradcheck(DoubledByTwice.apply, x, check_batched_grad=True, raise_exception=False) is False
+
+
+def test_forward_over_reverse_and_alone() -> None:
+    a = leaf(0.3, -1.2, 2.0)
+    assert gradgradcheck(lambda x: x.exp() * x, a, check_fwd_over_rev=True)
+    assert gradgradcheck(lambda x: x.sin(), a, check_fwd_over_rev=True, check_rev_over_rev=False)
+
+    class WrongBackward(wt.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 3
+
+        @staticmethod
+        def jvp(ctx, t):
+            return t * 2
+
+    assert gradcheck(WrongBackward.apply, a, raise_exception=False) is False
+    assert gradcheck(WrongBackward.apply, a, check_forward_ad=True, check_backward_ad=False)
+
+
+def test_a_second_backward_through_interpolation() -> None:
+    x = wt.ones(1, 1, 4, requires_grad=True)
+    y = wt.nn.functional.interpolate(x, scale_factor=2.0, mode="linear").sum()
+    y.backward()
+    y.backward()  # nothing of the graph's values was kept, so nothing was freed
+    assert x.grad is not None and x.grad.sum() == 16
+
+
+def test_gradients_for_a_generator_of_inputs() -> None:
+    model = wt.nn.Linear(2, 1)
+    found = wt.autograd.grad((y for y in [model(wt.ones(2))]), model.parameters())
+    assert [g.shape for g in found] == [(1, 2), (1,)]

@@ -175,3 +175,18 @@ def test_wrappers_do_not_outlive_the_transform():
     with pytest.raises(RuntimeError):
         kept[0].sum()
     assert "BatchedTensor" in repr(kept[0])
+
+
+def test_type_as_a_mapped_tensor():
+    t = wt.arange(6).reshape(2, 3)
+    out = func.vmap(lambda v: t.type_as(v) * v)(wt.tensor([1.5, 2.0]))
+    close(out, wt.stack([t * 1.5, t * 2.0]))
+
+
+def test_gradients_of_a_strided_window():
+    x, g = wt.arange(20.0).reshape(5, 4), wt.arange(18.0).reshape(2, 3, 3)
+
+    def gradient(v):
+        return func.vjp(lambda x: x.as_strided((3, 3), (1, 2)), x)[1](v)[0]
+
+    close(func.vmap(gradient)(g), looped(gradient, g))

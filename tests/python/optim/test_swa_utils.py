@@ -81,3 +81,11 @@ def test_schedule(strategy):
     assert rates == pytest.approx(list(1.0 - 0.8 * share))
     with pytest.raises(ValueError, match="anneal_strategy must by one of"):
         swa_utils.SWALR(optimizer, 0.1, anneal_strategy="x")
+
+
+def test_a_rate_that_is_a_tensor_is_copied() -> None:
+    rate = wt.tensor(0.05)
+    optimizer = SGD([wt.ones(1, requires_grad=True)], lr=0.1)
+    swa_utils.SWALR(optimizer, rate)
+    rate.mul_(0.5)
+    assert optimizer.param_groups[0]["swa_lr"] == pytest.approx(0.05)

@@ -509,3 +509,56 @@ def test_locations_of_storages() -> None:
     assert serialization.default_restore_location(storage, "cpu") is storage
     with pytest.raises(RuntimeError, match="don't know how to restore data location"):
         serialization.default_restore_location(storage, "nowhere")
+
+
+def as_big_endian(obj: Any, mark: bool) -> io.BytesIO:
+    """The file of float32 or complex64 numbers as a machine with the high byte first writes it."""
+    from warptape.serialization._archive import pieces
+    from warptape.serialization._pickler import Pickler
+
+    records = []
+    for name, data in Pickler(obj).records(mark):
+        if name == "byteorder":
+            data = b"big"
+        elif name.startswith("data/"):
+            data = np.frombuffer(data, "<f4").astype(">f4").tobytes()
+        records.append((name, data))
+    out = io.BytesIO()
+    for piece in pieces("archive", iter(records)):
+        out.write(piece)
+    out.seek(0)
+    return out
+
+
+def test_numbers_with_their_high_byte_first() -> None:
+    x = wt.tensor([1.5, -2.0, 3e10])
+    for value in (x, wt.complex(x, x)):
+        assert wt.load(as_big_endian(value, True)).tolist() == value.tolist()
+        unmarked = as_big_endian(value, False)
+        assert wt.load(unmarked).tolist() != value.tolist()
+        serialization.set_default_load_endianness(serialization.LoadEndianness.BIG)
+        try:
+            unmarked.seek(0)
+            assert wt.load(unmarked).tolist() == value.tolist()
+            assert trip(value).tolist() == value.tolist()  # its record says otherwise
+        finally:
+            serialization.set_default_load_endianness(None)
+    file = io.BytesIO()
+    wt.save(x, file, _disable_byteorder_record=True)
+    assert not any("byteorder" in name for name in zipfile.ZipFile(file).namelist())
+    file.seek(0)
+    assert wt.load(file).tolist() == x.tolist()
+    with pytest.raises(TypeError, match="set_default_load_endianness"):
+        serialization.set_default_load_endianness("big")  # type: ignore[arg-type]
+    assert serialization.get_default_load_endianness() is None
+
+
+def test_strings_of_python_2() -> None:
+    def unpickled(encoding: str) -> Any:
+        from warptape.serialization._unpickler import Unpickler
+
+        data = b"\x80\x02U\x02\xc3\xb3."
+        return Unpickler(io.BytesIO(data), len(data), lambda _: None, encoding).load()
+
+    assert unpickled("utf-8") == "\u00f3"
+    assert unpickled("bytes") == b"\xc3\xb3"

@@ -310,3 +310,67 @@ def test_the_older_order_of_addcmul_and_addcdiv() -> None:
 
 def test_no_address_of_no_elements() -> None:
     assert wt.ones(2, 2).resize_(0, 2).data_ptr() == 0
+
+
+def test_values_of_another_dtype() -> None:
+    x = wt.zeros(3, dtype=wt.float64)
+    for index in ([0, 1], wt.tensor([0, 1])):
+        with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+            x[index] = wt.ones(2)
+        with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+            x[index] = wt.ones((), dtype=wt.int32)
+        x[index] = [1.0, 2.0]  # a list has no dtype of its own
+    x[wt.tensor([False, False, True])] = wt.ones((), dtype=wt.int32)  # as masked_fill_ takes it
+    assert x.tolist() == [1, 2, 1]
+    with pytest.raises(RuntimeError, match="shape mismatch"):  # said first
+        x.long()[x > 0] = wt.ones(2)
+
+
+def test_empty_indices() -> None:
+    x = wt.arange(3)
+    assert x[[]].shape == (0,) and x[wt.empty(0, dtype=wt.int64)].shape == (0,)
+    with pytest.raises(IndexError, match="must be long, int, byte or bool"):
+        x[wt.empty(0)]
+
+
+def test_an_empty_dim_has_no_index() -> None:
+    x = wt.empty(10, 0)
+    assert x[[1, 2]].shape == (2, 0) and x[[], []].shape == (0,)
+    with pytest.raises(IndexError, match="for dimension with size 0"):
+        x[:, [0, 1]]
+
+
+def test_index_add_refuses_what_it_overwrites() -> None:
+    x, at = wt.zeros(6), wt.tensor([2, 1, 0])
+    for call in (
+        lambda: x.index_add_(0, at, x[:3]),
+        lambda: at.index_add_(0, at, at.clone()),
+        lambda: at.index_add_(0, at.clone(), at),
+    ):
+        with pytest.raises(RuntimeError, match="unsupported operation"):
+            call()
+
+
+def test_index_copy_of_single_elements() -> None:
+    for shape in ((), (1,)):
+        for index in (wt.tensor(0), wt.tensor([0])):
+            for source in (wt.tensor(3.0), wt.tensor([3.0])):
+                assert wt.ones(shape).index_copy_(0, index, source).item() == 3
+
+
+def test_index_fill_of_a_complex_number() -> None:
+    with pytest.raises(RuntimeError, match="complex Scalar to non-complex"):
+        wt.ones(2, dtype=wt.int16).index_fill_(0, wt.tensor([0]), 1 + 1j)
+
+
+def test_empty_views_are_contiguous() -> None:
+    y = wt.ones(2, 3, 4, 5)[:, :, :, 1][:, 1:1]
+    assert y.stride() == (60, 20, 5) and y.is_contiguous()
+
+
+def test_a_reshape_that_copies_is_no_view() -> None:
+    x = wt.ones(2, 2, requires_grad=True)
+    flat = x.t().reshape(4)
+    assert not flat._is_view()
+    flat.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [[1, 1], [1, 1]]

@@ -122,6 +122,10 @@ def test_frombuffer() -> None:
     assert wt.frombuffer(data, dtype=wt.int16, count=2, offset=4).tolist() == [2, 3]
     assert wt.frombuffer(bytearray(8), dtype=wt.float32, requires_grad=True).requires_grad
     assert wt.frombuffer(bytearray(4), dtype=wt.bfloat16).tolist() == [0, 0]
+    with pytest.raises(ValueError, match="does not implement Python buffer protocol"):
+        wt.frombuffer([1, 2], dtype=wt.int16)
+    with pytest.warns(UserWarning, match="The given buffer is not writable"):
+        assert wt.frombuffer(b"\1\0\2\0", dtype=wt.int16).tolist() == [1, 2]
     for arguments, match in (
         ({"count": 0}, "must not be 0"),
         ({"offset": -1}, "non-negative"),
@@ -133,5 +137,20 @@ def test_frombuffer() -> None:
             wt.frombuffer(data, dtype=wt.int16, **arguments)
     with pytest.raises(ValueError, match="must not be 0"):
         wt.frombuffer(b"", dtype=wt.uint8)
-    with pytest.raises(TypeError):
-        wt.frombuffer([1], dtype=wt.uint8)
+
+
+def test_asarray_of_memory_of_others() -> None:
+    data = bytearray(np.arange(4, dtype="i2").tobytes())
+    t = wt.asarray(data, dtype=wt.int16)  # read as that, not converted
+    t[0] = 258
+    assert data[:2] == b"\2\1"
+    copied = wt.asarray(memoryview(data), dtype=wt.int16, copy=True)
+    copied[0] = 0
+    assert t[0] == 258
+    array = np.array([1 + 2j], dtype=np.complex64)
+    assert wt.asarray(memoryview(array), dtype=wt.complex64).tolist() == [1 + 2j]
+    x = wt.ones(2)
+    shared = wt.asarray(x.__dlpack__())
+    shared[0] = 5
+    assert x.tolist() == [5, 1]
+    assert wt.asarray(x.__dlpack__(), dtype=wt.int64).tolist() == [5, 1]

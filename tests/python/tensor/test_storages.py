@@ -24,8 +24,13 @@ def test_mapped_file(tmp_path: Path) -> None:
     assert torch.UntypedStorage.from_file(path).nbytes() == 0
     with pytest.raises(RuntimeError, match="has 32 bytes, 33 are asked for"):
         torch.UntypedStorage.from_file(path, False, 33)
-    with pytest.raises(NotImplementedError, match="shared=True"):
-        torch.UntypedStorage.from_file(path, True, 8)
+    torch.FloatStorage.from_file(path, True, 3)[0] = 5  # and here they go to the file
+    assert np.fromfile(path, np.float32)[:2].tolist() == [5, 1]
+    assert torch.from_file(str(path), size=2).tolist() == [5, 1]
+    made = torch.from_file(str(tmp_path / "made"), True, 3, dtype=torch.int16)
+    made[1] = 7
+    assert np.fromfile(tmp_path / "made", np.int16).tolist() == [0, 7, 0]
+    assert torch.from_file(str(tmp_path / "made"), True, 4, dtype=torch.int16).tolist() == [0, 7, 0, 0]
     with pytest.raises(FileNotFoundError):
         torch.UntypedStorage.from_file(tmp_path / "none", False, 8)
 
@@ -133,6 +138,8 @@ def test_checks_of_sizes() -> None:
         torch._check(torch.tensor(True))
     with pytest.raises(RuntimeError, match="Expected cond"):
         torch._check_tensor_all(torch.tensor([True, False]))
+    with pytest.raises(TypeError, match="must have dtype"):
+        torch._check_tensor_all(torch.ones(1))
     assert (torch.sym_max(1, 2.0), torch.sym_int(-1.5), torch.sym_ite(False, 1, 2)) == (2.0, -1, 2)
     assert isinstance(torch.sym_min(1, 2.0), float)
 
