@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 49_174
+MAX_TOTAL_LINES = 49_271
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        6_605,
+        6_921,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -27,7 +27,7 @@ BUDGETS = {
     ),
     # Sources for PyTorch's C++ API: the interface, headers of PyTorch's names over it, ops that others bring.
     "extensions": (
-        6_372,
+        6_371,
         (
             "csrc/capi/extension",
             "csrc/bindings/extension",
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        16_262,  # complex numbers, FFT and boxes on the device
+        16_307,  # complex numbers, FFT and boxes on the device
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_832, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        24_689,
+        24_724,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -126,7 +126,7 @@ BUDGETS = {
         4_548,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_684, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_690, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
         12_472,
         (
@@ -156,7 +156,7 @@ BUDGETS = {
         ),
     ),
     "ONNX": (1_570, ("python/warptape/onnx/",)),
-    "models": (2_399, ("python/warptape/models/",)),
+    "models": (2_427, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (28_296, ("python/warptape/",)),
+    "the Python library": (28_479, ("python/warptape/",)),
 }
