@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,68 @@ def started(command: list[str], **env: str) -> Iterator[Job]:
         for stream in (job.process.stdout, job.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+class Nodes:
+    """Starts the launchers of one job, as nodes that meet on the loopback interface."""
+
+    def __init__(self, *flags: str) -> None:
+        self.port = free_port()
+        self.flags = [*flags, f"--rdzv-endpoint=127.0.0.1:{self.port}"]
+        self.stack = ExitStack()
+
+    def start(self, *arguments: object, env: dict[str, str] | None = None) -> Job:
+        """One more node."""
+        command = [*LAUNCHER, *self.flags, *map(str, arguments)]
+        return self.stack.enter_context(started(command, **{"WARPTAPE_SECRET": SECRET, **(env or {})}))
+
+    def listening(self) -> bool:
+        """True if some process listens at the endpoint."""
+        port = f":{self.port:04X} "
+        tables = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+        return any(port in line and line.split()[3] == "0A" for line in tables.splitlines())
+
+
+class Hosts:
+    """Network namespaces on one switch, 10.77.0.1 to 10.77.0.4: hosts that share files and nothing else."""
+
+    def __init__(self, count: int = 4) -> None:
+        stem = f"wt{os.getpid() % 100_000}"
+        self.names = [f"warptape-{os.getpid()}-{n}" for n in range(1, count + 1)]
+        self._ends = [f"{stem}v{n}" for n in range(1, count + 1)]
+        self._switch = f"{stem}s"
+
+    def __enter__(self) -> Hosts:
+        """Make them; the test is skipped where that is not possible."""
+        commands = [["link", "add", self._switch, "type", "bridge"], ["link", "set", self._switch, "up"]]
+        for n, (name, end) in enumerate(zip(self.names, self._ends, strict=True), start=1):
+            commands += [
+                ["netns", "add", name],
+                ["link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name],
+                ["link", "set", end, "master", self._switch, "up"],
+                ["-n", name, "addr", "add", f"10.77.0.{n}/24", "dev", "eth0"],
+                ["-n", name, "link", "set", "eth0", "up"],
+                ["-n", name, "link", "set", "lo", "up"],
+            ]
+        for command in commands:
+            try:
+                done = subprocess.run(["ip", *command], capture_output=True, text=True)
+            except FileNotFoundError:
+                pytest.skip("there is no `ip` (iproute2)")
+            if done.returncode != 0:
+                self.__exit__()
+                pytest.skip(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Remove them."""
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        subprocess.run(["ip", "link", "del", self._switch], capture_output=True)
+
+    def link(self, number: int, state: str) -> None:
+        """Take a host's cable out ("down") or plug it in ("up")."""
+        subprocess.run(["ip", "link", "set", self._ends[number], state], check=True)
 
 
 @contextmanager

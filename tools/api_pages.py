@@ -54,7 +54,8 @@ GROUPS = {
         "distributed.algorithms.ddp_comm_hooks.post_localSGD_hook "
         "distributed.algorithms.ddp_comm_hooks.powerSGD_hook "
         "distributed.algorithms.model_averaging.averagers distributed.algorithms.model_averaging.utils "
-        "distributed.algorithms.textbook distributed.elastic.multiprocessing.errors distributed.diagnose "
+        "distributed.algorithms.textbook distributed.elastic.multiprocessing.errors "
+        "distributed.elastic.rendezvous distributed.diagnose "
         "distributed.stragglers "
         "multiprocessing futures"
     ),

@@ -140,7 +140,8 @@ std::string dump_flight_record(const World& world, const std::string& reason) {
     failure = world.failure;
     for (auto& weak : world.groups) groups.push_back(weak.lock());
   }
-  const char* restart = getenv("TORCHELASTIC_RESTART_COUNT");
+  const char* restart = getenv("WARPTAPE_ATTEMPT");  // warptape-run's
+  if (!restart) restart = getenv("TORCHELASTIC_RESTART_COUNT");
   out << "{\"version\":2,\"restart\":" << (restart ? std::atoi(restart) : 0) << ",\"rank\":" << world.rank
       << ",\"world_size\":" << world.size << ",\"job\":" << quoted(world.job) << ",\"pid\":" << getpid()
       << ",\"time\":" << seconds(std::chrono::system_clock::now()) << ",\"reason\":" << quoted(reason)

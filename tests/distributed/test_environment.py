@@ -24,6 +24,7 @@ OURS = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "1234",
     "TORCHELASTIC_RESTART_COUNT": "3",
+    "WARPTAPE_ATTEMPT": "3",
     "TORCHELASTIC_RUN_ID": "none",
     "WARPTAPE_JOB": "abc",
 }
@@ -176,7 +177,7 @@ def test_jobs_on_one_host_have_different_sockets() -> None:
     jobs = [
         OURS,
         OURS | {"WARPTAPE_JOB": "abd"},
-        OURS | {"TORCHELASTIC_RESTART_COUNT": "4"},
+        OURS | {"WARPTAPE_ATTEMPT": "4"},
         TORCHRUN,
         TORCHRUN | {"MASTER_PORT": "1235"},
         TORCHRUN | {"TORCHELASTIC_RUN_ID": "other"},

@@ -29,6 +29,13 @@ rank, ranks = dist.get_rank(), dist.get_world_size()
 dist.barrier()
 """
 
+# A rank that shall see the error must not end of the launcher's SIGTERM when another died: all ranks know to
+# ignore it before one dies.
+UNMOVED = """
+signal.signal(signal.SIGTERM, lambda *_: None)
+dist.barrier()
+"""
+
 
 def script(tmp_path: Path, body: str) -> Path:
     path = tmp_path / "job.py"
@@ -57,8 +64,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 def test_killed_rank_is_named(tmp_path: Path) -> None:
     """The launcher would end the others as well; they have caught the error before it comes to that."""
-    body = """
-signal.signal(signal.SIGTERM, lambda *_: None)  # the launcher's, when a rank died
+    body = f"""{UNMOVED}
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 start = time.monotonic()
@@ -76,8 +82,7 @@ except dist.DistBackendError as error:
 
 @pytest.mark.parametrize("call", ["dist.recv(wt.empty(3), 1)", "dist.send(wt.ones(10_000_000), 1)"])
 def test_killed_partner_is_named(tmp_path: Path, call: str) -> None:
-    body = f"""
-signal.signal(signal.SIGTERM, lambda *_: None)
+    body = f"""{UNMOVED}
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 try:
@@ -239,7 +244,7 @@ except Exception as error:
 
 
 def test_interrupt_ends_a_collective(tmp_path: Path) -> None:
-    body = """
+    body = f"""{UNMOVED}
 if rank == 0:
     say("ready", os.getpid())
     try:
@@ -247,7 +252,6 @@ if rank == 0:
     except KeyboardInterrupt:
         say("interrupted", time.monotonic())
     sys.exit(0)
-signal.signal(signal.SIGTERM, lambda *_: None)
 time.sleep(2)
 try:
     dist.barrier()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import collective_table
 import pytest
 import warptape.distributed as dist
-from launched import LAUNCHER, SECRET, free_port, launch, started, until
+from launched import LAUNCHER, SECRET, Hosts, Job, free_port, launch, started, until
 
 pytestmark = pytest.mark.skipif(
     not dist.is_gloo_available(), reason="built without gloo (apt-get install libgloo-dev)"
@@ -207,41 +206,7 @@ def test_two_launchers() -> None:
     assert f"{len(collective_table.CHECKS)} checks on 2 ranks" in results[0][1]
 
 
-HOSTS = 4
-
-
-@pytest.fixture
-def hosts():
-    """Network namespaces on one switch, 10.77.0.1 to 10.77.0.4: hosts that share nothing but the network."""
-    names = [f"warptape-{os.getpid()}-{n}" for n in range(1, HOSTS + 1)]
-    ends = [f"wt{os.getpid() % 100_000}v{n}" for n in range(1, HOSTS + 1)]
-    switch = f"wt{os.getpid() % 100_000}s"
-    commands = [["link", "add", switch, "type", "bridge"], ["link", "set", switch, "up"]]
-    for n, (name, end) in enumerate(zip(names, ends, strict=True), start=1):
-        commands += [
-            ["netns", "add", name],
-            ["link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name],
-            ["link", "set", end, "master", switch, "up"],
-            ["-n", name, "addr", "add", f"10.77.0.{n}/24", "dev", "eth0"],
-            ["-n", name, "link", "set", "eth0", "up"],
-            ["-n", name, "link", "set", "lo", "up"],
-        ]
-    try:
-        for command in commands:
-            try:
-                done = subprocess.run(["ip", *command], capture_output=True, text=True)
-            except FileNotFoundError:
-                pytest.skip("there is no `ip` (iproute2)")
-            if done.returncode != 0:
-                pytest.skip(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-        subprocess.run(["ip", "link", "del", switch], capture_output=True)
-
-
-def on_hosts(stack: ExitStack, hosts: list[str], *arguments: object) -> list:
+def on_hosts(stack: ExitStack, hosts: list[str], *arguments: object) -> list[Job]:
     """A launcher on each host."""
     return [
         stack.enter_context(
@@ -255,12 +220,12 @@ def on_hosts(stack: ExitStack, hosts: list[str], *arguments: object) -> list:
     ]
 
 
-@pytest.mark.parametrize("count", [2, HOSTS])
-def test_network_namespaces(hosts: list[str], count: int) -> None:
+@pytest.mark.parametrize("count", [2, 4])
+def test_network_namespaces(hosts: Hosts, count: int) -> None:
     """Chosen without being asked for: shared memory does not reach from one host to the other."""
     table = Path(collective_table.__file__)
     with ExitStack() as stack:
-        jobs = on_hosts(stack, hosts[:count], f"--nproc-per-node={HOSTS // count}", table)
+        jobs = on_hosts(stack, hosts.names[:count], f"--nproc-per-node={4 // count}", table)
         results = [job.finish(120) for job in jobs]
         until(lambda: all(job.left() == [] for job in jobs))
     assert [code for code, _, _ in results] == [0] * count, results
@@ -292,16 +257,16 @@ dist.destroy_process_group()
 """
 
 
-def test_a_training_on_four_hosts_survives_the_loss_of_a_rank(hosts: list[str], tmp_path: Path) -> None:
+def test_a_training_on_four_hosts_survives_the_loss_of_a_rank(hosts: Hosts, tmp_path: Path) -> None:
     """All launchers start again together; the result is that of one process."""
     path = tmp_path / "train.py"
     path.write_text(TRAINING)
     alone = subprocess.run([*LAUNCHER, str(path)], capture_output=True, text=True, timeout=60)
     with ExitStack() as stack:
-        jobs = on_hosts(stack, hosts, "--max-restarts=1", path, "--lose")
+        jobs = on_hosts(stack, hosts.names, "--max-restarts=1", path, "--lose")
         results = [job.finish(120) for job in jobs]
         until(lambda: all(job.left() == [] for job in jobs))
-    assert [code for code, _, _ in results] == [0] * HOSTS, results
+    assert [code for code, _, _ in results] == [0] * 4, results
     attempt, total = results[0][1].split()
     assert attempt == "1"
     assert abs(float(total) - float(alone.stdout.split()[1])) < 1e-12

@@ -108,7 +108,8 @@ def test_exit_code_is_the_first_failures(script, end: str, code: int, words: str
     ("arguments", "code", "words"),
     [
         (["--no-python", "/no/such/program"], 1, "cannot start /no/such/program: "),
-        (["--nnodes=1:4", "x.py"], 2, "--nnodes=1:4: a job that grows and shrinks is not supported"),
+        (["--nnodes=1:4", "x.py"], 2, "nodes that come and go have no fixed ranks: add --rdzv-backend=c10d"),
+        (["--nnodes=4:1", "x.py"], 2, "expected N, or MIN:MAX with MIN from 1 to MAX, got 4:1"),
         (["--nproc-per-node=two", "x.py"], 2, "expected a positive number, auto, cpu or gpu, got two"),
         (["--rdzv-backend=etcd", "x.py"], 2, "expected static or c10d, got etcd"),
         (["--nnodes=2", "--rdzv-backend=c10d", "x.py"], 2, "several nodes need --rdzv-endpoint HOST:PORT"),

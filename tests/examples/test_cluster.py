@@ -1,6 +1,5 @@
-"""examples/cluster: the stream's position, a run that goes on, manifests, and the graph on Ray."""
+"""examples/cluster: the stream's position, a run that goes on, the batch script, and the graph on Ray."""
 
-import copy
 import json
 import os
 import subprocess
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from warptape.distributed.run import get_args_parser
 
 pyarrow = pytest.importorskip("pyarrow")
 FOLDER = Path(__file__).parents[2] / "examples/cluster"
@@ -114,55 +112,6 @@ def test_a_run_that_was_ended_goes_on_to_the_same_parameters(tmp_path):
     wrong = train(tmp_path, "wrong", "--batch-size=15")
     assert wrong.returncode != 0
     assert "--batch-size 15 does not divide by 2 ranks" in wrong.stderr
-
-
-def manifests():
-    yaml = pytest.importorskip("yaml")
-    return {each["kind"]: each for each in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())}
-
-
-def problems(service, job):
-    """What does not fit: pods, launcher, service, secret, volumes."""
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    command = [part.replace("$(JOB_COMPLETION_INDEX)", "0") for part in container["command"]]
-    options = get_args_parser({}).parse_args(command[1:])
-    host, _, port = options.rdzv_endpoint.partition(":")
-    name = job["metadata"]["name"]
-    checks = {
-        "pods": spec["completions"] == spec["parallelism"] == int(options.nnodes),
-        "indexed": spec["completionMode"] == "Indexed",
-        "host": host == f"{name}-0.{service['metadata']['name']}"
-        and pod["subdomain"] == service["metadata"]["name"],
-        "headless": service["spec"]["clusterIP"] == "None",
-        "selector": service["spec"]["selector"] == {"job-name": name},
-        "port": {int(port)} == {service["spec"]["ports"][0]["port"], container["ports"][0]["containerPort"]},
-        "secret": [e["name"] for e in container["env"]] == ["WARPTAPE_SECRET"],
-        "volumes": {v["name"] for v in pod["volumes"]} == {m["name"] for m in container["volumeMounts"]},
-        "script": (FOLDER.parents[1] / options.training_script).exists(),
-    }
-    return [name for name, holds in checks.items() if not holds]
-
-
-def test_the_manifest_fits_the_launcher():
-    found = manifests()
-    assert problems(found["Service"], found["Job"]) == []
-
-
-FAULTS = {
-    "pods": lambda s, j: j["spec"].update(completions=3),
-    "host": lambda s, j: j["spec"]["template"]["spec"].update(subdomain="other"),
-    "port": lambda s, j: s["spec"]["ports"][0].update(port=29501),
-    "volumes": lambda s, j: j["spec"]["template"]["spec"]["volumes"].pop(),
-    "selector": lambda s, j: s["spec"].update(selector={"app": "digits"}),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_of_the_manifest_is_found(name):
-    found = copy.deepcopy(manifests())
-    FAULTS[name](found["Service"], found["Job"])
-    assert name in problems(found["Service"], found["Job"])
 
 
 def test_the_batch_script_is_a_script_and_starts_the_program(tmp_path):

@@ -162,7 +162,7 @@ def _warptape_run(reader: _Reader) -> Environment:
     name = "warptape-run"
     ranks = reader.ranks(name, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     job = reader.text("WARPTAPE_JOB", name)
-    restart = reader.optional("TORCHELASTIC_RESTART_COUNT", name, 0)
+    restart = reader.optional("WARPTAPE_ATTEMPT", name, 0)  # counts those without a failure, too
     flight_dir = reader.environ.get("WARPTAPE_FLIGHT_DIR") or None
     if ranks[1] == ranks[3]:
         return Environment(*ranks, name, job, restart, flight_dir=flight_dir)

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, summary
+from .elastic.multiprocessing.errors import ProcessFailure, summary
 from .launcher.arguments import Config, UsageError, configure, configured
 from .launcher.arguments import parser as get_args_parser
 from .launcher.guard import Guard
@@ -34,8 +34,8 @@ class _Log:
             print(f"warptape-run: {text}", file=sys.stderr, flush=True)
 
     def failed(self, failures: Sequence[ProcessFailure], then: str) -> None:
-        """Say what failed, first things first, and what comes next."""
-        self(f"{then}\n{summary(failures)}")
+        """Say what comes next and what failed, first things first."""
+        self("\n".join([then, *([summary(failures)] if failures else [])]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,14 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(config: Config | argparse.Namespace) -> int:
     """Start the ranks, see them to their end, and return the exit code. From the main thread only.
 
-    Raises:
-        ChildFailedError: arguments of `get_args_parser` were given, as to PyTorch's `run`, and ranks failed.
+    Raises: where arguments of `get_args_parser` were given, as to PyTorch's `run`:
+        ChildFailedError: ranks failed, or a node was lost.
+        elastic.rendezvous.RendezvousError: the nodes did not meet, or not again.
     """
     if isinstance(config, argparse.Namespace):
-        code = run(configured(config))
-        if code:
-            raise ChildFailedError(config.training_script, code)
-        return code
+        _job(configured(config)).raise_error(config.training_script)
+        return 0
+    return _job(config).code
+
+
+def _job(config: Config) -> End:
     # The children of a threaded process call exec at once; what Python warns of does not happen to them.
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork.*")
     log = _Log()
@@ -78,7 +81,7 @@ def run(config: Config | argparse.Namespace) -> int:
         log.failed(end.failures, end.reason or "the job failed")
     elif end.reason:
         log(end.reason)
-    return end.code
+    return end
 
 
 def _run(config: Config, loop: Loop, guard: Guard, node: Node, log: _Log) -> End:
@@ -106,7 +109,7 @@ def _attempt(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: 
         loop.wait(lambda: group.ended or group.failed or node.stop_wanted or bool(loop.signals))
         if not group.ended:
             group.stop(loop.signals[0] if loop.signals else signal.SIGTERM)
-        return Report(group.failures(), loop.signals[0] if loop.signals else 0)
+        return Report(group.failures(), group.done, loop.signals[0] if loop.signals else 0)
     finally:
         loop.on_user_signal = lambda number: None
         if not group.ended:  # not all ranks could be started

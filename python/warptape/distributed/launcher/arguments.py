@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 DEFAULT_PORT = {"static": 29500, "c10d": 29400}
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -24,14 +25,21 @@ class Config:
 
     command: list[str]  # ${local_rank} in it is replaced
     nproc: int
-    nnodes: int = 1
+    nnodes: int = 1  # at most; they are as many as min_nodes, or with `dynamic` between the two
+    min_nodes: int = 1
+    dynamic: bool = (
+        False  # nodes are numbered in order of arrival, and others may take the place of lost ones
+    )
     node_rank: int | None = None  # None: in order of arrival
+    is_host: bool | None = None  # None: if `host` is an address of this machine
     host: str = "127.0.0.1"  # where node 0's launcher is met, and the workers' MASTER_ADDR
     port: int | None = None  # node 0's launcher; for one node the workers' MASTER_PORT, None: any free one
     run_id: str = "none"
     role: str = "default"
     max_restarts: int = 0
-    join_timeout: float = 600.0
+    join_timeout: float = 600.0  # seconds to wait for min_nodes
+    last_call: float = 30.0  # and then for more
+    keep_alive: tuple[int, int] = (5, 3)  # seconds between signs of life, and how many may be missed
     log_dir: str | None = None
     redirects: dict[int, int] = field(default_factory=dict)  # local rank -> 1 stdout, 2 stderr, 3 both
     tee: dict[int, int] = field(default_factory=dict)
@@ -64,12 +72,16 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
             more["default"] = given  # argparse converts a text as if it were given
         result.add_argument(*names, dest=dest, help=text, **more)  # type: ignore[arg-type]
 
-    add("nnodes", "number of nodes: N or N:N", default="1")
+    add("nnodes", "number of nodes: N, or MIN:MAX (c10d)", default="1")
     add("nproc-per-node", "ranks on this node: a number, auto, cpu or gpu", default="1")
     add("rdzv-backend", "static (node ranks are given) or c10d (in order of arrival)", default="static")
     add("rdzv-endpoint", "HOST[:PORT] where node 0's launcher is met", default="")
     add("rdzv-id", "name of the job", default="none")
-    add("rdzv-conf", "key=value,...: join_timeout (seconds)", default="")
+    add(
+        "rdzv-conf",
+        "key=value,...: join_timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt",
+        default="",
+    )
     add("standalone", "one node, nothing shared with other jobs", flag=True)
     add("max-restarts", "start all ranks anew after a failure, at most this often", type=int, default=0)
     add("monitor-interval", "accepted; the launcher waits for events instead", type=float, default=0.1)
@@ -110,19 +122,24 @@ def configure(argv: Sequence[str] | None, environ: Mapping[str, str] = os.enviro
 def configured(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration of what `parser` gave. Raises UsageError."""
     nproc = count_processes(args.nproc_per_node)
-    nnodes = count_nodes(args.nnodes)
+    fewest, nnodes = count_nodes(args.nnodes)
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts: expected 0 or more, got {args.max_restarts}")
     if args.rdzv_backend not in DEFAULT_PORT:
         raise UsageError(f"--rdzv-backend: expected static or c10d, got {args.rdzv_backend}")
+    if fewest < nnodes and args.rdzv_backend == "static" and not args.standalone:
+        raise UsageError(
+            f"--nnodes={args.nnodes}: nodes that come and go have no fixed ranks: add --rdzv-backend=c10d"
+        )
     config = Config(
         command=command(args, environ),
         nproc=nproc,
         nnodes=nnodes,
+        min_nodes=fewest,
         run_id=args.rdzv_id,
         role=args.role,
         max_restarts=args.max_restarts,
-        join_timeout=join_timeout(args.rdzv_conf),
+        **rendezvous_conf(args.rdzv_conf),
         log_dir=args.log_dir or None,
         redirects=streams("--redirects", args.redirects, nproc),
         tee=streams("--tee", args.tee, nproc),
@@ -132,7 +149,8 @@ def configured(args: argparse.Namespace, environ: Mapping[str, str] = os.environ
         secret=environ.get("WARPTAPE_SECRET", ""),
     )
     if args.standalone:
-        config.nnodes, config.run_id = 1, secrets.token_hex(8)
+        config.nnodes = config.min_nodes = 1
+        config.run_id = secrets.token_hex(8)
         return config
     endpoint = args.rdzv_endpoint
     static = args.rdzv_backend == "static"
@@ -144,6 +162,7 @@ def configured(args: argparse.Namespace, environ: Mapping[str, str] = os.environ
     if nnodes == 1:
         config.node_rank = 0
         return config
+    config.dynamic = not static
     if not endpoint:
         raise UsageError("several nodes need --rdzv-endpoint HOST:PORT, the same on all of them")
     if config.node_rank is not None and not 0 <= config.node_rank < nnodes:
@@ -190,17 +209,12 @@ def count_processes(text: str) -> int:
     raise UsageError(f"--nproc-per-node: expected a positive number, auto, cpu or gpu, got {text}")
 
 
-def count_nodes(text: str) -> int:
-    """Nodes of N or N:N."""
+def count_nodes(text: str) -> tuple[int, int]:
+    """(fewest, most) nodes of "4" or "2:4"."""
     low, colon, high = text.partition(":")
-    if not (low.isdecimal() and int(low) > 0 and (not colon or high.isdecimal())):
-        raise UsageError(f"--nnodes: expected N or N:N, got {text}")
-    if colon and int(low) != int(high):
-        raise UsageError(
-            f"--nnodes={text}: a job that grows and shrinks is not supported; give the number of nodes, "
-            f"as --nnodes={high}"
-        )
-    return int(low)
+    if low.isdecimal() and (high.isdecimal() or not colon) and 0 < int(low) <= int(high or low):
+        return int(low), int(high or low)
+    raise UsageError(f"--nnodes: expected N, or MIN:MAX with MIN from 1 to MAX, got {text}")
 
 
 def streams(flag: str, text: str, nproc: int) -> dict[int, int]:
@@ -236,14 +250,31 @@ def signal_numbers(text: str) -> tuple[int, ...]:
         raise UsageError(f"--signals-to-handle: there is no signal {name}") from None
 
 
-def join_timeout(conf: str) -> float:
-    """Seconds to wait for all nodes, of torchrun's --rdzv-conf; its other keys mean nothing here."""
+def rendezvous_conf(conf: str) -> dict[str, Any]:
+    """Fields of Config, of torchrun's --rdzv-conf; its other keys mean nothing here."""
     pairs = dict(item.partition("=")[::2] for item in conf.split(",") if item)
-    text = pairs.get("join_timeout", pairs.get("timeout", "600"))
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"--rdzv-conf: join_timeout: expected seconds, got {text}") from None
+
+    def number(key: str, default: float, least: float = 0.0) -> float:
+        try:
+            value = float(pairs.get(key, default))
+        except ValueError:
+            value = -1.0
+        if value < least:
+            raise UsageError(f"--rdzv-conf: {key}: expected a number from {least:g}, got {pairs[key]}")
+        return value
+
+    result: dict[str, Any] = {
+        "join_timeout": number("join_timeout", number("timeout", Config.join_timeout)),
+        "last_call": number("last_call_timeout", Config.last_call),
+        # The kernel counts in whole seconds.
+        "keep_alive": (
+            int(number("keep_alive_interval", Config.keep_alive[0], 1)),
+            int(number("keep_alive_max_attempt", Config.keep_alive[1], 1)),
+        ),
+    }
+    if "is_host" in pairs:
+        result["is_host"] = pairs["is_host"].lower() in ("1", "true", "t", "yes", "y")
+    return result
 
 
 def split_endpoint(text: str) -> tuple[str, int | None]:

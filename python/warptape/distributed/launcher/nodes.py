@@ -1,5 +1,9 @@
 """Who decides when the ranks of all nodes start, stop and end: node 0's launcher. The others obey.
 
+Node 0 starts the ranks when the nodes are there: all of them, or at least `min_nodes` and whoever comes
+within the last call. A rank that fails ends the start, and where the job is dynamic a node that is lost,
+leaves or joins: all ranks are stopped, every node reports, and the nodes that are there then start anew.
+
 Both kinds of node have one face: `next` waits for the next start or the end, `stop_wanted` says that the
 running start is to be given up, `report` tells how it went here.
 """
@@ -11,14 +15,15 @@ import dataclasses
 import secrets
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..elastic.multiprocessing.errors import ProcessFailure, exit_code, root_cause
+from ..elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, exit_code, root_cause
 from . import rendezvous
 from .arguments import Config
 from .loop import Loop
-from .rendezvous import Channel, RendezvousError, Stranger
+from .rendezvous import Channel, RendezvousConnectionError, RendezvousError, Stranger
 from .workers import Start
 
 _MAX_STRANGERS = 256  # connections without proof kept at a time; the oldest goes
@@ -29,24 +34,25 @@ class Report:
     """How one start went on one node."""
 
     failures: list[ProcessFailure] = field(default_factory=list)
+    done: bool = False  # every rank there ended by itself with exit code 0
     signal: int = 0  # the launcher there was told to end
     lost: str = ""  # the launcher there is gone or cannot start: why
 
     @property
     def good(self) -> bool:
-        """True if every rank there ended by itself with exit code 0."""
+        """True if nothing went wrong there; but if not `done`, its ranks were stopped."""
         return not (self.failures or self.signal or self.lost)
 
     def to_json(self) -> dict[str, Any]:
         """Fields, for another launcher."""
         failures = [failure.to_json() for failure in self.failures]
-        return {"failures": failures, "signal": self.signal, "lost": self.lost}
+        return vars(self) | {"failures": failures}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
         """The report of which another launcher sent the fields."""
         failures = [ProcessFailure.from_json(item) for item in data["failures"]]
-        return cls(failures, data["signal"], data["lost"])
+        return cls(**data | {"failures": failures})
 
 
 @dataclass
@@ -56,6 +62,17 @@ class End:
     code: int
     failures: list[ProcessFailure] = field(default_factory=list)
     reason: str = ""
+    error: str = ""  # which of rendezvous' errors it is, if one
+
+    def raise_error(self, name: str) -> None:
+        """Raise what a job called from Python ended with, if it did not end well; `name` is the program's.
+
+        Raises: RendezvousError, ChildFailedError.
+        """
+        if self.error:
+            raise getattr(rendezvous, self.error)(self.reason)
+        if self.code:
+            raise ChildFailedError(name, self.code)
 
 
 class Node(Protocol):
@@ -76,22 +93,24 @@ class _Guest:
 
     channel: Channel
     name: str  # its host
-    node: int | None = None
+    node: int | None = None  # its rank, if it has joined and has one
     processes: int = 0
 
 
 class Host:
-    """Node 0: starts when all nodes are there, restarts all when one failed, ends when all are done."""
+    """Node 0: starts when the nodes are there, restarts all when one failed, ends when all are done."""
 
     def __init__(self, config: Config, loop: Loop, log: Any, listener: socket.socket | None = None) -> None:
         self.stop_wanted = False
         self._config, self._loop, self._log, self._listener = config, loop, log, listener
         self._job = secrets.token_hex(8)
-        self._guests: dict[int, _Guest] = {}  # by node
+        self._guests: list[_Guest] = []  # who has joined and is there, in order of rank or arrival
+        self._members: dict[int, _Guest] = {}  # the other nodes of this start
         self._strangers: list[Stranger] = []
         self._refused = 0
         self._reports: dict[int, Report] = {}
-        self._attempt = -1
+        self._joined = ""  # who ended this start by joining
+        self._attempt, self._restarts = -1, 0
         if listener is not None:
             listener.setblocking(False)
             loop.watch(listener, self._accept)
@@ -122,7 +141,7 @@ class Host:
             return
         self._part(stranger, close=not known)
         if known:
-            guest = _Guest(Channel(stranger.socket), "")
+            guest = _Guest(Channel(stranger.socket, self._config.keep_alive), "")
             self._loop.watch(guest.channel.socket, lambda: self._hear(guest))
             return
         self._refused += 1
@@ -150,37 +169,46 @@ class Host:
             return
         self._loop.unwatch(guest.channel.socket)
         guest.channel.close()
-        if guest.node is None:
-            return
-        if self._attempt < 0:  # it may come again
-            del self._guests[guest.node]
-        else:
+        if guest in self._guests:
+            self._guests.remove(guest)
+        if guest.node is not None and self._members.get(guest.node) is guest:
             self._take(guest.node, Report(lost=f"the launcher of node {guest.node} ({guest.name}) is gone"))
 
     def _join(self, guest: _Guest, message: dict[str, Any]) -> None:
         guest.name, guest.processes = str(message["host"]), int(message["nproc"])
-        node, refusal = message["node"], ""
-        own = {"nnodes": self._config.nnodes, "run_id": self._config.run_id}
-        for name, value in own.items():
+        refusal = ""
+        for name, value in _same_on_all(self._config).items():
             if message[name] != value:
                 refusal = (
                     f"node 0 has {name} {value!r}, this node {message[name]!r}: give the same to all nodes"
                 )
-        if node is None:
-            taken = self._guests.keys() | {0}
-            node = min(set(range(self._config.nnodes)) - taken, default=self._config.nnodes)
-        if self._attempt >= 0 or node >= self._config.nnodes:
-            refusal = refusal or f"the job has its {self._config.nnodes} nodes already"
-        elif node == 0 or node in self._guests:
-            where = self._guests[node].name if node else socket.gethostname()
-            refusal = refusal or f"node rank {node} is taken, by {where}: give each node its own --node-rank"
+        refusal = refusal or ("" if self._config.dynamic else self._refusal(guest, message["node"]))
         if refusal:
             self._log(f"the launcher on {guest.name} was refused: {refusal}")
-            self._send(guest, "end", code=1, failures=[], reason=refusal)
+            self._send(guest, "end", code=1, failures=[], reason=refusal, error="RendezvousError")
             self._drop(guest)
             return
+        self._guests.append(guest)
+        if not self._config.dynamic:
+            self._guests.sort(key=lambda other: other.node or 0)
+        elif len(self._members) + 1 == self._config.nnodes:
+            reason = f"the job has its {self._config.nnodes} nodes; this one waits for a place"
+            self._send(guest, "wait", reason=reason)
+        elif self._attempt >= 0 and not self.stop_wanted and not self._reports:  # else the job is at its end
+            self._joined = guest.name
+            self._stop()
+
+    def _refusal(self, guest: _Guest, node: int | None) -> str:
+        """Give the guest its rank for the whole job; why it can have none."""
+        taken = {other.node: other.name for other in self._guests} | {0: socket.gethostname()}
+        if node is None:
+            node = min(set(range(self._config.nnodes)) - taken.keys(), default=self._config.nnodes)
+        if self._attempt >= 0 or node >= self._config.nnodes:
+            return f"the job has its {self._config.nnodes} nodes already"
+        if node in taken:
+            return f"node rank {node} is taken, by {taken[node]}: give each node its own --node-rank"
         guest.node = node
-        self._guests[node] = guest
+        return ""
 
     def _send(self, guest: _Guest, kind: str, **fields: Any) -> None:
         try:
@@ -188,99 +216,137 @@ class Host:
         except OSError:
             self._drop(guest)
 
-    def _send_all(self, kind: str, **fields: Any) -> None:
-        for guest in list(self._guests.values()):
+    def _send_all(self, guests: Iterable[_Guest], kind: str, **fields: Any) -> None:
+        for guest in list(guests):
             if not guest.channel.closed:
                 self._send(guest, kind, **fields)
 
     # -- the agreement
+
+    def _stop(self) -> None:
+        self.stop_wanted = True
+        self._send_all(self._members.values(), "stop")
 
     def _take(self, node: int, report: Report) -> None:
         if node in self._reports:
             return
         self._reports[node] = report
         if not report.good and not self.stop_wanted:
-            self.stop_wanted = True
-            self._send_all("stop")
+            self._stop()
 
     def report(self, report: Report) -> None:
         """Take this node's report."""
         self._take(0, report)
 
     def next(self) -> Start | End:
-        """Wait for all nodes; decide."""
-        if self._attempt < 0:
-            end = self._gather()
-        else:
+        """Wait for the nodes; decide."""
+        end = None
+        if self._attempt >= 0:
             # After a second signal the other nodes are left to see that this one is gone.
-            everybody = self._config.nnodes
+            everybody = len(self._members) + 1
             self._loop.wait(lambda: len(self._reports) == everybody or len(self._loop.signals) > 1)
             end = self._judge()
+        self._members = {}
+        if end is None and (self._attempt < 0 or self._config.dynamic):
+            end = self._gather()
         if end is not None:
             failures = [failure.to_json() for failure in end.failures]
-            self._send_all("end", code=end.code, failures=failures, reason=end.reason)
+            self._send_all(self._guests, "end", **dataclasses.asdict(end) | {"failures": failures})
             return end
         return self._begin()
 
     def _gather(self) -> End | None:
-        wanted, config = self._config.nnodes - 1, self._config
-        self._loop.wait(lambda: len(self._guests) == wanted or bool(self._loop.signals), config.join_timeout)
-        if self._loop.signals:
-            return End(128 + self._loop.signals[0])
-        if len(self._guests) == wanted:
-            return None
-        missing = sorted(set(range(1, config.nnodes)) - self._guests.keys())
+        config, begin = self._config, time.monotonic()
+        fewest, most = config.min_nodes - 1, config.nnodes - 1
+        while True:
+            left = max(0.0, begin + config.join_timeout - time.monotonic())
+            self._loop.wait(lambda: len(self._guests) >= fewest or bool(self._loop.signals), left)
+            if len(self._guests) < fewest and not self._loop.signals:
+                return self._too_few()
+            self._loop.wait(
+                lambda: not fewest <= len(self._guests) < most or bool(self._loop.signals), config.last_call
+            )
+            if self._loop.signals:
+                return End(128 + self._loop.signals[0])
+            if len(self._guests) >= fewest:  # else some left during the last call
+                return None
+
+    def _too_few(self) -> End:
+        config, here = self._config, len(self._guests) + 1
+        missing = ""
+        if not config.dynamic:
+            ranks = set(range(1, config.nnodes)) - {guest.node for guest in self._guests}
+            missing = f"; missing: node {', '.join(map(str, sorted(ranks)))}"
+        came = "came" if self._attempt < 0 else "were left, and no more came,"
         return End(
-            1,
-            reason=f"{len(self._guests) + 1} of {config.nnodes} nodes came within {config.join_timeout:g} s; "
-            f"missing: node {', '.join(map(str, missing))}. Start warptape-run there with "
-            f"--rdzv-endpoint={config.host}:{config.port} (--rdzv-conf=join_timeout=SECONDS waits longer)",
+            2,
+            reason=f"{here} of {config.min_nodes} nodes {came} within {config.join_timeout:g} s{missing}. "
+            f"Start warptape-run there with --rdzv-endpoint={config.host}:{config.port} "
+            "(--rdzv-conf=join_timeout=SECONDS waits longer)",
+            error="RendezvousTimeoutError",
         )
 
     def _judge(self) -> End | None:
-        reports = self._reports.values()
-        failures = [failure for report in reports for failure in report.failures]
-        for report in reports:
-            if report.signal:
+        """After all reports: the end of the job, or None for another start."""
+        config, failures, left = self._config, [], ""
+        for node, report in self._reports.items():
+            failures += report.failures
+            if report.signal and (node == 0 or config.min_nodes == config.nnodes):
                 return End(128 + report.signal, failures)
-        for report in reports:
-            if report.lost:
+            if report.signal:
+                left = f"node {node} ({self._members[node].name}) leaves"
+        lost = ""
+        for node, report in self._reports.items():
+            gone = node in self._members and self._members[node].channel.closed
+            if report.lost and not (gone and config.dynamic):
                 return End(1, failures, report.lost)
-        for node, guest in self._guests.items():
-            if guest.channel.closed:
-                return End(1, failures, f"the launcher of node {node} ({guest.name}) is gone")
-        if not failures:
+            lost = lost or report.lost
+            if gone and not config.dynamic:
+                return End(1, failures, f"the launcher of node {node} ({self._members[node].name}) is gone")
+        if all(report.done for report in self._reports.values()):
             return End(0)
-        if self._attempt == self._config.max_restarts:
-            return End(exit_code(root_cause(failures)), failures)
-        self._send_all("again", failures=[failure.to_json() for failure in failures])
-        self._log.failed(failures, f"restarting ({self._attempt + 1} of {self._config.max_restarts})")
+        changed = left or (self._joined and f"the launcher on {self._joined} joins")
+        if lost or not changed:  # else what failed is the ranks' answer to a change
+            if self._restarts == config.max_restarts:
+                return End(exit_code(root_cause(failures)) if failures and not lost else 1, failures, lost)
+            self._restarts += 1
+            changed = f"{lost}; " * bool(lost) + f"restarting ({self._restarts} of {config.max_restarts})"
+        self._log.failed(failures, changed)
+        shown = [failure.to_json() for failure in failures]
+        self._send_all(self._guests, "again", failures=shown, reason=changed)
         return None
 
     def _begin(self) -> Start:
         self._attempt += 1
         self._reports.clear()
+        self._joined = ""
         self.stop_wanted = False
         several = self._config.nnodes > 1
         port = None if several else self._config.port
+        guests = self._guests[: self._config.nnodes - 1]
         start = Start(
             attempt=self._attempt,
+            restarts=self._restarts,
             node=0,
-            processes=[self._config.nproc] + [self._guests[i].processes for i in sorted(self._guests)],
+            processes=[self._config.nproc] + [guest.processes for guest in guests],
             job=self._job,
             master_addr=self._config.host,
             master_port=port or rendezvous.free_port(self._config.host),
             secret=rendezvous.worker_secret(self._config.secret, self._job) if several else "",
         )
-        for node, guest in self._guests.items():
+        self._members = dict(enumerate(guests, start=1))
+        for node, guest in self._members.items():
+            guest.node = node
             self._send(guest, "start", **dataclasses.asdict(dataclasses.replace(start, node=node)))
+        if self._config.dynamic:
+            self._log(f"start {self._attempt}: {len(guests) + 1} nodes, {sum(start.processes)} ranks")
         return start
 
     def close(self) -> None:
         """Close all connections."""
         for stranger in list(self._strangers):
             self._part(stranger)
-        for guest in self._guests.values():
+        for guest in self._guests:
             guest.channel.close()
         if self._listener is not None:
             self._listener.close()
@@ -292,22 +358,26 @@ class Guest:
     def __init__(self, config: Config, loop: Loop, log: Any, channel: Channel) -> None:
         self.stop_wanted = False
         self._loop, self._log, self._channel = loop, log, channel
+        self._where = f"{config.host}:{config.port}"
         self._orders: list[Start | End] = []
         loop.watch(channel.socket, self._hear)
         channel.send(
             "join",
             node=config.node_rank,
             nproc=config.nproc,
-            nnodes=config.nnodes,
-            run_id=config.run_id,
             host=socket.gethostname(),
+            **_same_on_all(config),
         )
 
     def _hear(self) -> None:
         messages = self._channel.receive()
         if messages is None:
             self._loop.unwatch(self._channel.socket)
-            self._orders.append(End(1, reason="the launcher of node 0 is gone"))
+            reason = (
+                f"the launcher of node 0 at {self._where} is gone, and with it the place where the nodes "
+                "meet: the job ends. Start it again on all nodes; it goes on from its last checkpoint"
+            )
+            self._orders.append(End(1, reason=reason, error="RendezvousConnectionError"))
             self.stop_wanted = True
         for message in messages or []:
             kind = message.pop("kind")
@@ -318,9 +388,11 @@ class Guest:
             elif kind == "stop":
                 self.stop_wanted = True
             elif kind == "again":
-                self._log.failed(failures, "restarting")
+                self._log.failed(failures, message["reason"])
+            elif kind == "wait":
+                self._log(message["reason"])
             elif kind == "end":
-                self._orders.append(End(message["code"], failures, message["reason"]))
+                self._orders.append(End(**message | {"failures": failures}))
 
     def next(self) -> Start | End:
         """Wait for node 0's word; no more after a signal, which was reported."""
@@ -350,31 +422,39 @@ def meet(config: Config, loop: Loop, log: Any) -> Node:
             f"(got {len(config.secret)} characters, 16 or more are needed)"
         )
     assert config.port is not None
-    if config.node_rank == 0 or (config.node_rank is None and rendezvous.is_here(config.host)):
-        try:
-            return Host(config, loop, log, rendezvous.listen(config.host, config.port))
-        except OSError as error:
-            if config.node_rank == 0:
-                raise RendezvousError(
-                    f"node 0 cannot listen at port {config.port}: {error.strerror}. Another job has it, or "
-                    "another node was started with --node-rank=0; choose the port with --rdzv-endpoint"
-                ) from None
-    return _find_host(config, loop, log)
-
-
-def _find_host(config: Config, loop: Loop, log: Any) -> Guest:
-    assert config.port is not None
-    end = time.monotonic() + config.join_timeout
+    where, end = f"{config.host}:{config.port}", time.monotonic() + config.join_timeout
     while True:
+        # Asked again and again: a name service may learn only by and by that the name is this machine's.
+        if config.node_rank == 0 or (config.node_rank is None and _may_host(config)):
+            try:
+                return Host(config, loop, log, rendezvous.listen(config.host, config.port))
+            except OSError as error:
+                if config.node_rank == 0 or config.is_host:
+                    raise RendezvousError(
+                        f"node 0 cannot listen at port {config.port}: {error.strerror}. Another job has it, "
+                        "or another node was started as node 0; choose the port with --rdzv-endpoint"
+                    ) from None
         try:
-            return Guest(config, loop, log, rendezvous.connect(config.host, config.port, config.secret))
+            channel = rendezvous.connect(config.host, config.port, config.secret, config.keep_alive)
+            return Guest(config, loop, log, channel)
         except OSError as error:
             last = error
         loop.wait(lambda: bool(loop.signals), 0.1)
         if loop.signals:
-            raise RendezvousError(f"stopped while looking for node 0 at {config.host}:{config.port}")
+            raise RendezvousError(f"stopped while looking for node 0 at {where}")
         if time.monotonic() > end:
-            raise RendezvousError(
-                f"no launcher answers at {config.host}:{config.port} within {config.join_timeout:g} s "
-                f"({last}): is node 0 started, and is the port open?"
+            raise RendezvousConnectionError(
+                f"no launcher answers at {where} within {config.join_timeout:g} s ({last}): is node 0 "
+                "started, and is the port open?"
             )
+
+
+def _may_host(config: Config) -> bool:
+    return rendezvous.is_here(config.host) if config.is_host is None else config.is_host
+
+
+def _same_on_all(config: Config) -> dict[str, str]:
+    """What every node must have been given alike."""
+    fixed = config.min_nodes == config.nnodes
+    nnodes = str(config.nnodes) if fixed else f"{config.min_nodes}:{config.nnodes}"
+    return {"nnodes": nnodes, "run_id": config.run_id}

@@ -7,7 +7,8 @@ Before anything a peer sends is parsed, it has proven the job's secret:
     host -> guest    HMAC-SHA256(secret, "host" H G), or zeros
 
 Then messages, each a length of 4 bytes (big endian) and a JSON object. A guest sends `join` once and a
-`report` after each start; the host sends `start`, `stop`, `again` (a restart follows) and `end`.
+`report` after each start; the host sends `wait` (there is no place, or not yet), `start`, `stop`, `again` (a
+restart follows) and `end`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ _LENGTH = struct.Struct(">I")
 
 
 class RendezvousError(Exception):
-    """The nodes did not meet; the text says what is wrong and where to look."""
+    """The nodes did not meet, or not again; the text says what is wrong and where to look."""
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """Too few nodes came, or were left, for longer than the join timeout."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """Node 0's launcher, at which the nodes meet, is gone or does not answer."""
 
 
 def proof(secret: str, who: bytes, host_nonce: bytes, guest_nonce: bytes) -> bytes:
@@ -44,16 +53,21 @@ def worker_secret(secret: str, job: str) -> str:
 class Channel:
     """A connection to another launcher: messages out, and in through `on_data`."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, keep_alive: tuple[int, int]) -> None:
         self.socket = connection
         self._received = b""
+        interval, attempts = keep_alive
         connection.settimeout(HANDSHAKE_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A host that lost power or network says nothing: noticed within half a minute.
+        # A host that lost power or network says nothing. The kernels ask and answer, however busy we are.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        for option, value in (
+            (socket.TCP_KEEPIDLE, interval),
+            (socket.TCP_KEEPINTVL, interval),
+            (socket.TCP_KEEPCNT, attempts),
+            (socket.TCP_USER_TIMEOUT, 1000 * interval * attempts),  # for what was sent and not answered
+        ):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send a message. Raises OSError if the other side is gone."""
@@ -129,7 +143,7 @@ class Stranger:
         return known
 
 
-def connect(host: str, port: int, secret: str) -> Channel:
+def connect(host: str, port: int, secret: str, keep_alive: tuple[int, int]) -> Channel:
     """A guest's proven connection. Raises OSError if nobody (or somebody else) answers, RendezvousError if
     the secrets differ."""
     connection = socket.create_connection((host, port), timeout=3.0)
@@ -146,7 +160,7 @@ def connect(host: str, port: int, secret: str) -> Channel:
             raise RendezvousError(
                 f"the launcher at {host}:{port} has another secret: set one WARPTAPE_SECRET on all nodes"
             )
-        return Channel(connection)
+        return Channel(connection, keep_alive)
     except BaseException:
         connection.close()
         raise

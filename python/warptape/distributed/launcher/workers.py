@@ -27,7 +27,8 @@ _HELPERS_PATIENCE = 0.3
 class Start:
     """What all nodes agree on before a start: the same on each but for `node`."""
 
-    attempt: int
+    attempt: int  # starts before this one
+    restarts: int  # of these, after failures
     node: int
     processes: list[int]  # ranks on each node
     job: str
@@ -56,11 +57,12 @@ def worker_environment(config: Config, start: Start, local_rank: int) -> dict[st
         "ROLE_NAME": config.role,
         "MASTER_ADDR": start.master_addr,
         "MASTER_PORT": start.master_port,
-        "TORCHELASTIC_RESTART_COUNT": start.attempt,
+        "TORCHELASTIC_RESTART_COUNT": start.restarts,
         "TORCHELASTIC_MAX_RESTARTS": config.max_restarts,
         "TORCHELASTIC_RUN_ID": config.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "WARPTAPE_JOB": start.job,
+        "WARPTAPE_ATTEMPT": start.attempt,
     }
     if start.secret:
         result["WARPTAPE_SECRET"] = start.secret
@@ -163,6 +165,11 @@ class WorkerGroup:
     def ended(self) -> bool:
         """True if no rank runs."""
         return all(worker.exitcode is not None for worker in self._workers)
+
+    @property
+    def done(self) -> bool:
+        """True if every rank ended with exit code 0."""
+        return all(worker.exitcode == 0 for worker in self._workers)
 
     @property
     def failed(self) -> bool:
