@@ -1,5 +1,5 @@
-"""The vector layer of kernels/cpu against plain arithmetic: for SSE4.2 on this machine's compiler, for NEON where a
-cross compiler and QEMU's user mode are installed."""
+"""The vector layer of kernels/cpu against plain arithmetic: for SSE4.2, and for NEON where a cross
+compiler and QEMU's user mode are installed."""
 
 from __future__ import annotations
 
