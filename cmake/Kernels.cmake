@@ -3,7 +3,13 @@
 set(WARPTAPE_KERNEL_FLAGS -fno-math-errno -fno-trapping-math -ffp-contract=fast)
 # GCC before 13 warns of its own AVX-512 intrinsics, whose "undefined" operands are meant to be so (GCC bug 105593).
 set(WARPTAPE_KERNEL_WARNINGS -Wno-maybe-uninitialized)
-set(WARPTAPE_KNOWN_ISAS sse42 avx2 avx512 avx512bf16)  # in order: the first is WARPTAPE_ISA_LEVEL 1
+# In order: the first is WARPTAPE_ISA_LEVEL 1.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  set(WARPTAPE_KNOWN_ISAS neon)
+else()
+  set(WARPTAPE_KNOWN_ISAS sse42 avx2 avx512 avx512bf16)
+endif()
+set(WARPTAPE_ISA_FLAGS_neon -march=armv8-a)
 set(WARPTAPE_ISA_FLAGS_sse42 -march=x86-64-v2)
 set(WARPTAPE_ISA_FLAGS_avx2 -march=x86-64-v3)
 set(WARPTAPE_ISA_FLAGS_avx512 -march=x86-64-v4)
@@ -12,6 +18,10 @@ set(WARPTAPE_ISA_FLAGS_avx512bf16 -march=x86-64-v4 -mavx512bf16)
 # Sets WARPTAPE_CPU_ISAS, where it is AUTO, to the baseline (the package runs anywhere) and what this machine has.
 function(warptape_choose_isas)
   if(NOT WARPTAPE_CPU_ISAS STREQUAL "AUTO")
+    return()
+  endif()
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+    set(WARPTAPE_CPU_ISAS neon PARENT_SCOPE)
     return()
   endif()
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null OUTPUT_VARIABLE macros)

@@ -2,8 +2,8 @@
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
-if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  message(FATAL_ERROR "warptape builds for Linux on x86-64; this is ${CMAKE_SYSTEM_NAME} on ${CMAKE_SYSTEM_PROCESSOR}.")
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|aarch64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  message(FATAL_ERROR "warptape builds for Linux on x86-64 and aarch64; this is ${CMAKE_SYSTEM_NAME} on ${CMAKE_SYSTEM_PROCESSOR}.")
 endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -37,18 +37,24 @@ function(warptape_precompile name)
   endif()
 endfunction()
 
-# What code outside the kernels may use: every x86-64 processor since 2009 has it.
-set(WARPTAPE_BASELINE_FLAGS -march=x86-64-v2)
+# What code outside the kernels may use: every x86-64 processor since 2009 has it, or every aarch64 one.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  set(WARPTAPE_BASELINE_FLAGS -march=armv8-a)
+else()
+  set(WARPTAPE_BASELINE_FLAGS -march=x86-64-v2)
+endif()
 if(WARPTAPE_NATIVE)
   set(WARPTAPE_BASELINE_FLAGS -march=native)
 endif()
 
-# warptape_target(name level): warnings, optimisation level (kernels: 3, all else: 2), include folders, sanitizers.
+# warptape_target(name level): warnings, optimisation level (kernels: 3, all else: 2), include folders, sanitizers. The
+# build type Test takes two off: for a run of tests in an emulator, most of whose time would go into compiling.
 function(warptape_target name level)
+  math(EXPR test_level "${level} - 2")
   target_include_directories(${name} PRIVATE ${WARPTAPE_INCLUDES})
   # Integer tensors wrap around, as PyTorch's do; signed overflow without -fwrapv would be undefined.
   target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition -fwrapv
-                         $<$<CONFIG:Release>:-O${level}>)
+                         $<$<CONFIG:Release>:-O${level}> $<$<CONFIG:Test>:-O${test_level}>)
   if(WARPTAPE_SLIM AND level EQUAL 2)
     target_compile_options(${name} PRIVATE -Os)  # kernels are few; all else is many
   endif()

@@ -70,7 +70,7 @@ struct ThreadState {
 };
 
 // constinit and initial-exec: reading it is one instruction, from the bindings too.
-extern WT_API constinit thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+extern WT_API constinit thread_local ThreadState thread_state WT_INITIAL_EXEC;
 
 // The context of the calling thread: the process's own unless a simulated rank set another.
 WT_API RankContext& rank_context();

@@ -47,9 +47,11 @@ Registry& registry() {
 // tests.
 int machine_level() {
   static const int level = [] {
-    __builtin_cpu_init();
     int level = 0;
-#if defined(__x86_64__)
+#if defined(__aarch64__)
+    level = 1;  // NEON is in every such processor
+#elif defined(__x86_64__)
+    __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v2")) level = 1;
     if (__builtin_cpu_supports("x86-64-v3")) level = 2;
     if (__builtin_cpu_supports("x86-64-v4")) level = 3;

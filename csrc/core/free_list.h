@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "core/export.h"
+
 namespace warptape {
 
 template <class T, int kKeep = 256>
@@ -46,8 +48,7 @@ class FreeList {
     return true;
   }
   // Trivial and constant-initialised, so that it is usable before and after every other object of the thread.
-  static inline constinit thread_local Lists lists_
-      __attribute__((tls_model("initial-exec"))) = {nullptr, -1};
+  static inline constinit thread_local Lists lists_ WT_INITIAL_EXEC = {nullptr, -1};
 };
 
 }  // namespace warptape

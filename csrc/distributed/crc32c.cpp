@@ -1,9 +1,11 @@
 #include "distributed/crc32c.h"
 
-#include <immintrin.h>
-
 #include <array>
 #include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace warptape::distributed {
 namespace {
@@ -36,6 +38,7 @@ constexpr std::array<uint32_t, 256> kTable = [] {
   return table;
 }();
 
+#if defined(__x86_64__)
 uint64_t word_at(const unsigned char* p) {
   uint64_t word;
   std::memcpy(&word, p, sizeof word);
@@ -77,6 +80,7 @@ uint32_t by_instruction(const void* data, size_t bytes, uint32_t before) {
   for (; bytes; --bytes) rest = _mm_crc32_u8(rest, *p++);
   return ~rest;
 }
+#endif
 
 }  // namespace
 
@@ -88,8 +92,11 @@ uint32_t crc32c_by_table(const void* data, size_t bytes, uint32_t before) {
 }
 
 uint32_t crc32c(const void* data, size_t bytes, uint32_t before) {
+#if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-  return (has ? by_instruction : crc32c_by_table)(data, bytes, before);
+  if (has) return by_instruction(data, bytes, before);
+#endif
+  return crc32c_by_table(data, bytes, before);
 }
 
 }  // namespace warptape::distributed

@@ -1,7 +1,6 @@
 #include "distributed/shm_region.h"
 
 #include <fcntl.h>
-#include <immintrin.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,6 +17,7 @@
 
 #include "distributed/flight.h"
 #include "kernels/cpu/interrupt.h"
+#include "kernels/cpu/pause.h"
 
 namespace warptape::distributed {
 
@@ -181,7 +181,7 @@ void Region::wait_for_all(Clock::time_point deadline) {
         wait_slowly(other, deadline);
         break;
       }
-      _mm_pause();
+      kernels::cpu::spin_pause();
     }
   }
   if (__builtin_expect(head_->aborted.load(std::memory_order_relaxed) != 0, 0)) check();
@@ -215,7 +215,7 @@ void Region::sleep_for_doorbell(uint32_t heard) {
   RankWords& mine = words_[rank_];
   for (int spin = 0; spin < spins_; ++spin) {
     if (mine.doorbell.load(std::memory_order_relaxed) != heard) return;
-    _mm_pause();
+    kernels::cpu::spin_pause();
   }
   mine.doorbell_sleepers.fetch_add(1, std::memory_order_seq_cst);
   if (mine.doorbell.load(std::memory_order_seq_cst) == heard) sleep_while(mine.doorbell, heard, kNap);

@@ -225,7 +225,11 @@ void check_probability(double p) {
 }
 
 // Where PyTorch draws by oneMKL: one draw of the generator seeds the numbers of a call.
+#if defined(__x86_64__)
 std::atomic<bool> mkl_bernoulli{bool(__builtin_cpu_is("intel"))};
+#else
+std::atomic<bool> mkl_bernoulli{false};
+#endif
 bool set_mkl_bernoulli(bool on) { return mkl_bernoulli.exchange(on); }
 const Op<bool(bool)> set_mkl_bernoulli_op{
     "_set_mkl_bernoulli",

@@ -17,6 +17,8 @@ namespace {
 // too few registers.
 #if defined(__AVX512F__)
 WT_FN void in_order(VFloat& r) { asm volatile("" : "+v"(r.v)); }
+#elif defined(__aarch64__)
+WT_FN void in_order(VFloat& r) { asm volatile("" : "+w"(r.v)); }
 #else
 WT_FN void in_order(VFloat& r) { asm volatile("" : "+x"(r.v)); }
 #endif

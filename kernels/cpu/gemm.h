@@ -4,8 +4,6 @@
 // row-major C).
 #pragma once
 
-#include <immintrin.h>
-
 #include "kernels/cpu/gemm_pack.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {

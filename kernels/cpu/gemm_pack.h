@@ -2,12 +2,11 @@
 // i], so that the product's innermost kernel reads one step of k after the other.
 #pragma once
 
-#include <immintrin.h>
-
 #include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/interrupt.h"
+#include "kernels/cpu/intrinsics.h"
 #include "kernels/dispatch.h"
 #include "kernels/types.h"
 

@@ -18,7 +18,7 @@ using Floats = GemmVec<float>;
 
 // a * b + c, rounded once on every machine.
 WT_INLINE Floats fused(Floats a, Floats b, Floats c) {
-#if defined(__FMA__)
+#if defined(WT_HAS_FMA)
   return fma(VFloat(a), VFloat(b), VFloat(c)).v;
 #else
   for (int i = 0; i < kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);

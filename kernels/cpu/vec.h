@@ -3,15 +3,9 @@
 // depend on its position.
 #pragma once
 
-// GCC 12 takes the deliberately undefined operands inside these headers for mistakes.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
 #include <type_traits>
 
+#include "kernels/cpu/intrinsics.h"
 #include "kernels/types.h"
 
 #define WT_FN WT_INLINE  // how a formula is declared; the CUDA math set defines its own
@@ -422,7 +416,7 @@ WT_FN VFloat sqrt(VFloat a) { return {WT_PS(sqrt, a.v)}; }
 WT_FN VDouble sqrt(VDouble a) { return {WT_PD(sqrt, a.v)}; }
 
 // a * b + c, rounded once where the machine can.
-#if defined(__FMA__)
+#if defined(WT_HAS_FMA)
 WT_FN VFloat fma(VFloat a, VFloat b, VFloat c) { return {WT_PS(fmadd, a.v, b.v, c.v)}; }
 WT_FN VDouble fma(VDouble a, VDouble b, VDouble c) { return {WT_PD(fmadd, a.v, b.v, c.v)}; }
 #else

@@ -188,7 +188,7 @@ struct TrigParts {
 };
 WT_FN TrigParts reduce_trig(VFloat x) {
   VFloat n = round(x * VFloat(0.636619772368f));
-#if defined(__FMA__)
+#if defined(WT_HAS_FMA)
   VFloat r = fma(n, VFloat(-0x1.921fb6p+0f), x);
   r = fma(n, VFloat(0x1.777a5cp-25f), r);
   r = fma(n, VFloat(0x1.ee59dap-50f), r);
@@ -405,7 +405,7 @@ WT_FN VDouble fmod_below(VDouble a, VDouble b, double limit) {
   return select(isinf(b) & isfinite(a), a, r);
 }
 WT_FN VDouble fmod(VDouble a, VDouble b) {
-#if defined(__FMA__)
+#if defined(WT_HAS_FMA)
   return fmod_below(a, b, 0x1p52);
 #else
   return by_lane(a, b, [](double x, double y) { return __builtin_fmod(x, y); });

@@ -57,6 +57,8 @@ def cpu_model() -> str:
 
 def usable_isas(flags: set[str]) -> list[str]:
     """The instruction sets of our kernels that a processor with these flags has, lowest first."""
+    if platform.machine() == "aarch64":
+        return ["neon"]
     usable = []
     for isa, needed in _LEVELS.items():
         if not flags.issuperset(needed):
@@ -191,7 +193,7 @@ def _missing() -> Iterator[str]:
     for package, (purpose, extra) in _EXTRAS.items():
         if find_spec(package) is None:
             yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"
-    if not info["onednn"]:
+    if not info["onednn"] and platform.machine() != "aarch64":  # for which pip has no build of it
         yield f"{'oneDNN':19} for speed: reinstall with -C cmake.define.WARPTAPE_ONEDNN=ON"
     if find_lapack() is None:
         yield f"{'LAPACK':19} for linear algebra: pip install {_LAPACK_PACKAGE}"

@@ -5,6 +5,7 @@
 #include "kernels/cpu/parallel.h"
 
 #include "kernels/cpu/interrupt.h"
+#include "kernels/cpu/pause.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -44,12 +45,6 @@ void futex_wake(std::atomic<uint32_t>& word, int count) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -63,7 +58,7 @@ bool spin_until(F&& done) {
   do {
     for (int i = 0; i < 32; ++i) {
       if (done()) return true;
-      pause();
+      spin_pause();
     }
   } while (now_ns() < deadline);
   return done();

@@ -85,7 +85,12 @@ struct BFloat16 {
   }
 };
 
-// IEEE binary16; the compiler's _Float16 converts with the hardware where there is one.
+#if defined(__aarch64__)
+using NativeHalf = __fp16;  // GCC has no _Float16 there before 13
+#elif !defined(__CUDA_ARCH__)
+using NativeHalf = _Float16;
+#endif
+// IEEE binary16; the compiler's own type converts with the hardware where there is one.
 struct Half {
   uint16_t bits;
   Half() = default;
@@ -93,7 +98,7 @@ struct Half {
 #if defined(__CUDA_ARCH__)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(f));
 #else
-    _Float16 h = static_cast<_Float16>(f);
+    NativeHalf h = static_cast<NativeHalf>(f);
     std::memcpy(&bits, &h, 2);
 #endif
   }
@@ -103,7 +108,7 @@ struct Half {
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
     return f;
 #else
-    _Float16 h;
+    NativeHalf h;
     std::memcpy(&h, &bits, 2);
     return static_cast<float>(h);
 #endif
