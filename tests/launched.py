@@ -106,6 +106,13 @@ class Nodes:
         command = [*LAUNCHER, *self.flags, *map(str, arguments)]
         return self.stack.enter_context(started(command, **{"WARPTAPE_SECRET": SECRET, **(env or {})}))
 
+    def knocked(self) -> None:
+        """Wait until a node comes to the endpoint at which nobody else listens, and turn it away: it is then
+        no longer busy with its imports, and comes again."""
+        with socket.create_server(("127.0.0.1", self.port)) as server:
+            server.settimeout(seconds(30))
+            server.accept()[0].close()
+
     def listening(self) -> bool:
         """True if some process listens at the endpoint."""
         port = f":{self.port:04X} "

@@ -72,8 +72,7 @@ def test_two_nodes_are_one_job(nodes: Nodes, script, backend: str) -> None:
 def test_the_guest_may_come_first(nodes: Nodes, script) -> None:
     path = script()
     guest = nodes.start("--node-rank=1", path)
-    with socket.create_server(("127.0.0.1", nodes.port)) as server:
-        server.accept()[0].close()
+    nodes.knocked()
     codes, _, errs = finish(nodes.start("--node-rank=0", path), guest)
     assert codes == [0, 0], errs
 
@@ -191,9 +190,8 @@ def test_ctrl_c_while_waiting_for_nodes(nodes: Nodes, script) -> None:
         job = nodes.start(*flags, script())
         if flags == ["--node-rank=0"]:
             until(nodes.listening)
-        else:  # it knocks: no longer busy with its imports, in which Ctrl-C ends any program with a traceback
-            with socket.create_server(("127.0.0.1", nodes.port)) as server:
-                server.accept()[0].close()
+        else:  # in its imports Ctrl-C would end it as any program, with a traceback
+            nodes.knocked()
         os.kill(job.pid, signal.SIGINT)
         code, _, err = job.finish(5)
         assert code in (2, 130), err
