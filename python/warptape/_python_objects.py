@@ -19,7 +19,7 @@ NOT_DECLARED = {
         compile cond vmap while_loop nn.functional.triplet_margin_with_distance_loss Tensor.apply_ Tensor.map_
         Tensor.register_hook Tensor.register_post_accumulate_grad_hook""",
     "reads or makes nested lists, arrays, other tensor types": """
-        as_tensor asarray from_dlpack from_numpy frombuffer tensor
+        as_tensor asarray from_dlpack from_file from_numpy frombuffer tensor
         Tensor.new Tensor.new_tensor Tensor.numpy Tensor.tolist""",
     "makes or asks for sparse tensors, which are objects of Python": """
         sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
