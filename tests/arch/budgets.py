@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 49_271
+MAX_TOTAL_LINES = 49_434
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_832, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        24_868,
+        24_875,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -128,7 +128,7 @@ BUDGETS = {
     ),
     "function transforms": (1_690, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_472,
+        12_474,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -158,5 +158,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_427, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (28_479, ("python/warptape/",)),
+    "the Python library": (28_481, ("python/warptape/",)),
 }
