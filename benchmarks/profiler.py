@@ -3,7 +3,8 @@
     python benchmarks/profiler.py [--rounds 15] [--steps 3]
 
 Prints the median of the ratios of neighbouring rounds for a plain profile (target 1.05), for one with shapes
-and memory, and for one with stacks, and how many events a step has.
+and memory, for one with modules and for one with stacks and calls of Python's functions, and how many events
+and calls a step has.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from warptape.profiler import profile
 SETTINGS = {
     "profile()": {},
     "shapes, memory": {"record_shapes": True, "profile_memory": True},
+    "modules": {"with_modules": True},
     "stacks": {"with_stack": True},
 }
 
@@ -44,14 +46,16 @@ def main() -> None:
     for _ in range(2):
         step()
     for name, settings in SETTINGS.items():
-        ratios, events = [], 0
+        ratios, events, calls = [], 0, 0
         for _ in range(options.rounds):
             off = seconds(step, options.steps, contextlib.nullcontext())
             recording = profile(**settings)
             on = seconds(step, options.steps, recording)
             ratios.append(on / off)
             events = len(recording.events()) // options.steps
-        print(f"{name:15} {statistics.median(ratios):.3f} of the time without, {events:,} events a step")
+            calls = len(recording.profiler.python_events) // options.steps
+        ratio = statistics.median(ratios)
+        print(f"{name:15} {ratio:.3f} of the time without, {events:,} events and {calls:,} calls a step")
 
 
 if __name__ == "__main__":

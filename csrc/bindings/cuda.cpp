@@ -343,6 +343,7 @@ void init_cuda(py::module_& m) {
     auto cuda = py::module_::import("types").attr("ModuleType")("warptape._C._cuda").cast<py::module_>();
     bind_devices(cuda);
     bind_memory(cuda);
+    bind_memory_history(cuda);
     bind_streams(cuda);
     bind_graphs(cuda);
     refuse_pickling(cuda);

@@ -6,5 +6,7 @@
 namespace warptape::bindings {
 
 void init_cuda(pybind11::module_& m);
+// The allocators' history, of _C._cuda.
+void bind_memory_history(pybind11::module_& m);
 
 }  // namespace warptape::bindings

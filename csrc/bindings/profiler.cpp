@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "bindings/caller.h"
+#include "bindings/profiler_calls.h"
 #include "core/device_runtime.h"
 #include "ops/profile.h"
 
@@ -77,7 +78,14 @@ py::object describe(const DeviceActivity& a) {
   return py::make_tuple(a.name, a.category, a.device, a.stream, a.start, a.end, a.bytes, a.event);
 }
 
-// [(id of the thread, events, memory)] and what devices did.
+py::object take_calls(const ProfilerThread& t) {
+  if (!t.calls) return py::none();
+  auto& calls = *static_cast<PythonCalls*>(t.calls.get());
+  calls.stop();
+  return calls.take();
+}
+
+// [(id of the thread, events, memory, calls)] and what devices did.
 py::tuple stop() {
   py::list out, activities;
   std::vector<DeviceActivity> done;
@@ -85,14 +93,23 @@ py::tuple stop() {
     py::list events, memory;
     for (const ProfilerEvent& e : t->events) events.append(describe(*t, e));
     for (const MemoryChange& m : t->memory) memory.append(describe(m));
-    out.append(py::make_tuple(t->id, events, memory));
+    out.append(py::make_tuple(t->id, events, memory, take_calls(*t)));
   }
   for (const DeviceActivity& a : done) activities.append(describe(a));
   return py::make_tuple(out, activities);
 }
 
-std::string python_stack() {
-  if (!PyGILState_Check()) return "";
+bool is_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+std::string python_stack(bool waits) {
+  if (!PyGILState_Check() && (!waits || !PyGILState_GetThisThreadState() || is_ending())) return "";
+  const GilGuard gil;
   std::string out;
   Object frame(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame) {
@@ -112,9 +129,13 @@ std::string python_stack() {
 
 void init_profiler(PyObject* module) {
   profiler_stack = &python_stack;
+  profiler_watch_calls = &PythonCalls::watch;
   auto m = py::reinterpret_borrow<py::module_>(module);
-  m.def("_profiler_start", [](bool shapes, bool memory, bool stacks, bool device, bool nvtx) {
-    return start_profile({shapes, memory, stacks, device, nvtx});
+  m.def("_profiler_start", [](bool shapes, bool memory, bool stacks, bool device, bool nvtx, bool modules) {
+    return start_profile({shapes, memory, stacks, device, nvtx, modules});
+  });
+  m.def("_profiler_codes", [](py::handle module_call, std::vector<std::string> hidden_files) {
+    set_profiled_code(module_call.ptr(), std::move(hidden_files));
   });
   m.def("_profiler_stop", &stop);
   m.def("_profiler_join", &join_profile);

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "core/memory_history.h"
 #include "kernels/slot.h"
 
 namespace warptape {
 
-inline constexpr int kPluginAbi = 3;
+inline constexpr int kPluginAbi = 4;
 
 struct DeviceProperties {
   std::string name;
@@ -75,6 +76,8 @@ class DeviceRuntime {
   virtual std::pair<int64_t, int64_t> memory_info(int index) = 0;  // free and total bytes of the device
   virtual NamedStats memory_stats(int index) = 0;
   virtual void set_memory_fraction(int index, double fraction) = 0;
+  virtual void record_memory_history(const MemoryHistoryOptions& options) = 0;  // of all devices
+  virtual MemorySnapshot memory_snapshot(int index) = 0;
   // The block that holds `data` is also used on `stream` of the same device: once freed, it is not handed out
   // again before what that stream was given until then is done. Does nothing for foreign memory.
   virtual void record_stream(const void* data, int index, StreamHandle stream) = 0;

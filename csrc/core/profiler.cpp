@@ -32,6 +32,14 @@ void leave() {
   joined = nullptr;
 }
 
+// A node of the tape has the stack of its forward op, not that of backward(), and so has what it calls.
+bool in_backward(ProfilerThread& t, EventKind kind) {
+  if (kind == EventKind::Backward) return true;
+  std::lock_guard lock(t.mutex);
+  return std::any_of(t.open.begin(), t.open.end(),
+                     [&](uint32_t event) { return t.events[event].kind == EventKind::Backward; });
+}
+
 constexpr int kNumberBits = 32, kThreadBits = 12;
 
 std::shared_ptr<ProfilerThread> thread_of(uint64_t event) {
@@ -53,7 +61,8 @@ void close(ProfilerThread& t, uint32_t event) {
 
 }  // namespace
 
-std::string (*profiler_stack)() = nullptr;
+std::string (*profiler_stack)(bool waits) = nullptr;
+std::shared_ptr<void> (*profiler_watch_calls)(const ProfilerOptions& options) = nullptr;
 
 int64_t profiler_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -78,7 +87,7 @@ bool start_profile(const ProfilerOptions& options) {
 
 void join_profile() {
   if (!running.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(profile_mutex);
+  std::unique_lock lock(profile_mutex);
   if (!profile || (joined && joined->profile == profile->number)) return;
   if (profile->threads.size() >> kThreadBits) return;
   joined = std::make_shared<ProfilerThread>();
@@ -89,6 +98,10 @@ void join_profile() {
   profile->threads.push_back(joined);
   thread_state.profiler = joined.get();
   thread_state.dispatch |= kProfile;
+  const ProfilerOptions& options = joined->options;
+  lock.unlock();  // Python may run hooks of its own
+  if ((options.stacks || options.modules) && profiler_watch_calls)
+    joined->calls = profiler_watch_calls(options);
 }
 
 std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<DeviceActivity>& activities) {
@@ -112,7 +125,7 @@ std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<DeviceActi
 uint32_t begin_event(std::string_view name, EventKind kind, uint64_t sequence, bool owned) {
   ProfilerThread& t = *thread_state.profiler;
   std::string stack;
-  if (t.options.stacks && profiler_stack) stack = profiler_stack();
+  if (t.options.stacks && profiler_stack) stack = profiler_stack(!in_backward(t, kind));
   std::unique_lock lock(t.mutex);
   if (t.closed) {
     lock.unlock();

@@ -28,11 +28,12 @@ enum class EventKind : uint8_t {
 };
 
 struct ProfilerOptions {
-  bool shapes = false;  // of the arguments, with dtypes and numbers, and of the results
-  bool memory = false;  // allocations and frees
-  bool stacks = false;  // Python's frames at each op
-  bool device = false;  // what CUDA devices do
-  bool nvtx = false;    // ranges for NVIDIA's tools
+  bool shapes = false;   // of the arguments, with dtypes and numbers, and of the results
+  bool memory = false;   // allocations and frees
+  bool stacks = false;   // Python's frames at each op, and the calls of its functions
+  bool device = false;   // what CUDA devices do
+  bool nvtx = false;     // ranges for NVIDIA's tools
+  bool modules = false;  // the calls of modules alone
 };
 
 struct ProfilerEvent {
@@ -71,6 +72,7 @@ struct WT_API ProfilerThread {
   std::vector<std::string> stacks;
   std::vector<MemoryChange> memory;
   std::unordered_set<std::string> names;  // that nobody else keeps
+  std::shared_ptr<void> calls;            // what profiler_watch_calls() gave
 };
 
 // Starts a profile, which the calling thread joins. False where one runs; DeviceError where it is to record a
@@ -84,8 +86,13 @@ WT_API void join_profile();
 
 int64_t profiler_now();
 
-// Python's stack, innermost frame first, a line each; empty without the GIL. Set by the bindings.
-extern WT_API std::string (*profiler_stack)();
+// Python's stack of the calling thread, innermost frame first, a line each; empty in a thread that never ran
+// Python. Where the thread has let go of the GIL it is taken back for it if `waits`, so hold no lock for
+// which others wait with the GIL, and else the stack is empty. Set by the bindings, as is the next one.
+extern WT_API std::string (*profiler_stack)(bool waits);
+// From now on notes the calls of Python's functions in this thread, until whoever has what it returns stops
+// it.
+extern WT_API std::shared_ptr<void> (*profiler_watch_calls)(const ProfilerOptions& options);
 
 // The calling thread's events, from 0; kNone where nothing is recorded. `owned` names are copied.
 WT_API uint32_t begin_event(std::string_view name, EventKind kind, uint64_t sequence, bool owned);

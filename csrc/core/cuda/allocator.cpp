@@ -65,9 +65,9 @@ DeviceAllocator::DeviceAllocator(int device, std::unique_ptr<SegmentSource> sour
 void* DeviceAllocator::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
   StreamHandle stream = current_stream(device_);
-  std::lock_guard lock(mutex_);
+  const Call call(*this, MemoryHistoryOptions::kHeld);
   ++allocations_;
-  if (bytes > PTRDIFF_MAX / 2) fail(bytes);
+  if (bytes > PTRDIFF_MAX / 2) fail(bytes, stream, call.stack);
   reap();
   Pool& pool = pool_for(round_up(bytes, kRound));
   const size_t size = cuts(pool) ? round_up(bytes, kRound) : bytes;
@@ -75,12 +75,14 @@ void* DeviceAllocator::allocate(size_t bytes) {
   if (block) {
     ++cache_hits_;
   } else {
-    block = grow(pool, size, stream);
-    if (!block) fail(bytes);
+    block = grow(pool, size, stream, call.stack);
+    if (!block) fail(bytes, stream, call.stack);
   }
   cut(block, size);
   block->in_use = true;
   block->requested = bytes;
+  block->stack = call.stack;
+  note(MemoryAction::Alloc, *block, bytes, call.stack);
   live_.emplace(block->p, block);
   counts_.add(MemoryCounts::kAllocated, pool.small, block->size);
   counts_.add(MemoryCounts::kActive, pool.small, block->size);
@@ -90,15 +92,17 @@ void* DeviceAllocator::allocate(size_t bytes) {
 
 void DeviceAllocator::deallocate(void* p, size_t) noexcept {
   if (!p) return;
-  std::lock_guard lock(mutex_);
+  const Call call(*this, MemoryHistoryOptions::kAll, false);
   auto it = live_.find(p);
   if (it == live_.end()) return;
   Block* block = it->second;
   live_.erase(it);
+  const CallStack stack = call.stack ? call.stack : block->stack;
+  note(MemoryAction::FreeRequested, *block, block->requested, stack);
   counts_.remove(MemoryCounts::kAllocated, block->pool->small, block->size);
   counts_.remove(MemoryCounts::kRequested, block->pool->small, block->requested);
   if (block->used_on.empty()) {
-    release(block);
+    release(block, stack);
   } else if (any_capture()) {
     deferred_.push_back(block);
   } else {
@@ -122,14 +126,15 @@ DeviceAllocator::Block* DeviceAllocator::take_free(Pool& pool, size_t size, Stre
 
 // A free block of at least `size` bytes by a new segment; null when that cannot be had even after all that is
 // cached was given back. While a graph is captured nothing can be given back.
-DeviceAllocator::Block* DeviceAllocator::grow(Pool& pool, size_t size, StreamHandle stream) {
+DeviceAllocator::Block* DeviceAllocator::grow(Pool& pool, size_t size, StreamHandle stream,
+                                              const CallStack& stack) {
   size_t bytes = cuts(pool) ? segment_size(size) : size;
   void* p = new_segment(bytes);
   if (!p && !any_capture()) {
     ++retries_;
     wait_for_other_streams();
     if (Block* block = take_free(pool, size, stream)) return block;
-    free_cached();
+    free_cached(stack);
     p = new_segment(bytes);
   }
   if (!p) return nullptr;
@@ -137,6 +142,7 @@ DeviceAllocator::Block* DeviceAllocator::grow(Pool& pool, size_t size, StreamHan
   segments_.emplace(block->p, block);
   if (pool.owner) ++pool.owner->segments;
   counts_.add(MemoryCounts::kReserved, pool.small, bytes);
+  note(MemoryAction::SegmentAlloc, *block, bytes, stack);
   return block;
 }
 
@@ -160,8 +166,11 @@ void DeviceAllocator::cut(Block* block, size_t size) {
   counts_.add(MemoryCounts::kInactiveSplit, pool.small, rest);
 }
 
-void DeviceAllocator::release(Block* block) {
+void DeviceAllocator::release(Block* block, const CallStack& stack) {
   Pool& pool = *block->pool;
+  note(MemoryAction::FreeCompleted, *block, block->requested, stack);
+  block->requested = 0;
+  block->stack = nullptr;
   counts_.remove(MemoryCounts::kActive, pool.small, block->size);
   block->in_use = false;
   if (block->next && !block->next->in_use) {
@@ -174,7 +183,7 @@ void DeviceAllocator::release(Block* block) {
     pool.free.erase(block->prev);
     block = absorb_next(block->prev);
   }
-  if (!cuts(pool) && !any_capture()) return free_segment(block);
+  if (!cuts(pool) && !any_capture()) return free_segment(block, stack);
   pool.free.insert(block);
   if (block->split()) counts_.add(MemoryCounts::kInactiveSplit, pool.small, block->size);
 }
@@ -209,7 +218,7 @@ void DeviceAllocator::reap() {
       auto [event, block] = waiting.front();
       waiting.pop_front();
       events_.give_back(event);
-      if (--block->pending == 0) release(block);
+      if (--block->pending == 0) release(block, CallStack(block->stack));
     }
     queue = waiting.empty() ? pending_.erase(queue) : std::next(queue);
   }
@@ -223,24 +232,24 @@ void DeviceAllocator::wait_for_other_streams() {
 }
 
 void DeviceAllocator::empty_cache() {
-  std::lock_guard lock(mutex_);
+  const Call call(*this, MemoryHistoryOptions::kAll);
   if (any_capture()) return;
   wait_for_other_streams();
-  free_cached();
+  free_cached(call.stack);
 }
 
-void DeviceAllocator::free_cached() {
-  free_segments(small_);
-  free_segments(large_);
+void DeviceAllocator::free_cached(const CallStack& stack) {
+  free_segments(small_, stack);
+  free_segments(large_, stack);
   for (auto& [number, pool] : private_pools_) {
     if (pool.users) continue;
-    free_segments(pool.small);
-    free_segments(pool.large);
+    free_segments(pool.small, stack);
+    free_segments(pool.large, stack);
   }
   drop_unused_pools();
 }
 
-void DeviceAllocator::free_segments(Pool& pool) {
+void DeviceAllocator::free_segments(Pool& pool, const CallStack& stack) {
   for (auto it = pool.free.begin(); it != pool.free.end();) {
     Block* block = *it;
     if (block->split()) {
@@ -248,12 +257,13 @@ void DeviceAllocator::free_segments(Pool& pool) {
       continue;
     }
     it = pool.free.erase(it);
-    free_segment(block);
+    free_segment(block, stack);
   }
 }
 
-void DeviceAllocator::free_segment(Block* block) {
+void DeviceAllocator::free_segment(Block* block, const CallStack& stack) {
   Pool& pool = *block->pool;
+  note(MemoryAction::SegmentFree, *block, block->size, stack);
   segments_.erase(block->p);
   source_->free(block->p, block->size);
   counts_.remove(MemoryCounts::kReserved, pool.small, block->size);
@@ -300,6 +310,7 @@ void DeviceAllocator::set_memory_fraction(double fraction) {
 void DeviceAllocator::begin_capture(uint64_t pool) {
   std::lock_guard lock(mutex_);
   PrivatePool& used = private_pools_[pool];
+  used.number = pool;
   ++used.users;
   captures_ = {this, &used};
 }
@@ -338,11 +349,42 @@ void DeviceAllocator::reset_peak() {
   counts_.reset_peaks();
 }
 
-void DeviceAllocator::fail(size_t bytes) {
+void DeviceAllocator::record_history(const MemoryHistoryOptions& options) {
+  std::lock_guard lock(mutex_);
+  history_.start(options);
+}
+
+MemorySnapshot DeviceAllocator::snapshot() {
+  std::lock_guard lock(mutex_);
+  const int64_t active = counts_.bytes(MemoryCounts::kActive).current;
+  history_.add(MemoryAction::Snapshot, nullptr, static_cast<size_t>(active), nullptr, 0, nullptr);
+  MemorySnapshot out{{}, history_.entries()};
+  for (const auto& [start, first] : segments_) {
+    MemorySegmentState segment{reinterpret_cast<uintptr_t>(first->p),
+                               0,
+                               first->stream,
+                               first->pool->small,
+                               number_of(*first->pool),
+                               {}};
+    for (const Block* b = first; b; b = b->next) {
+      segment.bytes += b->size;
+      // "active_awaiting_free" in PyTorch's documentation; its code and memory_viz have this name.
+      const char* state = live_.count(b->p) ? "active_allocated"
+                          : b->in_use       ? "active_pending_free"
+                                            : "inactive";
+      segment.blocks.push_back({reinterpret_cast<uintptr_t>(b->p), b->size, b->requested, state, b->stack});
+    }
+    out.segments.push_back(std::move(segment));
+  }
+  return out;
+}
+
+void DeviceAllocator::fail(size_t bytes, StreamHandle stream, const CallStack& stack) {
   ++failures_;
   size_t free = 0, total = 0, largest = 0, in_graphs = 0;
   kernels::cuda::use_device(device_);
   check(cudaMemGetInfo(&free, &total), "cuda allocator");
+  history_.out_of_memory(free, bytes, stream, stack);
   for (const auto& [start, first] : segments_)
     for (const Block* b = first; b; b = b->next) {
       if (b->pool->owner)

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "core/cuda/memory_counts.h"
+#include "core/cuda/memory_history.h"
 #include "core/cuda/segments.h"
 #include "core/cuda/streams.h"
 
@@ -25,6 +26,8 @@ class DeviceAllocator final : public Allocator {
   MemoryStats stats() const override;
   void reset_peak() override;
   NamedStats named_stats() const;
+  void record_history(const MemoryHistoryOptions& options);
+  MemorySnapshot snapshot();
 
   // See DeviceRuntime; memory that is not this allocator's is left to whoever owns it.
   void record_stream(const void* data, StreamHandle stream);
@@ -46,6 +49,7 @@ class DeviceAllocator final : public Allocator {
     Block *prev = nullptr, *next = nullptr;  // neighbours within the segment
     bool in_use = false;                     // by a tensor, or by work of another stream
     size_t requested = 0;
+    CallStack stack = {};                    // of who took it
     std::vector<StreamHandle> used_on = {};  // other streams
     int pending = 0;                         // events of those streams that have not happened yet
     bool split() const { return prev || next; }
@@ -67,8 +71,17 @@ class DeviceAllocator final : public Allocator {
   };
   struct PrivatePool {  // of captured graphs
     Pool small{true, this}, large{false, this};
+    uint64_t number = 0;
     int users = 0;
     size_t segments = 0;
+  };
+  // A call: knows Python's stack where somebody asks for it, and holds the lock. Memory may be freed under
+  // locks of others, so that a free does not wait for Python.
+  struct Call {
+    Call(DeviceAllocator& a, MemoryHistory::Stacks stacks, bool waits = true)
+        : stack(a.history_.stack_of(stacks, waits)), lock(a.mutex_) {}
+    const CallStack stack;
+    std::lock_guard<std::mutex> lock;
   };
   struct Captures {  // of a thread
     const DeviceAllocator* allocator = nullptr;
@@ -79,20 +92,25 @@ class DeviceAllocator final : public Allocator {
   // Otherwise each tensor has a segment of its very size, which is given back with it.
   bool cuts(const Pool& pool) const { return caches_ || pool.owner; }
   Block* take_free(Pool& pool, size_t size, StreamHandle stream);
-  Block* grow(Pool& pool, size_t size, StreamHandle stream);
+  Block* grow(Pool& pool, size_t size, StreamHandle stream, const CallStack& stack);
   void* new_segment(size_t bytes);
   void cut(Block* block, size_t size);
-  void release(Block* block);
+  void release(Block* block, const CallStack& stack);
   Block* absorb_next(Block* block);
   void guard(Block* block);
   void reap();
   void wait_for_other_streams();
-  void free_cached();
-  void free_segments(Pool& pool);
-  void free_segment(Block* block);
+  void free_cached(const CallStack& stack);
+  void free_segments(Pool& pool, const CallStack& stack);
+  void free_segment(Block* block, const CallStack& stack);
   void drop_unused_pools();
   Block* find(const void* data);
-  [[noreturn]] void fail(size_t bytes);
+  [[noreturn]] void fail(size_t bytes, StreamHandle stream, const CallStack& stack);
+  static uint64_t number_of(const Pool& pool) { return pool.owner ? pool.owner->number : 0; }
+  // Of a block, for the history.
+  void note(MemoryAction action, const Block& block, size_t bytes, const CallStack& stack) noexcept {
+    history_.add(action, block.p, bytes, block.stream, number_of(*block.pool), stack);
+  }
 
   static thread_local Captures captures_;
   const int device_;
@@ -112,6 +130,7 @@ class DeviceAllocator final : public Allocator {
   EventPool events_;
   size_t limit_ = SIZE_MAX;
   MemoryCounts counts_;
+  MemoryHistory history_;
   int64_t allocations_ = 0, cache_hits_ = 0, retries_ = 0, failures_ = 0;
 };
 

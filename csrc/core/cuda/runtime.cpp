@@ -65,6 +65,12 @@ void CudaRuntime::set_memory_fraction(int index, double fraction) {
   device_allocator(index).set_memory_fraction(fraction);
 }
 
+void CudaRuntime::record_memory_history(const MemoryHistoryOptions& options) {
+  for (auto& allocator : allocators_) allocator->record_history(options);
+}
+
+MemorySnapshot CudaRuntime::memory_snapshot(int index) { return device_allocator(index).snapshot(); }
+
 void CudaRuntime::record_stream(const void* data, int index, StreamHandle stream) {
   device_allocator(index).record_stream(data, stream);
 }

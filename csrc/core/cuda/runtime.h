@@ -29,6 +29,8 @@ class CudaRuntime final : public DeviceRuntime {
   std::pair<int64_t, int64_t> memory_info(int index) override;
   NamedStats memory_stats(int index) override;
   void set_memory_fraction(int index, double fraction) override;
+  void record_memory_history(const MemoryHistoryOptions& options) override;
+  MemorySnapshot memory_snapshot(int index) override;
   void record_stream(const void* data, int index, StreamHandle stream) override;
   void copy(void* dst, Device dst_device, const void* src, Device src_device, size_t bytes,
             bool non_blocking) override;

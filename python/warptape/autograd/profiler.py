@@ -8,6 +8,7 @@ that starts, and of threads that enter such a range. Without a recording an op p
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import warnings
 from bisect import bisect_right
@@ -19,7 +20,8 @@ import warptape
 from .. import _C
 from .._missing import install_getattr as _install_getattr
 from .._missing import unusable
-from . import profiler_trace
+from . import profiler_python, profiler_trace
+from .profiler_python import PythonEvent
 from .profiler_util import MEMORY_EVENT_NAME, DeviceActivity, EventList, FunctionEvent, Interval, Kernel
 
 __all__ = ["emit_itt", "emit_nvtx", "kineto_available", "profile", "record_function"]
@@ -65,9 +67,21 @@ def _start(
     stacks: bool = False,
     device: bool = False,
     nvtx: bool = False,
+    modules: bool = False,
 ) -> None:
     global _running
-    if _running is not None or not _C._profiler_start(shapes, memory, stacks, device, nvtx):
+    if stacks or modules:
+        from .. import profiler as schedules
+
+        files = [__file__, schedules.profiler.__file__]
+        _C._profiler_codes(warptape.nn.Module.__call__.__code__, files)
+        if sys.getprofile() is not None:
+            warnings.warn(
+                "profile: sys.setprofile has a function already, so calls of Python's functions and modules "
+                "are not recorded",
+                stacklevel=4,
+            )
+    if _running is not None or not _C._profiler_start(shapes, memory, stacks, device, nvtx, modules):
         raise RuntimeError("profile: another profile is running; stop it first")
     _running = owner
 
@@ -86,11 +100,13 @@ class profile:
         record_shapes: shapes, dtypes and numbers of the arguments of ops.
         with_flops: floating point operations of products, convolutions and attention; turns shapes on.
         profile_memory: bytes that each event allocated and freed.
-        with_stack: Python's frames at each op; a backward node has those of its forward op.
+        with_stack: Python's frames at each op; a backward node has those of its forward op. Calls of
+            Python's functions and of modules are in `python_events`, and in the trace.
+        with_modules: the modules that an op lies in, as its `module_hierarchy`.
         use_device: "cuda" records what CUDA devices do, by CUPTI.
         use_cuda: the same.
-        use_cpu, with_modules, use_kineto, experimental_config, acc_events: taken for
-            PyTorch's programs; they change nothing.
+        use_cpu, use_kineto, experimental_config, acc_events: taken for PyTorch's programs; they change
+            nothing.
 
     Raises:
         RuntimeError: another profile runs, or the events are asked for before the end.
@@ -118,6 +134,7 @@ class profile:
         self.enabled = enabled
         self.record_shapes = record_shapes or with_flops
         self.with_flops, self.profile_memory, self.with_stack = with_flops, profile_memory, with_stack
+        self.with_modules = with_modules
         self.use_device = "cuda" if use_cuda else use_device
         if self.use_device not in (None, "cuda"):
             raise ValueError(f'profile: expected use_device None or "cuda", got {use_device!r}')
@@ -127,6 +144,7 @@ class profile:
         self.metadata: dict[str, Any] = {}
         self.device_activities: list[DeviceActivity] = []
         self.memory_events: list[Any] = []
+        self.python_events: list[PythonEvent] = []
         self.wall_start_ns = self.clock_start_ns = 0
         self._events: EventList | None = None
 
@@ -136,7 +154,14 @@ class profile:
         if self._events is not None:
             raise RuntimeError("profile: a profile records once; make another")
         self.wall_start_ns, self.clock_start_ns = time.time_ns(), time.perf_counter_ns()
-        _start(self, self.record_shapes, self.profile_memory, self.with_stack, device=bool(self.use_device))
+        _start(
+            self,
+            self.record_shapes,
+            self.profile_memory,
+            self.with_stack,
+            device=bool(self.use_device),
+            modules=self.with_modules,
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -145,13 +170,19 @@ class profile:
         events: list[FunctionEvent] = []
         first_of_thread = []
         threads, activities = _stop()
-        for thread, found, memory in threads:
+        python = profiler_python.PythonRecord(self.clock_start_ns)
+        for thread, found, memory, calls in threads:
             first_of_thread.append(len(events))
             made = _events_of(thread, found, len(events), self.clock_start_ns)
+            called = python.add(thread, calls) if calls else []
+            if self.with_modules:
+                python.name_modules(made, called)
             events += made
             self.memory_events += [(thread, *m) for m in memory]
             events += _frees(thread, memory, len(events), self.clock_start_ns)
         _link_backward(events)
+        if self.with_stack:
+            self._keep_python(python)
         for name, category, device, stream, start, end, size, number in activities:
             thread, place = divmod(number - 1, 1 << 32)
             event = events[first_of_thread[thread] + place] if number else None
@@ -169,6 +200,16 @@ class profile:
             with_flops=self.with_flops,
             write_trace=self._write_trace,
         )
+
+    def _keep_python(self, record: profiler_python.PythonRecord) -> None:
+        self.python_events = record.events
+        if record.dropped:
+            self.metadata["dropped_python_calls"] = record.dropped
+            warnings.warn(
+                f"profile: {record.dropped:,} calls of Python's functions came after the first 1,048,576 of "
+                "their thread and were not recorded; profile fewer steps",
+                stacklevel=4,
+            )
 
     @property
     def function_events(self) -> EventList:
@@ -303,8 +344,11 @@ def _link_backward(events: list[FunctionEvent]) -> None:
         if at < 0 or ops[at].time_range.start > e.time_range.start:
             continue
         e.forward = ops[at]
-        if not e.stack:
-            e.stack = ops[at].stack
+        e.stack, e.module_hierarchy = e.stack or ops[at].stack, ops[at].module_hierarchy
+    for e in events:  # after those that they lie in
+        if e.cpu_parent is not None and (e.kind != "backward" or e.forward is None):
+            e.stack = e.stack or e.cpu_parent.stack
+            e.module_hierarchy = e.module_hierarchy or e.cpu_parent.module_hierarchy
 
 
 def _count_flops(events: list[FunctionEvent]) -> None:

@@ -115,7 +115,8 @@ class FunctionEvent(FormattedTimesMixin):
 
     `kind` says which: "op", "backward", "user", "collective", "region" (a program of a compiled region) or
     "kernel" (a step of one). Shapes, strides, dtypes and numbers of the arguments are there with
-    `record_shapes`, `stack` (innermost frame first) with `with_stack`, bytes with `profile_memory`.
+    `record_shapes`, `stack` (innermost frame first) with `with_stack`, bytes with `profile_memory`,
+    `module_hierarchy`, as "TOP(Net)::forward.conv1(Conv2d)::forward", with `with_modules`.
     """
 
     id: int
@@ -130,6 +131,7 @@ class FunctionEvent(FormattedTimesMixin):
     concrete_inputs: list[Any] = field(default_factory=list)
     output_shapes: list[Any] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
+    module_hierarchy: str = ""
     self_cpu_memory_usage: int = 0
     self_device_memory_usage: int = 0
     flops: int = 0

@@ -41,6 +41,7 @@ from .memory import (
     memory_allocated,
     memory_cached,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
     memory_summary,
     reset_max_memory_allocated,

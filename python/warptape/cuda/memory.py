@@ -10,6 +10,12 @@ from collections import OrderedDict
 from .. import _C
 from .._missing import install_getattr as _install_getattr
 from ._device import DeviceLike, _cuda, device_index, is_initialized
+from ._memory_history import (  # noqa: F401 - torch.cuda.memory's names
+    _dump_snapshot,
+    _record_memory_history,
+    _snapshot,
+    memory_snapshot,
+)
 
 OutOfMemoryError = _C.OutOfMemoryError
 _fractions: dict[int, float] = {}

@@ -13,6 +13,7 @@ from .._missing import install_getattr as _install_getattr
 from ..autograd.profiler import kineto_available, record_function
 from ._memory import MemoryBlock, MemoryTimeline
 from ._roofline import Roofline, RooflineRow, roofline
+from ._snapshot import plot_snapshot
 from .profiler import (
     ProfilerAction,
     ProfilerActivity,
@@ -30,6 +31,7 @@ __all__ = [
     "Roofline",
     "RooflineRow",
     "kineto_available",
+    "plot_snapshot",
     "profile",
     "record_function",
     "roofline",

@@ -9,7 +9,9 @@ libraries take behind the allocators is not seen.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ from ..nn import Module
 from ..optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from ..utils._figures import axes_of
 from ..utils._op_observer import OpCall, OpObserver, call_site, storage_of, tensors_in
+from ._snapshot import read_snapshot
 
 __all__ = ["CATEGORIES", "MemoryBlock", "MemoryTimeline"]
 
@@ -69,7 +72,7 @@ class MemoryBlock:
 
     def __str__(self) -> str:
         shape = "" if self.shape is None else f" {str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
-        made = f" by {self.op} at {self.site}" if self.op else ""
+        made = (f" by {self.op}" if self.op else "") + (f" at {self.site}" if self.site else "")
         return f"{_size(self.bytes)} {self.category}{shape}{' ' * bool(self.name)}{self.name}{made}"
 
 
@@ -83,6 +86,7 @@ class _Label:
     category: str | None = None
     tensor: tuple[Any, Any] | None = None  # shape and dtype
     name: str = ""
+    site: str = ""
 
 
 class MemoryTimeline(OpObserver):
@@ -128,6 +132,33 @@ class MemoryTimeline(OpObserver):
         self._current: _Work | None = None
         self._handles: list[Any] = []
         self._names: dict[int, str] = {}  # of parameters, by address
+
+    @classmethod
+    def from_snapshot(
+        cls, snapshot: Mapping[str, Any] | str | os.PathLike[str], device: int = 0
+    ) -> MemoryTimeline:
+        """The timeline of a snapshot of the caching allocator, as `torch.cuda.memory._snapshot()` gives it
+        and `_dump_snapshot()` writes it, PyTorch's too.
+
+        The time starts with its first action. Blocks have the bytes that were asked for and the line that
+        took them; what they are for is not known, so that all are of the category "other".
+
+        Args:
+            snapshot: the dictionary, or the path of a pickle; one that holds more than numbers, text, lists
+                and dictionaries is refused.
+            device: the ordinal of the CUDA device.
+
+        Raises:
+            ValueError: it is no snapshot, or has no such device.
+        """
+        found = read_snapshot(snapshot, device)
+        timeline = cls(device="cpu")
+        timeline.device = f"cuda:{device}"
+        timeline._start = found.start
+        timeline._marks = [(event, _Work("", site)) for event, site in found.sites]
+        timeline._labels = [_Label(0, address, size, site=site) for address, size, site in found.before]
+        timeline._resolve([(*event, timeline.device) for event in found.events])
+        return timeline
 
     # ---- recording -----------------------------------------------------------------------------------------
 
@@ -276,7 +307,7 @@ class MemoryTimeline(OpObserver):
             self.blocks.append(block)
         if label.category is not None and CATEGORIES.index(label.category) < CATEGORIES.index(block.category):
             block.category, block.name = label.category, label.name
-        block.name = block.name or label.name
+        block.name, block.site = block.name or label.name, block.site or label.site
         if block.shape is None and label.tensor is not None:
             block.shape, block.dtype = label.tensor
 

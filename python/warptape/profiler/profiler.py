@@ -98,6 +98,10 @@ def _ranks() -> dict[str, Any]:
     return {"distributedInfo": info}
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"profile: {constant} is no JSON, and readers of traces refuse it")
+
+
 class profile:
     """Records from `start` to `stop`, or within a `with`; with a `schedule`, the steps that it says.
 
@@ -107,10 +111,11 @@ class profile:
         on_trace_ready: called with this object when a cycle of the schedule, or all, was recorded.
         record_shapes: shapes, strides, dtypes and numbers of the arguments of ops.
         profile_memory: bytes that each event allocated and freed.
-        with_stack: Python's frames at each op.
+        with_stack: Python's frames at each op, and calls of Python's functions and modules in the trace.
         with_flops: floating point operations of products, convolutions and attention.
-        with_modules, experimental_config, execution_trace_observer, acc_events, use_cuda,
-            custom_trace_id_callback: taken for PyTorch's programs; they change nothing.
+        with_modules: the modules that each op lies in, as "Module Hierarchy" in the trace.
+        experimental_config, execution_trace_observer, acc_events, use_cuda, custom_trace_id_callback: taken
+            for PyTorch's programs; they change nothing.
 
     Raises:
         RuntimeError: another profile runs; events are asked for before something was recorded.
@@ -148,6 +153,7 @@ class profile:
             "profile_memory": profile_memory,
             "with_stack": with_stack,
             "with_flops": with_flops,
+            "with_modules": with_modules,
         }
         if use_cuda or ProfilerActivity.CUDA in self.activities:
             self._options["use_device"] = "cuda"
@@ -231,8 +237,8 @@ class profile:
         self._metadata[key] = value
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """A value as JSON that goes into the trace. ValueError for text that is no JSON."""
-        self._metadata[key] = json.loads(value)
+        """A value as JSON that goes into the trace. ValueError for text that is no JSON, and for NaN."""
+        self._metadata[key] = json.loads(value, parse_constant=_refuse)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
         """The same as `add_metadata_json`."""
