@@ -84,7 +84,7 @@ WT_API std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<Dev
 // Joins the profile that runs, if one does.
 WT_API void join_profile();
 
-int64_t profiler_now();
+WT_API int64_t profiler_now();
 
 // Python's stack of the calling thread, innermost frame first, a line each; empty in a thread that never ran
 // Python. Where the thread has let go of the GIL it is taken back for it if `waits`, so hold no lock for

@@ -84,7 +84,7 @@ def test_blocks_of_a_snapshot() -> None:
         (900, "train.py:5 in step", False),
         (700, "train.py:7 in step", True),
     }
-    assert "900 B other at train.py:5 in step" in timeline.report()
+    assert "900 bytes other at train.py:5 in step" in timeline.report()
     assert MemoryTimeline.from_snapshot(snapshot(), device=1).blocks == []
 
 
