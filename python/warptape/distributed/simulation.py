@@ -6,6 +6,7 @@ For tests, for notebooks, and to try a parallel plan on a laptop before renting 
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class _Ranks:
         self.states: list[Any] = [None] * n
         self.lock = threading.Lock()
         self.at_work: set[int] = set()  # threads in user code
+        self.interrupted: set[int] = set()  # of these
         self.running = n
         self.none_left = threading.Event()
 
@@ -67,6 +69,7 @@ class _Ranks:
         """Raises _Stopped in the ranks that still run Python code, at their next bytecode."""
         with self.lock:
             for thread in self.at_work:
+                self.interrupted.add(thread)
                 _raise_in(thread, _Stopped)
 
     def fail(self, rank: int, error: BaseException) -> None:
@@ -108,7 +111,11 @@ class _Ranks:
         finally:
             with self.lock:
                 self.at_work.discard(thread)
-                _raise_in(thread, None)  # takes back what would meet the clean-up
+                if thread in self.interrupted:
+                    # Python 3.11 goes round for ever in a thread with a profile function that is told of an
+                    # exception that is none.
+                    sys.setprofile(None)
+                    _raise_in(thread, None)  # takes back what would meet the clean-up
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
