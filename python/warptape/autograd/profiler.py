@@ -8,6 +8,7 @@ that starts, and of threads that enter such a range. Without a recording an op p
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 import warnings
@@ -71,9 +72,8 @@ def _start(
 ) -> None:
     global _running
     if stacks or modules:
-        from .. import profiler as schedules
-
-        files = [__file__, schedules.profiler.__file__]
+        package = os.path.dirname(os.path.dirname(__file__))
+        files = [__file__, os.path.join(package, "profiler", "profiler.py")]
         _C._profiler_codes(warptape.nn.Module.__call__.__code__, files)
         if sys.getprofile() is not None:
             warnings.warn(
