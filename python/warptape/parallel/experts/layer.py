@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import warptape
@@ -38,7 +39,7 @@ class Experts(nn.Module):
         for weight, width in ((self.w_in, dim), (self.w_out, hidden)):
             nn.init.uniform_(weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
-    def forward(self, x: Tensor, counts: list[int]) -> Tensor:
+    def forward(self, x: Tensor, counts: Sequence[int] | Tensor) -> Tensor:
         """[N, C] with counts[e] rows of expert e -> [N, C]"""
         gate, up = grouped_mm(x, self.w_in, counts).chunk(2, -1)
         return grouped_mm(F.silu(gate) * up, self.w_out, counts)
@@ -137,7 +138,7 @@ class MixtureOfExperts(nn.Module):
         counts = chosen[choices].bincount(minlength=self.router.num_experts)
         source = choices // k
         rows = x.index_select(0, source)
-        out = self.experts(rows, counts.tolist()) if self.group is None else self._exchanged(rows, counts)
+        out = self.experts(rows, counts) if self.group is None else self._exchanged(rows, counts)
         return warptape.zeros_like(x).index_add(0, source, out * weights[choices].unsqueeze(1))
 
     def _exchanged(self, rows: Tensor, counts: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class MixtureOfExperts(nn.Module):
         local = arriving.view(n, -1)
         owner = warptape.arange(local.shape[1], device=rows.device).repeat(n).repeat_interleave(arriving)
         by_expert = owner.argsort(stable=True)  # from rank-major to expert-major
-        out = self.experts(here.index_select(0, by_expert), local.sum(0).tolist())
+        out = self.experts(here.index_select(0, by_expert), local.sum(0))
         back = out.index_select(0, by_expert.argsort())
         return dist_functional.all_to_all(back, received, sent, self.group)
 
