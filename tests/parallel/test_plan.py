@@ -387,6 +387,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         (lambda: read_model("missing.py:model"), "no file missing.py"),
         (lambda: plan("gpt3-1.3b", 0), "gpus to be a whole number"),
         (lambda: plan("gpt3-1.3b", 8, batch_tokens=float("nan")), "batch_tokens"),
+        (lambda: plan("gpt3-1.3b", 8, batch_tokens=2047), "fewer than the 2048 of one sequence"),
         (lambda: plan("gpt3-1.3b", 8, price=-1), "price"),
         (lambda: plan("gpt3-1.3b", 8, width=2), "unknown field 'width'"),
         (lambda: plan("gpt3-1.3b", 8, tp=0), "tp to be a whole number"),

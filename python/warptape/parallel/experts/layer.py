@@ -20,7 +20,7 @@ from ..tensor.placement import ParallelParameter, Partial, Replicate, Shard, on_
 from ..tensor.redistribute import for_split_work, redistribute
 from ..tensor.styles import ParallelStyle
 from .grouped import grouped_mm
-from .routing import Routing, TopKRouter, kept_choices
+from .routing import Routing, TopKRouter, count_choices, kept_choices
 
 
 class Experts(nn.Module):
@@ -115,7 +115,7 @@ class MixtureOfExperts(nn.Module):
             self.losses = routing.losses
         out = self._routed(rows, routing)
         if self.shared is not None:
-            out = out + self.shared(rows, [len(rows)])
+            out = out + self.shared(rows, routing.experts.new_full((1,), len(rows)))
         if self.loss_weights is not None and warptape.is_grad_enabled():
             out = _WithLoss.apply(out, self.loss(*self.loss_weights), self.loss_scale)
         return out.view(x.shape)
@@ -135,7 +135,7 @@ class MixtureOfExperts(nn.Module):
         else:
             choices = warptape.arange(tokens * k, device=x.device)
         choices = choices[chosen[choices].argsort(stable=True)]  # sorted by expert
-        counts = chosen[choices].bincount(minlength=self.router.num_experts)
+        counts = count_choices(chosen[choices], self.router.num_experts)
         source = choices // k
         rows = x.index_select(0, source)
         out = self.experts(rows, counts) if self.group is None else self._exchanged(rows, counts)
