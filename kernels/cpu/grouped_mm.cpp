@@ -33,7 +33,9 @@ class GroupedProduct {
  public:
   GroupedProduct(const LaunchContext& ctx, const GroupedMmPlan& p) : ctx_(ctx), p_(p) {
     if constexpr (std::is_same_v<S, BFloat16>) onednn_ = cpu::onednn_bf16();
-    cols_ = onednn_ ? 512 : gemm_even(p.n, Kind::kBlockCols, Kind::kCols);
+    // Each row of a [k, n] is on pages of its own: blocks that are twice as wide meet half as many.
+    const int64_t wide = p.along_k || p.b_transposed ? 1 : 2;
+    cols_ = onednn_ ? 512 : gemm_even(p.n, wide * Kind::kBlockCols, Kind::kCols);
     across_ = gemm_ceil(p.n, cols_);
   }
 
@@ -167,7 +169,8 @@ class GroupedProduct {
       if (onednn_ && cpu::onednn_matmul(shape, part.a, part.b, nullptr, part.out.c)) return;
     }
     // The rows of its blocks are those that pack() had: they do not depend on the columns.
-    const GemmBlocking<Kind> bl = part.blocking(plan.m, cols, true);
+    GemmBlocking<Kind> bl = part.blocking(plan.m, cols, true);
+    bl.set_block_cols(plan.m, gemm_ceil(cols, Kind::kCols) * Kind::kCols);
     char* scratch = static_cast<char*>(cpu::thread_scratch(bl.bytes()));
     auto* b = reinterpret_cast<const Elem*>(part.b);
     if (group.at == kNotPacked)

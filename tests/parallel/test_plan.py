@@ -219,7 +219,7 @@ EVERY = range(len(plan_memory.LAYOUTS))
     ids=len,
 )
 def test_memory_of_ranks(which: Sequence[int]) -> None:
-    rows = plan_memory.run(set(which), seconds(15 * len(which)))
+    rows = list(plan_memory.run(set(which), seconds(15 * len(which))))
     assert len(rows) == len(which)
     for row in rows:
         print(row)
