@@ -62,9 +62,9 @@ def grouped_mm(a: np.ndarray, b: np.ndarray, *, offs: Any = None) -> np.ndarray:
 
 
 def grouped_mm_samples(r: Rng) -> list[Sample]:
-    """Groups of rows, along k and of columns; empty ones, all in one, ragged, some in none; many rows. PyTorch
-    takes rows of multiples of 16 bytes, and no float64."""
-    wide = {"only": ("float64",)}
+    """Groups of rows, along k and of columns; empty ones, all in one, ragged, some in none; many rows.
+    PyTorch takes rows of multiples of 16 bytes, and no float64."""
+    wide: Any = {"only": ("float64",)}
     return [
         S(r(9, 8), r(4, 8, 16), offs=ends(2, 2, 8, 9)),
         S(r(9, 8), r(3, 8, 16), offs=ends(0, 9, 9)),
