@@ -271,7 +271,8 @@ WT_INLINE int64_t gemm_shared_at(int64_t n, int64_t j, int64_t p, int64_t depth)
 
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
 // Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
-// p and depth in elements of kPack. b_rows: B itself where its rows are contiguous (`ldb` apart), else null.
+// p and depth in elements of kPack; a pack_a that returns a pointer had packed that block before. b_rows: B
+// itself where its rows are contiguous (`ldb` apart), else null.
 template <class Kind, int Lda = 0, class PackA, class PackB>
 WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA&& pack_a, PackB&& pack_b,
                            const typename Kind::Elem* b_rows, int64_t ldb, const GemmOut<Kind>& out,
@@ -289,12 +290,16 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
       if (whole < cols) pack_b(b, j + whole, cols - whole, p, depth);
       for (int64_t i = 0; i < m; i += bl.block_rows) {
         int64_t rows = m - i < bl.block_rows ? m - i : bl.block_rows;
-        pack_a(a, i, rows, p, depth, bl.panel_rows);
+        const Elem* panels = a;
+        if constexpr (std::is_void_v<decltype(pack_a(a, i, rows, p, depth, bl.panel_rows))>)
+          pack_a(a, i, rows, p, depth, bl.panel_rows);
+        else
+          panels = pack_a(a, i, rows, p, depth, bl.panel_rows);
         GemmBlock<Kind, Lda> block{rows,
                                    cols,
                                    depth,
                                    bl.panel_rows,
-                                   a,
+                                   panels,
                                    bl.b_direct ? b_rows + p * ldb + j : b,
                                    bl.b_direct ? ldb : 0,
                                    b,

@@ -244,7 +244,10 @@ void gemm_pack_panels(E* dst, int64_t width, bool pad, const S* src, int64_t is,
       for (int64_t i = 0; i < rows; i += width) {
         int64_t there = rows - i < width ? rows - i : width;
         GemmPacker<S, E> panel{dst + i * depth, pad ? width : there, src + i, is, ks, there, k};
-        for (int64_t p = p0; p < p0 + 16 && p < depth; ++p) panel.step_along_rows(p);
+        for (int64_t p = p0; p < p0 + 16 && p < depth; ++p) {
+          __builtin_prefetch(src + i + (p + 16) * kPack * ks);  // the same panel's next steps
+          panel.step_along_rows(p);
+        }
       }
     return;
   }

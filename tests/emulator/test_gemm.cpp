@@ -1,58 +1,15 @@
 // Runs one step of the GEMM ladder on the emulated device, without the rest of warptape, so that a test can
 // also compile it with a planted fault: test_gemm STEP DTYPE M N K [epilogue]. Prints the largest error
 // against sums in double and exits with 1 where it is more than the dtype's rounding explains.
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <stdexcept>
-#include <vector>
-
 #include "kernels/cuda/gemm/steps.h"
-#include "kernels/cuda/runtime.h"
+#include "tests/emulator/test_program.h"
 
-namespace warptape::kernels {
-void unhandled_dtype(const char*, DType) { throw std::runtime_error("dtype"); }
-
-namespace cuda {
-bool launch_blocking = false;
-void use_device(int) {}
-int multi_processor_count(int) { return 4; }
-int capability(int) { return 90; }
-void finish_blocking(const LaunchContext&, const char*) {}
-void raise_error(cudaError_t error, const char* op) {
-  throw std::runtime_error(std::string(op) + ": " + cudaGetErrorName(error));
-}
-void raise_library_error(const std::string& text) { throw std::runtime_error(text); }
-
+namespace warptape::kernels::cuda {
 namespace {
 using Step = void (*)(const LaunchContext&, const GemmStepPlan&);
 constexpr Step kRun[] = {gemm_naive,      gemm_coalesced,  gemm_shared_tile, gemm_register_tile,
                          gemm_vectorised, gemm_async_copy, gemm_warp_tiles,  gemm_wmma,
                          gemm_mma,        gemm_wgmma};
-
-double number_at(const char* p, DType dtype, size_t i) {
-  if (dtype == DType::Float32) return reinterpret_cast<const float*>(p)[i];
-  if (dtype == DType::BFloat16) return float(reinterpret_cast<const BFloat16*>(p)[i]);
-  return float(reinterpret_cast<const Half*>(p)[i]);
-}
-// Values in [-1, 1) on the device, equal in every run.
-char* filled(size_t n, DType dtype, uint64_t state, std::vector<double>& values) {
-  std::vector<char> host(n * itemsize(dtype));
-  for (size_t i = 0; i < n; ++i) {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    const float x = float(int32_t(state >> 32)) / 2147483648.f;
-    if (dtype == DType::Float32) memcpy(host.data() + 4 * i, &x, 4);
-    const uint16_t bits = dtype == DType::BFloat16 ? BFloat16(x).bits : Half(x).bits;
-    if (dtype != DType::Float32) memcpy(host.data() + 2 * i, &bits, 2);
-  }
-  values.resize(n);
-  for (size_t i = 0; i < n; ++i) values[i] = number_at(host.data(), dtype, i);
-  void* p = nullptr;
-  check(cudaMalloc(&p, host.size()), "test");
-  check(cudaMemcpy(p, host.data(), host.size(), cudaMemcpyHostToDevice), "test");
-  return static_cast<char*>(p);
-}
 
 int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool epilogue) {
   std::vector<double> a, b, bias;
@@ -94,15 +51,11 @@ int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool epilogue) {
   return worst <= tolerance ? 0 : 1;
 }
 }  // namespace
-}  // namespace cuda
-}  // namespace warptape::kernels
+}  // namespace warptape::kernels::cuda
 
 int main(int argc, char** argv) {
-  using warptape::DType;
   if (argc < 6) return 2;
-  const DType dtype = !strcmp(argv[2], "float32")   ? DType::Float32
-                      : !strcmp(argv[2], "float16") ? DType::Float16
-                                                    : DType::BFloat16;
+  const auto dtype = warptape::kernels::cuda::dtype_named(argv[2]);
   return warptape::kernels::cuda::run(atoi(argv[1]), dtype, atol(argv[3]), atol(argv[4]), atol(argv[5]),
                                       argc > 6);
 }

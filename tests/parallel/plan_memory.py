@@ -13,6 +13,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,18 +229,27 @@ def measure(wanted: set[int]) -> None:
     dist.destroy_process_group()
 
 
-def run(wanted: set[int], limit: float) -> list[dict[str, Any]]:
-    """Measures, with as many processes as each layout has ranks."""
-    out = []
+def run(wanted: set[int], limit: float) -> Iterator[dict[str, Any]]:
+    """Measures, with as many processes as each layout has ranks, and gives each row as it is known. Raises
+    RuntimeError with what the ranks said where they fail, or are not done after `limit` seconds a job."""
     for world in sorted({Layout(**LAYOUTS[i][1]).ranks for i in wanted}):
         command = [sys.executable, "-m", "warptape.distributed.run", f"--nproc-per-node={world}", __file__]
         command += [str(i) for i in sorted(wanted)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        lines = [line[line.index("{") :] for line in done.stdout.splitlines() if "{" in line]
-        out += [json.loads(line) for line in lines]
-    return out
+        with tempfile.TemporaryFile("w+") as errors:
+            job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            timer = threading.Timer(limit, job.terminate)
+            timer.start()
+            assert job.stdout is not None
+            try:
+                yield from (json.loads(line[line.index("{") :]) for line in job.stdout if "{" in line)
+                job.wait()
+            finally:
+                timer.cancel()
+                if job.poll() is None:
+                    job.terminate()
+            if job.returncode:
+                errors.seek(0)
+                raise RuntimeError(f"the job of {world} ranks ended with {job.returncode}: {errors.read()}")
 
 
 def main() -> None:
@@ -249,7 +261,8 @@ def main() -> None:
     for row in run(wanted, 1200):
         off = row["planned"] / row["measured"] - 1
         worst = max(worst, abs(off))
-        print(f"| {row['layout']} | {row['measured'] / 1e6:.1f} | {row['planned'] / 1e6:.1f} | {off:+.1%} |")
+        here, told = row["measured"] / 1e6, row["planned"] / 1e6
+        print(f"| {row['layout']} | {here:.1f} | {told:.1f} | {off:+.1%} |", flush=True)
     print(f"largest difference {worst:.1%}", file=sys.stderr)
     sys.exit(worst >= 0.1)
 

@@ -435,6 +435,33 @@ def test_a_model_is_split_once() -> None:
     simulate(2, rank)
 
 
+def test_sizes_of_axes_stand_for_a_mesh() -> None:
+    def rank() -> None:
+        options: dict[str, Any] = {"loss_fn": loss_by(nn.CrossEntropyLoss())}
+        made = parallelize(build(), cp=2, **options)
+        assert {name: axis.size() for name, axis in made._axes.items()} == {"dp": 2, "cp": 2, "copies": 4}
+        model = build()
+        by_size = parallelize(model, pp=2, dp=2, layers=layers_of(model), n_microbatches=MICRO, **options)
+        assert {name: axis.mesh.tolist() for name, axis in by_size._axes.items()} == {
+            "pp": [dist.get_rank() % 2, dist.get_rank() % 2 + 2],
+            "dp": [dist.get_rank() // 2 * 2, dist.get_rank() // 2 * 2 + 1],
+            "copies": [dist.get_rank() // 2 * 2, dist.get_rank() // 2 * 2 + 1],
+        }
+        mesh = dist.init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+        for sizes, says in (
+            ({"cp": 3}, "cp 3 are 3 ranks, and the job has 4"),
+            ({"cp": 2, "dp": 1}, "are 2 ranks, and the job has 4"),
+            ({"cp": 0}, "cp to be a whole number above 0, got 0"),
+            ({"mesh": mesh, "cp": 2}, "a mesh and sizes of axes"),
+        ):
+            with pytest.raises(ValueError, match=says):
+                parallelize(build(), **sizes, **options)
+        with pytest.raises(TypeError, match="expected a DeviceMesh or sizes of axes"):
+            parallelize(build(), **options)
+
+    simulate(4, rank)
+
+
 def test_a_mesh_of_some_ranks_is_refused() -> None:
     def rank() -> None:
         mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]

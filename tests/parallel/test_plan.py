@@ -219,7 +219,7 @@ EVERY = range(len(plan_memory.LAYOUTS))
     ids=len,
 )
 def test_memory_of_ranks(which: Sequence[int]) -> None:
-    rows = plan_memory.run(set(which), seconds(15 * len(which)))
+    rows = list(plan_memory.run(set(which), seconds(15 * len(which))))
     assert len(rows) == len(which)
     for row in rows:
         print(row)
@@ -387,6 +387,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         (lambda: read_model("missing.py:model"), "no file missing.py"),
         (lambda: plan("gpt3-1.3b", 0), "gpus to be a whole number"),
         (lambda: plan("gpt3-1.3b", 8, batch_tokens=float("nan")), "batch_tokens"),
+        (lambda: plan("gpt3-1.3b", 8, batch_tokens=2047), "fewer than the 2048 of one sequence"),
         (lambda: plan("gpt3-1.3b", 8, price=-1), "price"),
         (lambda: plan("gpt3-1.3b", 8, width=2), "unknown field 'width'"),
         (lambda: plan("gpt3-1.3b", 8, tp=0), "tp to be a whole number"),

@@ -1,5 +1,5 @@
-"""The GEMM ladder's kernels on the emulated device, compiled by itself: as they are
-they must be right in every order of threads, and with a planted fault they must not."""
+"""The GEMM ladder's kernels, and the grouped product's, on the emulated device, compiled by themselves: as
+they are they must be right in every order of threads, and with a planted fault they must not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATOR, LADDER = ROOT / "tests/emulator", ROOT / "kernels/cuda/gemm"
 COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
-RUNTIME = ("fibers", "memory", "streams", "cupti", "races", "runtime", "asynchronous", "test_gemm")
+GROUPED = ROOT / "kernels/cuda/grouped_mm.cu"
+RUNTIME = ("fibers", "memory", "streams", "cupti", "races", "runtime", "asynchronous")
 STEPS = ("naive", "coalesced", "shared_tile", "register_tile", "vectorised", "async_copy", "warp_tiles")
 STEPS += ("wmma", "mma", "wgmma")
 ORDERS = ("forward", "reverse", "shuffled")
@@ -46,7 +47,13 @@ FAULTS = [
     ("warp_tiles", "      wait_copies<1>();\n", "", "float32", (40, 40, 70)),
     ("wmma", "    __syncthreads();  // everybody's copies are there\n", "", "bfloat16", (40, 40, 104)),
     ("mma", "wait_copies<kStages - 2>", "wait_copies<kStages - 1>", "bfloat16", (40, 40, 200)),
-    ("mma", "load_matrices_transposed(", "load_matrices(", "bfloat16", (40, 40, 40)),
+    (
+        "mma",
+        "load_matrices_transposed(words, values + at(q",
+        "load_matrices(words, values + at(q",
+        "bfloat16",
+        (40, 40, 40),
+    ),
     (
         "wgmma",
         "      wait_barrier(&barriers.full[turn.stage], turn.parity);\n",
@@ -66,10 +73,43 @@ FAULTS = [
     ),
 ]
 
+# What is exchanged in the grouped product or its tile, for what, and the case that shows it: dtype, form,
+# sizes and ends. Rows of another group or none, another group's matrix, sums over another's k, operands the
+# wrong way round.
+GROUPED_FAULTS = [
+    ("(tile - (upto - tiles)) * Rows", "(tile - upto + 1) * Rows", "float64 rows 150 24 40 70 70 150"),
+    ("(tile - (upto - tiles)) * Rows", "tile * Rows", "float32 rows 150 24 40 70 70 150"),
+    ("if (lane >= step) upto += other;", "upto += other;", "float64 rows 150 24 40 70 70 150"),
+    ("tile -= __shfl_sync(kAllLanes, upto, kWarp - 1);", "", f"float64 rows 80 8 8 {'2 ' * 39} 40"),
+    ("w.m = found.last, ", "", "bfloat16 rows 150 24 40 70 70 150"),
+    (
+        "w.b += found.group * p.n * p.k;",
+        "w.b += (found.group + 1) % p.groups * p.n * p.k;",
+        "bfloat16 rows 150 24 40 70 150",
+    ),
+    ("  else\n    w.k = 0;\n", "", "bfloat16 rows 150 24 40 70 100"),
+    ("w.k = span.last - span.first;", "w.k = p.k - span.first;", "bfloat16 along_k 150 24 40 70 70 150"),
+    ("w.b += span.first * p.n, ", "", "bfloat16 along_k 150 24 40 70 70 150"),
+    ("outer = IsA ? odd : late", "outer = IsA ? late : odd", "bfloat16 along_k 40 40 40 40"),
+    (
+        "const int outer = IsA ? odd : late, deep = IsA ? late : odd;",
+        "const int outer = odd, deep = late;",
+        "float16 transposed 40 40 40 40",
+    ),
+    ("(piece ^ (AlongK ? r / 2 % 4 : r % 8))", "(piece ^ (r % 8))", "float16 transposed 40 40 40 40"),
+]
+GROUPED_CASES = {
+    "ragged": (150, (1, 1, 70, 133)),
+    "all rows in one group": (150, (0, 0, 150, 150)),
+    "no rows": (3, (0, 0, 0)),
+    "many groups": (300, tuple(300 * i // 70 for i in range(1, 71))),
+    "whole tiles": (256, (128, 256)),
+}
 
-def compile_one(source: Path, out: Path, kernel: bool) -> Path:
+
+def compile_one(source: Path, out: Path, kernel: bool, *more: str) -> Path:
     language = ["-x", "c++", "-fdata-sections"] if kernel else []
-    command = [*CACHE, str(COMPILER), *FLAGS, *language, "-c", str(source), "-o", str(out)]
+    command = [*CACHE, str(COMPILER), *FLAGS, *language, *more, "-c", str(source), "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(300), check=False)
     assert done.returncode == 0, done.stderr
     return out
@@ -92,18 +132,51 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         return {name: job.result() for name, job in (runtime | steps).items()}
 
 
+def with_tile(source: Path) -> str:
+    """The text of a kernel, with that of the ladder's tile that it includes in place."""
+    text = source.read_text()
+    for tile in ("mma_tile", "warp_tile"):
+        header = (LADDER / f"{tile}.cuh").read_text().replace("#pragma once\n", "")
+        text = text.replace(f'#include "kernels/cuda/gemm/{tile}.cuh"\n', header)
+    return text
+
+
+def planted(source: Path, old: str, new: str, to: Path) -> Path:
+    text = with_tile(source)
+    assert text.count(old) == 1, old
+    to.write_text(text.replace(old, new))
+    return to
+
+
 @pytest.fixture(scope="module")
 def program(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return link(list(objects.values()), tmp_path_factory.mktemp("program") / "test_gemm")
+    folder = tmp_path_factory.mktemp("program")
+    main = compile_one(EMULATOR / "test_gemm.cpp", folder / "main.o", False)
+    return link([main, *objects.values()], folder / "test_gemm")
+
+
+def grouped_program(source: Path, objects: dict[str, Path], folder: Path) -> Path:
+    named = f'-DWARPTAPE_TEST_SOURCE="{source}"'
+    main = compile_one(EMULATOR / "test_grouped.cpp", folder / "test_grouped.cu.o", True, named)
+    return link([main, *(objects[name] for name in RUNTIME)], folder / "test_grouped")
+
+
+@pytest.fixture(scope="module")
+def grouped(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grouped_program(GROUPED, objects, tmp_path_factory.mktemp("grouped"))
 
 
 def run(
     program: Path, step: str, dtype: str, sizes: tuple[int, ...], order: str, *more: str
 ) -> subprocess.CompletedProcess[str]:
+    return run_in_order(order, program, STEPS.index(step), dtype, *sizes, *more)
+
+
+def run_in_order(order: str, *command: object) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
     env = clean | {"WARPTAPE_EMULATOR_ORDER": order, "WARPTAPE_EMULATOR_PROTECT": "1"}
-    command = [str(program), str(STEPS.index(step)), dtype, *map(str, sizes), *more]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds(60), check=False)
+    words = [str(word) for word in command]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=seconds(60), check=False)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -122,11 +195,47 @@ def test_a_planted_fault_shows(
     objects: dict[str, Path], tmp_path: Path, fault: tuple[str, str, str, str, tuple[int, ...]]
 ) -> None:
     step, old, new, dtype, sizes = fault
-    text = (LADDER / f"{step}.cu").read_text()
-    assert text.count(old) == 1, old
-    source = tmp_path / f"{step}.cu"
-    source.write_text(text.replace(old, new))
-    wrong = objects | {step: compile_one(source, tmp_path / f"{step}.cu.o", True)}
+    source = planted(LADDER / f"{step}.cu", old, new, tmp_path / f"{step}.cu")
+    wrong = objects | {
+        step: compile_one(source, tmp_path / f"{step}.cu.o", True),
+        "main": compile_one(EMULATOR / "test_gemm.cpp", tmp_path / "main.o", False),
+    }
     program = link(list(wrong.values()), tmp_path / "wrong")
     results = [run(program, step, dtype, sizes, order) for order in ORDERS]
+    assert any(done.returncode != 0 for done in results), [done.stdout for done in results]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("case", GROUPED_CASES)
+@pytest.mark.parametrize("form", ["rows", "transposed", "along_k"])
+def test_groups_are_right_in_every_order(grouped: Path, form: str, case: str, order: str) -> None:
+    cut, ends = GROUPED_CASES[case]
+    for dtype, other, n in (
+        ("bfloat16", 136, 40),
+        ("float16", 24, 136),
+        ("float16", 23, 41),  # by no tensor core: rows are not of 16 bytes
+        ("float32", 36, 68),
+        ("float32", 21, 35),
+        ("float64", 21, 35),
+    ):
+        done = run_in_order(order, grouped, dtype, form, cut, other, n, *ends)
+        assert done.returncode == 0, (dtype, other, n, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("form", ["rows", "along_k"])
+@pytest.mark.parametrize("ends", [(3, 2, 9), (3, 10, 10), (-1, 4, 9)], ids=str)
+def test_bad_ends_are_reported(grouped: Path, form: str, ends: tuple[int, ...]) -> None:
+    for dtype in ("bfloat16", "float32", "float64"):
+        done = run_in_order("shuffled", grouped, dtype, form, 9, 8, 16, *ends)
+        assert done.returncode == 3, (dtype, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("fault", GROUPED_FAULTS, ids=lambda f: f"{f[0].strip()[:40]} -> {f[1][:24]}")
+def test_a_planted_fault_in_groups_shows(
+    objects: dict[str, Path], tmp_path: Path, fault: tuple[str, str, str]
+) -> None:
+    old, new, case = fault
+    source = planted(GROUPED, old, new, tmp_path / "grouped_mm.cu")
+    program = grouped_program(source, objects, tmp_path)
+    results = [run_in_order(order, program, *case.split()) for order in ORDERS]
     assert any(done.returncode != 0 for done in results), [done.stdout for done in results]

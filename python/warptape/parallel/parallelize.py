@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import nn
 from .._tensor import Tensor
-from ..distributed import DeviceMesh
+from ..distributed import DeviceMesh, init_device_mesh
 from ..distributed._state import state
 from ..nn.parallel import DistributedDataParallel
 from ..utils.checkpoint import checkpoint
@@ -31,9 +31,13 @@ Layers = nn.Module | Sequence[nn.Module]
 
 def parallelize(
     model: nn.Module,
-    mesh: DeviceMesh | Any,
+    mesh: DeviceMesh | Any = None,
     *,
     loss_fn: Callable[..., Tensor],
+    dp: int | None = None,
+    cp: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
     plan: Any = None,
     layers: Layers | None = None,
     schedule: str = "1F1B",
@@ -59,6 +63,8 @@ def parallelize(
         mesh: or a Layout of `warptape.parallel.plan`, which brings its mesh, on the model's device, and in
             the place of the arguments its schedule, chunks, n_microbatches, zero and ep. With
             recompute="full" each element of the model's ModuleLists keeps its input alone.
+        dp, cp, tp, pp: in a mesh's place the sizes of its axes, 1 where left out; dp is then what the others
+            leave of the job's ranks. The axes lie as in a Layout's mesh, neighbours along "tp".
         loss_fn: loss_fn(output, target), a mean over the rows; of split logits VocabParallelCrossEntropy.
         plan: for "tp", as parallelize_module's, with the names of the whole model.
         layers: for "pp", the model as layers in a row, as split_into_stages takes them; they have all of the
@@ -80,6 +86,7 @@ def parallelize(
         what does not fit; they say which number to change.
     """
     recomputed = getattr(mesh, "recompute", "none") == "full"
+    mesh = _mesh_of(model, mesh, {"pp": pp, "dp": dp, "cp": cp, "tp": tp})
     mesh, schedule, chunks, n_microbatches, zero, ep = _settings(
         model, mesh, schedule, chunks, n_microbatches, zero, ep
     )
@@ -141,6 +148,32 @@ def parallelize(
     return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention, counted)
 
 
+def _mesh_of(model: nn.Module, mesh: Any, sizes: dict[str, int | None]) -> Any:
+    """The mesh or Layout as given, or a mesh of these sizes."""
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if mesh is not None or not given:
+        if given:
+            raise ValueError(f"parallelize: got a mesh and sizes of axes, {given}; give one of them")
+        return mesh
+    for name, size in given.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"parallelize: expected {name} to be a whole number above 0, got {size!r}")
+    world = state().world_size
+    others = math.prod(given.values())
+    if "dp" not in given and world % others == 0:
+        given["dp"] = world // others
+    if math.prod(given.values()) != world:
+        raise ValueError(
+            f"parallelize: {' * '.join(f'{name} {n}' for name, n in given.items())} are {others} ranks, and "
+            f"the job has {world}; make the product {world}, or start another number of processes"
+        )
+    if not isinstance(model, nn.Module):
+        return mesh  # refused by what follows
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    shape = {name: given.get(name, 1) for name in sizes}
+    return init_device_mesh(device, tuple(shape.values()), mesh_dim_names=tuple(shape))
+
+
 def _settings(
     model: nn.Module, mesh: Any, schedule: str, chunks: int, n_microbatches: int, zero: int, ep: int
 ) -> tuple[DeviceMesh, str, int, int, int, int]:
@@ -156,7 +189,7 @@ def _settings(
 def _checked_axes(mesh: DeviceMesh, zero: int, n_microbatches: int) -> dict[str, DeviceMesh]:
     """The axes of more than one rank. Raises ValueError and TypeError."""
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"parallelize: expected a DeviceMesh, got {type(mesh).__name__}")
+        raise TypeError(f"parallelize: expected a DeviceMesh or sizes of axes, got {type(mesh).__name__}")
     names = mesh.mesh_dim_names or ()
     if not names or set(names) - set(AXES):
         raise ValueError(f"parallelize: expected a mesh with axes named of {AXES}, got {mesh}")

@@ -42,6 +42,44 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: Any = None) -> np.ndarray:
     return x @ weight.T + (0 if bias is None else bias)
 
 
+def ends(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def grouped_mm(a: np.ndarray, b: np.ndarray, *, offs: Any = None) -> np.ndarray:
+    if offs is None:
+        return a @ b
+    spans = [slice(0 if g == 0 else int(offs[g - 1]), int(end)) for g, end in enumerate(offs)]
+    if a.ndim == b.ndim == 2:
+        return np.stack([a[:, s] @ b[s] for s in spans])
+    out = np.zeros((a.shape[-2], b.shape[-1]))
+    for g, s in enumerate(spans):
+        if a.ndim == 2:
+            out[s] = a[s] @ b[g]
+        else:
+            out[:, s] = a[g] @ b[:, s]
+    return out
+
+
+def grouped_mm_samples(r: Rng) -> list[Sample]:
+    """Groups of rows, along k and of columns; empty ones, all in one, ragged, some in none; many rows.
+    PyTorch takes rows of multiples of 16 bytes, and no float64."""
+    wide: Any = {"only": ("float64",)}
+    return [
+        S(r(9, 8), r(4, 8, 16), offs=ends(2, 2, 8, 9)),
+        S(r(9, 8), r(3, 8, 16), offs=ends(0, 9, 9)),
+        S(r(9, 5), r(2, 5, 3), offs=np.array([4, 7]), **wide),
+        S(r(150, 24), r(3, 24, 40), offs=ends(20, 149, 150)),
+        S(r(8, 24), r(24, 16), offs=ends(8, 8, 24)),
+        S(r(3, 7), r(7, 5), offs=ends(4, 5), **wide),
+        S(r(3, 8, 16), r(16, 24), offs=ends(8, 8, 24)),
+        S(r(3, 2, 4), r(4, 9), offs=ends(2, 2, 9), **wide),
+        S(r(2, 3, 8), r(2, 8, 16)),
+        S(r(0, 8), r(2, 8, 16), offs=ends(0, 0), **wide),
+        S(r(4, 0), r(2, 0, 8), offs=ends(1, 4), **wide),
+    ]
+
+
 def linear_gelu_linear(
     x: np.ndarray, w1: np.ndarray, b1: Any, w2: np.ndarray, b2: Any = None, approximate: str = "none"
 ) -> np.ndarray:
@@ -234,6 +272,32 @@ ROWS = [
         inplace="baddbmm_",
         errors=(E("RuntimeError", np.ones((2, 3, 3)), np.ones((2, 3, 4)), np.ones((2, 3, 3))),),
         **COMMON,
+    ),
+    Op(
+        "nn.functional.grouped_mm",
+        grouped_mm_samples,
+        grouped_mm,
+        tol=TOL,
+        peer=("gradient",),
+        peer_reason="PyTorch takes no float64",
+        errors=(
+            E(ERR, np.ones((4, 3)), np.ones((2, 4, 5)), offs=ends(1, 4)),
+            E(ERR, np.ones((4, 3)), np.ones((2, 3, 5)), offs=ends(4)),
+            E(ERR, np.ones(3), np.ones((2, 3, 5)), offs=ends(1, 1)),
+            E("ValueError", np.ones((4, 3)), np.ones((2, 3, 5)), match="needs offs"),
+            E("ValueError", np.ones((2, 4, 3)), np.ones((2, 3, 5)), offs=ends(1, 4), match="have no offsets"),
+            E("DtypeError", np.ones((4, 3)), np.ones((2, 3, 5)), offs=np.array([1.0, 4.0])),
+            E("DtypeError", np.ones((4, 3)), np.ones((2, 3, 5)), offs=ends(1, 4), dtype="int64"),
+            E(
+                "NotImplementedError",
+                np.ones((4, 3)),
+                np.ones((2, 3, 5)),
+                offs=ends(1, 4),
+                bias=np.ones((2, 5)),
+            ),
+            E("IndexError", np.ones((4, 3)), np.ones((2, 3, 5)), offs=ends(1, 5), host=True, stricter=True),
+            E("IndexError", np.ones((4, 3)), np.ones((2, 3, 5)), offs=ends(3, 2), host=True, stricter=True),
+        ),
     ),
     Op(
         "nn.functional.linear",

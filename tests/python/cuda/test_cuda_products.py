@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import warptape as torch
 import warptape.nn.functional as F
+from warptape.parallel.experts import MixtureOfExperts
 
 pytestmark = pytest.mark.cuda
 
@@ -211,3 +212,64 @@ def test_conv1d_and_transposed() -> None:
         keep.append(F.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2))
     for x, y in zip(expected, got, strict=True):
         close(y, x, 1e-5)
+
+
+# ---- groups
+
+
+def gradients(x: Any, weight: Any, offs: Any, seed: Any) -> list[Any]:
+    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    y = F.grouped_mm(x, weight, offs=offs)
+    return [y.detach(), *torch.autograd.grad(y, (x, weight), seed)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("sizes", [(136, 24), (21, 35)], ids=str)
+@pytest.mark.parametrize("ends", [(0, 70, 71, 203), (203, 203, 203, 203), (10, 20, 30, 40)], ids=str)
+def test_groups_and_their_gradients(ends: tuple[int, ...], sizes: tuple[int, int], dtype: Any) -> None:
+    k, n = sizes
+    x, weight, seed = values((203, k), dtype), values((4, k, n), dtype, 1), values((203, n), dtype, 2)
+    offs = torch.tensor(ends, dtype=torch.int32)
+    expected = gradients(x.double(), weight.double(), offs, seed.double())
+    for got, want in zip(gradients(x.cuda(), weight.cuda(), offs.cuda(), seed.cuda()), expected, strict=True):
+        assert got.dtype == dtype
+        close(got, want, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_offsets_stay_on_the_device(dtype: Any) -> None:
+    """A captured product and its gradients follow other offsets: nobody on the host read the first ones."""
+    x, weight, seed = (values(s, dtype, i).cuda() for i, s in enumerate([(90, 16), (3, 16, 24), (90, 24)]))
+    offs = torch.tensor([30, 60, 90], dtype=torch.int32).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(x, weight, offs, seed)
+    for ends in ([30, 60, 90], [0, 1, 90], [90, 90, 90]):
+        offs.copy_(torch.tensor(ends, dtype=torch.int32))
+        graph.replay()
+        for got, want in zip(captured, gradients(x, weight, offs, seed), strict=True):
+            assert torch.equal(got.cpu(), want.cpu())
+
+
+def test_a_mixture_is_captured() -> None:
+    """Routing, counting and the experts' products wait for nothing."""
+    torch.manual_seed(0)
+    layer = MixtureOfExperts(16, 32, 4, 2, shared=1).cuda()
+    x = values((40, 16), torch.float32).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        layer(x)
+        with torch.cuda.graph(graph):
+            captured = layer(x)
+        for seed in (1, 2):
+            x.copy_(values((40, 16), torch.float32, seed))
+            graph.replay()
+            close(captured, layer(x).cpu(), 1e-6)
+
+
+def test_bad_offsets_raise_at_the_next_synchronisation() -> None:
+    x, weight = values((9, 8), torch.float32).cuda(), values((2, 8, 4), torch.float32).cuda()
+    for ends in ([3, 10], [5, 3], [-1, 9]):
+        F.grouped_mm(x, weight, offs=torch.tensor(ends).cuda())
+        with pytest.raises(IndexError, match="grouped_mm: index"):
+            torch.cuda.synchronize()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import warptape
@@ -19,7 +20,7 @@ from ..tensor.placement import ParallelParameter, Partial, Replicate, Shard, on_
 from ..tensor.redistribute import for_split_work, redistribute
 from ..tensor.styles import ParallelStyle
 from .grouped import grouped_mm
-from .routing import Routing, TopKRouter, kept_choices
+from .routing import Routing, TopKRouter, count_choices, kept_choices
 
 
 class Experts(nn.Module):
@@ -38,7 +39,7 @@ class Experts(nn.Module):
         for weight, width in ((self.w_in, dim), (self.w_out, hidden)):
             nn.init.uniform_(weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
-    def forward(self, x: Tensor, counts: list[int]) -> Tensor:
+    def forward(self, x: Tensor, counts: Sequence[int] | Tensor) -> Tensor:
         """[N, C] with counts[e] rows of expert e -> [N, C]"""
         gate, up = grouped_mm(x, self.w_in, counts).chunk(2, -1)
         return grouped_mm(F.silu(gate) * up, self.w_out, counts)
@@ -114,7 +115,7 @@ class MixtureOfExperts(nn.Module):
             self.losses = routing.losses
         out = self._routed(rows, routing)
         if self.shared is not None:
-            out = out + self.shared(rows, [len(rows)])
+            out = out + self.shared(rows, routing.experts.new_full((1,), len(rows)))
         if self.loss_weights is not None and warptape.is_grad_enabled():
             out = _WithLoss.apply(out, self.loss(*self.loss_weights), self.loss_scale)
         return out.view(x.shape)
@@ -134,10 +135,10 @@ class MixtureOfExperts(nn.Module):
         else:
             choices = warptape.arange(tokens * k, device=x.device)
         choices = choices[chosen[choices].argsort(stable=True)]  # sorted by expert
-        counts = chosen[choices].bincount(minlength=self.router.num_experts)
+        counts = count_choices(chosen[choices], self.router.num_experts)
         source = choices // k
         rows = x.index_select(0, source)
-        out = self.experts(rows, counts.tolist()) if self.group is None else self._exchanged(rows, counts)
+        out = self.experts(rows, counts) if self.group is None else self._exchanged(rows, counts)
         return warptape.zeros_like(x).index_add(0, source, out * weights[choices].unsqueeze(1))
 
     def _exchanged(self, rows: Tensor, counts: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class MixtureOfExperts(nn.Module):
         local = arriving.view(n, -1)
         owner = warptape.arange(local.shape[1], device=rows.device).repeat(n).repeat_interleave(arriving)
         by_expert = owner.argsort(stable=True)  # from rank-major to expert-major
-        out = self.experts(here.index_select(0, by_expert), local.sum(0).tolist())
+        out = self.experts(here.index_select(0, by_expert), local.sum(0))
         back = out.index_select(0, by_expert.argsort())
         return dist_functional.all_to_all(back, received, sent, self.group)
 

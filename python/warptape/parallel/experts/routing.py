@@ -83,7 +83,7 @@ class TopKRouter(nn.Module):
         weights = scores.gather(1, chosen)
         if self.normalize:
             weights = weights / weights.sum(-1, keepdim=True)
-        share = F.one_hot(chosen, self.num_experts).sum((0, 1)).to(scores.dtype)  # [E]
+        share = count_choices(chosen, self.num_experts).to(scores.dtype)  # [E]
         if self.training and not in_backward():  # a checkpoint's second run counts nobody twice
             self.counts += share
         losses = {"z": logits.logsumexp(-1).square().mean()}
@@ -109,6 +109,12 @@ class TopKRouter(nn.Module):
             sum_in_place(counts, group=self.group)
         self.bias += speed * (counts.mean() - counts).sign()
         self.counts.zero_()
+
+
+def count_choices(chosen: Tensor, num_experts: int) -> Tensor:
+    """int64 [E]: how often each was chosen. bincount and one_hot would read the choices on the host."""
+    chosen = chosen.reshape(-1)
+    return chosen.new_zeros(num_experts).index_add(0, chosen, warptape.ones_like(chosen))
 
 
 def kept_choices(experts: Tensor, num_experts: int, capacity_factor: float) -> Tensor:

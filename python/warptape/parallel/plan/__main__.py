@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.picture:
             draw(found, args.picture, points=points)
     except (PlanError, OSError) as error:
-        print(f"plan: {error}".replace("\n", " "), file=sys.stderr)
+        print("plan: " + str(error).removeprefix("plan: ").replace("\n", " "), file=sys.stderr)
         return 2
     return 0
 

@@ -212,7 +212,12 @@ def plan(
             raise PlanError(f"plan: expected {name} to be a number above 0, got {value!r}")
     if price is not None and not 0 <= price < float("inf"):
         raise PlanError(f"plan: expected price to be a number, not negative, got {price!r}")
-    sequences = max(round(batch_tokens / sequence), 1)
+    if batch_tokens < sequence:
+        raise PlanError(
+            f"plan: batch_tokens of a step, {batch_tokens:g}, are fewer than the {sequence} of one sequence; "
+            "raise them, or plan for shorter sequences"
+        )
+    sequences = round(batch_tokens / sequence)
     if sequences > 64:
         sequences = round(sequences / 64) * 64
     job = Job(shape, cluster, program or Program(), sequence, sequences)

@@ -15,6 +15,7 @@ from ...nn.parallel.distributed import _tensors_in
 from ...utils._pytree import tree_map_only
 from ..tensor.placement import ParallelParameter, Replicate, Shard, axis_of, check_mesh, place_again
 from .group import Entry, MixedPrecisionPolicy, ParameterGroup
+from .offload import HostParts
 from .progress import Progress
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -28,7 +29,9 @@ class OffloadPolicy:
 
 @dataclass
 class CPUOffloadPolicy(OffloadPolicy):
-    """Parts, gradients and the optimizer's state lie on the CPU."""
+    """Parts, their gradients and so the optimizer's state lie on the CPU, wholes on the mesh's device for the
+    time that a module needs them. With `pin_memory` parts and gradients are in page-locked memory, so that
+    copies run while the device computes."""
 
     pin_memory: bool = True
 
@@ -256,28 +259,32 @@ def fully_shard(
         shard_placement_fn: of a parameter its Shard(dim), the dim along which it is split; None stands for
             Shard(0), which needs no copy to put the whole together. Sizes need not divide.
         mp_policy: dtypes of wholes, of reduced gradients and of outputs.
-        offload_policy: CPUOffloadPolicy where parameters are on the CPU anyway; else None or OffloadPolicy.
+        offload_policy: CPUOffloadPolicy keeps parts, gradients and the optimizer's state on the CPU, while
+            the mesh's device computes; parameters may be on either before. None or OffloadPolicy does not.
         ignored_params: parameters that are left as they are.
 
-    Raises: TypeError and ValueError, the same on every rank and before any change; NotImplementedError for
-    CPUOffloadPolicy on CUDA.
+    Raises: TypeError and ValueError, the same on every rank and before any change.
     """
     mesh = _checked_mesh(module, mesh)
-    if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
-        raise NotImplementedError("fully_shard: CPUOffloadPolicy is not there yet for CUDA; leave it out")
     check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
     places = _own_parameters(module, {id(p) for p in ignored_params or ()})
-    joined = [_check_parameter(p, where[0], mesh) for p, where in places]
+    host = None
+    if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
+        device = warptape.device(mesh.device_type, warptape.cuda.current_device())
+        host = HostParts(device, offload_policy.pin_memory)
+    joined = [_check_parameter(p, where[0], mesh, host is not None) for p, where in places]
     dims = [_dim_of(p, where[0][1], shard_placement_fn) for p, where in places]
     entries = [
-        Entry(p, [(m, name.rpartition(".")[2]) for m, name in where], dim)
+        Entry(p, [(m, name.rpartition(".")[2]) for m, name in where], dim, host and host.device)
         for (p, where), dim in zip(places, dims, strict=True)
     ]
     shard = mesh.ndim - 1
     copies = mesh.get_group(0) if shard and mesh.size(0) > 1 else None
-    group = ParameterGroup(entries, mesh.get_group(shard), copies, mp_policy)
+    group = ParameterGroup(entries, mesh.get_group(shard), copies, mp_policy, host)
     for entry, whole_mesh in zip(entries, joined, strict=True):
         place_again(entry.part, mesh, (*[Replicate()] * shard, Shard(entry.dim)), whole_mesh)
+        if host is not None:
+            host.keep(entry.part)
     cls = type(module)
     if cls not in _classes:
         _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
@@ -366,12 +373,12 @@ def _dim_of(p: Any, name: str, placement: Callable[[Any], Shard | None] | None) 
     return where.dim % p.ndim
 
 
-def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh) -> DeviceMesh:
+def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh, offloaded: bool) -> DeviceMesh:
     """Raises ValueError for one that cannot be split; returns the mesh of all axes along which it then is."""
     name = f"fully_shard: {place[1]}"
     if p.ndim == 0:
         raise ValueError(f"{name} has no dims; make it a parameter of shape [1]")
-    if p.device.type not in (mesh.device_type, "meta"):
+    if p.device.type not in (mesh.device_type, "meta", "cpu" if offloaded else "meta"):
         raise ValueError(f"{name} is on {p.device} and the mesh is of {mesh.device_type!r}; move one of them")
     if not isinstance(p, ParallelParameter):
         return mesh

@@ -10,7 +10,7 @@ saved is there again once the whole is put together for backward, and nobody but
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import warptape
 from ... import nn
 from ..._tensor import Tensor
 from ..tensor.placement import ParallelParameter
+from .offload import HostParts
 from .transport import Gathering, Scattering
 
 
@@ -43,23 +44,28 @@ class MixedPrecisionPolicy:
 
 class Entry:
     """One parameter: `part` and `whole` of Note [two tensors], and the modules that have it; `size` is that
-    of the whole along `dim`, the one that is split."""
+    of the whole along `dim`, the one that is split; `device` is the whole's, None for the part's."""
 
-    def __init__(self, part: Any, places: Sequence[tuple[nn.Module, str]], dim: int = 0) -> None:
-        self.part, self.places, self.dim = part, places, dim
+    def __init__(
+        self, part: Any, places: Sequence[tuple[nn.Module, str]], dim: int = 0, device: Any = None
+    ) -> None:
+        self.part, self.places, self.dim, self.device = part, places, dim, device
         self.size = part.shape[dim]
-        # One that tensor parallelism splits has a hook and a layout there; it is copied with them.
+        values = part.detach()
+        if device is not None and part.device.type != "meta":
+            values = values.to(device)
+        # One that tensor parallelism splits has a hook and a layout there; it is made with them.
         self.whole: Any = (
-            copy.deepcopy(part)
+            part._moved(values.clone())
             if isinstance(part, ParallelParameter)
-            else nn.Parameter(part.detach(), part.requires_grad)
+            else nn.Parameter(values, part.requires_grad)
         )
         self.kept: Tensor | None = None  # a gradient that was not reduced
 
     def empty(self) -> None:
         """Lets go of the whole's memory. Whoever still uses it for backward gets an error: a version that no
         saved tensor has."""
-        nothing = warptape.empty(0, dtype=self.part.dtype, device=self.part.device)
+        nothing = warptape.empty(0, dtype=self.part.dtype, device=self.whole.device)
         for _ in range(5):
             nothing.zero_()
         self.whole.data = nothing
@@ -67,6 +73,8 @@ class Entry:
     def padded_part(self, rows: int, dtype: Any) -> Tensor:
         """This rank's part, [rows, ...]."""
         x = self.part.detach()
+        if self.device is not None:
+            x = x.to(self.device, non_blocking=True)
         x = x.to(dtype) if dtype is not None and x.is_floating_point() else x
         return self.padded(x, rows)
 
@@ -98,12 +106,19 @@ class ParameterGroup:
     Args:
         ranks: the group of ranks among which parameters are split.
         copies: the group of ranks that have the same parts, or None.
+        host: where parts lie on the CPU, else None.
     """
 
     def __init__(
-        self, entries: Sequence[Entry], ranks: Any, copies: Any, policy: MixedPrecisionPolicy
+        self,
+        entries: Sequence[Entry],
+        ranks: Any,
+        copies: Any,
+        policy: MixedPrecisionPolicy,
+        host: HostParts | None = None,
     ) -> None:
         self.entries, self.ranks, self.copies, self.policy = list(entries), ranks, copies, policy
+        self.host = host
         self.reshard_after_forward = self.reshard_after_backward = True
         self.sync = True
         self.divisor: float | None = None
@@ -130,12 +145,14 @@ class ParameterGroup:
             module, name = entry.places[0]
             part: Any = module._parameters[name]
             if part is not entry.part:
-                nothing = warptape.empty(0, dtype=part.dtype, device=part.device)
+                nothing = warptape.empty(0, dtype=part.dtype, device=entry.device or part.device)
                 split = isinstance(entry.whole, ParallelParameter)
                 whole = entry.whole._moved(nothing) if split else nn.Parameter(nothing, part.requires_grad)
                 entry.part, entry.whole = part, whole
                 entry.install(part)
                 self._watch(i)
+            if self.host is not None:
+                self.host.keep(entry.part)
 
     def rows(self, entry: Entry) -> int:
         """Of the longest part."""
@@ -145,8 +162,9 @@ class ParameterGroup:
         """Begins to put the parameters together."""
         if not self.is_whole and self.gathering is None and self.entries:
             dtype = self.policy.param_dtype
-            parts = [e.padded_part(self.rows(e), dtype) for e in self.entries]
-            self.gathering = Gathering(parts, self.ranks, async_op)
+            with self.host.going_up() if self.host is not None else contextlib.nullcontext():
+                parts = [e.padded_part(self.rows(e), dtype) for e in self.entries]
+                self.gathering = Gathering(parts, self.ranks, async_op)
 
     def make_whole(self) -> None:
         """Modules have whole parameters now."""
@@ -156,6 +174,8 @@ class ParameterGroup:
         wholes = self.gathering.wait() if self.gathering is not None else []
         self.gathering, self.is_whole = None, True
         for entry, whole in zip(self.entries, wholes, strict=True):
+            if self.host is not None:
+                self.host.take(whole)
             entry.whole.data = entry.cut(whole, entry.size)
             if entry.whole.requires_grad != entry.part.requires_grad:
                 entry.whole.requires_grad_(entry.part.requires_grad)
@@ -166,6 +186,8 @@ class ParameterGroup:
         if self.gathering is not None:
             self.gathering.wait()
         self.gathering, self.fresh = None, False
+        if self.host is not None:
+            self.host.wait_uploaded()
         if self.is_whole:
             self.is_whole = False
             for entry in self.entries:
@@ -205,7 +227,15 @@ class ParameterGroup:
         for entry, gradient in zip(entries, scattering.wait(), strict=True):
             part = entry.part
             gradient = entry.cut(gradient, part.shape[entry.dim]).to(part.dtype)
+            if self.host is not None:
+                self.host.send_down(part, gradient)
+                continue
             part.grad = gradient if part.grad is None else part.grad + gradient
+
+    def settle(self) -> None:
+        """At the end of backward: gradients are where the parts are."""
+        if self.host is not None:
+            self.host.settle()
 
 
 class _Arrival:

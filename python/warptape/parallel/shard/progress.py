@@ -35,6 +35,8 @@ class Progress:
             for group in self.groups:
                 group.reducing = None
                 group.arrived.clear()
+                if group.host is not None:
+                    group.host.pending.clear()
                 for entry in group.entries:
                     entry.whole.grad = None
         for group in self.groups:
@@ -108,6 +110,7 @@ class Progress:
                 self._let_travel(group)
         self._let_travel(None)
         for group in self.groups:
+            group.settle()
             if group.reshard_after_backward or group.gathering is not None:
                 group.reshard()
 

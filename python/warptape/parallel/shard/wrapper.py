@@ -69,7 +69,7 @@ class FullyShardedDataParallel(NamelessWrapper):
 
     `state_dict()` has wholes on every rank, unless `state_dict_type` says otherwise.
 
-    Raises: as fully_shard; NotImplementedError for cpu_offload on CUDA.
+    Raises: as fully_shard.
     """
 
     _held = "_fsdp_wrapped_module"

@@ -1,0 +1,76 @@
+"""Parts in host memory: how they come to the device and gradients go back, while it computes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import warptape
+
+from ..._tensor import Tensor
+
+
+class HostParts:
+    """Of a group whose parts lie on the CPU and whose wholes on a device.
+
+    Parts go up on a stream of their own, on which they are also put together: so those of the next module
+    travel while this one computes. Gradients come down on another, and nobody waits for them before the end
+    of backward. Only page-locked memory lets copies run beside the rest (`pin`).
+    """
+
+    def __init__(self, device: Any, pin: bool) -> None:
+        self.device, self.pin = device, pin
+        self._streams: tuple[Any, Any] | None = None
+        self._uploaded: Any = None  # an event after the last copy of parts
+        self.pending: list[tuple[Any, Tensor]] = []  # (part, its gradient on the way down)
+
+    def keep(self, part: Any) -> None:
+        """Moves a parameter's values to the host, if they have any yet."""
+        if part.device.type == "meta" or (part.device.type == "cpu" and part.is_pinned() >= self.pin):
+            return
+        with warptape.no_grad():
+            values = part.data.cpu()
+            part.data = values.pin_memory() if self.pin else values
+
+    def streams(self) -> tuple[Any, Any]:
+        """(for parts, for gradients), made by the thread that trains."""
+        if self._streams is None:
+            self._streams = warptape.cuda.Stream(self.device), warptape.cuda.Stream(self.device)
+        return self._streams
+
+    @contextlib.contextmanager
+    def going_up(self) -> Any:
+        """What copies parts, and puts them together, runs here on a stream of its own."""
+        up = self.streams()[0]
+        with warptape.cuda.stream(up):
+            yield
+            self._uploaded = up.record_event()
+
+    def take(self, whole: Tensor) -> None:
+        """The computing stream uses memory that was made on the other one."""
+        current = warptape.cuda.current_stream(self.device)
+        current.wait_stream(self.streams()[0])
+        whole.record_stream(current)
+
+    def wait_uploaded(self) -> None:
+        """Until parts have been read: then they may be changed."""
+        if self._uploaded is not None:
+            self._uploaded.synchronize()
+            self._uploaded = None
+
+    def send_down(self, part: Any, gradient: Tensor) -> None:
+        """Begins to copy a gradient."""
+        down = self.streams()[1]
+        down.wait_stream(warptape.cuda.current_stream(self.device))
+        with warptape.cuda.stream(down):
+            gradient.record_stream(down)
+            self.pending.append((part, gradient.contiguous().to("cpu", non_blocking=self.pin)))
+
+    def settle(self) -> None:
+        """Adds the gradients that came down to those of the parts."""
+        if not self.pending:
+            return
+        self.streams()[1].synchronize()
+        for part, gradient in self.pending:
+            part.grad = gradient if part.grad is None else part.grad + gradient
+        self.pending.clear()
