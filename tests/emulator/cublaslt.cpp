@@ -122,10 +122,7 @@ size_t extent(const cublasLtMatrixLayoutOpaque_t& l) {
   return static_cast<size_t>(numbers) * bytes_of(l.type);
 }
 
-bool lies_on(int device, const void* p, size_t bytes) {
-  const emulator::Place place = emulator::place_of(p);
-  return place.device == device && place.bytes >= bytes;
-}
+using emulator::lies_on;
 
 bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
