@@ -56,8 +56,8 @@ WT_DEVICE void store_result(const MatmulPlan& p, T* c, int64_t i, int64_t j, Sum
   else
     alpha = S(p.alpha), beta = S(p.beta);
   S value = alpha * sum;
-  if (p.bias) value += widened(static_cast<const T*>(p.bias)[j]);
-  if (p.beta != 0) value += beta * widened(*at);  // C is not read otherwise: it may hold anything
+  if (p.bias) value = value + widened(static_cast<const T*>(p.bias)[j]);
+  if (p.beta != 0) value = value + beta * widened(*at);  // C is not read otherwise: it may hold anything
   if constexpr (std::is_integral_v<T>)
     *at = T(value);
   else
@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kSide* kSide) multiply(MatmulPlan p, int64_t a
       __syncthreads();
       for (int q = 0; q < kSlice; ++q)
         for (int r = 0; r < 2; ++r)
-          for (int s = 0; s < 2; ++s) sums[r][s] += left[ty + r * kSide][q] * right[tx + s * kSide][q];
+          for (int s = 0; s < 2; ++s)
+            sums[r][s] = sums[r][s] + left[ty + r * kSide][q] * right[tx + s * kSide][q];
       __syncthreads();
     }
     T* c = matrix(p.c);
@@ -95,7 +96,8 @@ __global__ void __launch_bounds__(kSide* kSide) multiply(MatmulPlan p, int64_t a
   }
 }
 
-using NumberTypes = Types<double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
+using NumberTypes = Types<double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Complex<float>,
+                          Complex<double>>;
 
 }  // namespace
 
