@@ -155,12 +155,18 @@ constexpr NodeType kLu{"LinalgLuFactorExBackward0", lu_backward};
 
 FactoredInfo lu_factored(const char* op, const Tensor& A, bool pivot, bool check_errors) {
   check_matrices(op, A);
-  WT_CHECK(pivot, Error, "linalg.lu_factor: LU without pivoting is not implemented on the CPU");
+  WT_CHECK(pivot || A.device().is_cuda(), Error,
+           "linalg.lu_factor: LU without pivoting is not implemented on the CPU");
   Shape steps = batch_of(A);
   steps.push_back(std::min(A.size(-2), A.size(-1)));
   const Tensor LU = matrix_copy(A), pivots = new_zeros(steps, DType::Int32, A),
                info = new_zeros(batch_of(A), DType::Int32, A);
-  launch(lu_slot, LU, Flat(LU, 2), Flat(pivots, 1), Flat(info, 0));
+  if (pivot) {
+    launch(lu_slot, LU, Flat(LU, 2), Flat(pivots, 1), Flat(info, 0));
+  } else {  // no row is exchanged: each stands for itself
+    launch(lu_slot, LU, Flat(LU, 2), kernels::View{}, Flat(info, 0));
+    raw_copy(pivots, add_ts(index_range(steps.back(), A.device()), 1, 1));
+  }
   if (check_errors) check_info(op, info, zero_pivot);
   if (needs_grad(A)) {
     Ref<Node> n = record(kLu, A);
@@ -207,7 +213,7 @@ FactoredInfo lu_unpack_impl(const Tensor& LU, const Tensor& pivots, bool data, b
 }
 FactoredInfo lu_impl(const Tensor& A, bool pivot) {
   auto [LU, pivots, info] = lu_factored("linalg.lu", A, pivot, false);
-  return lu_unpack_impl(LU, pivots, true, true);
+  return lu_unpack_impl(LU, pivots, true, pivot);
 }
 
 Tensor linalg_lu_solve_impl(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left,

@@ -94,9 +94,9 @@ void factor_lu(const Solver& s, const Matrices<T>& a, int* pivots, int* info) {
   s.check(R::getrf_size(s.handle(), a.m, a.n, lib(a.data), a.ld, &size), "getrf_bufferSize");
   T* work = s.scratch<T>(size);
   for (int i = 0; i < a.count; ++i)
-    s.check(
-        R::getrf(s.handle(), a.m, a.n, lib(a[i]), a.ld, lib(work), pivots + int64_t{i} * a.least(), info + i),
-        "getrf");
+    s.check(R::getrf(s.handle(), a.m, a.n, lib(a[i]), a.ld, lib(work),
+                     pivots ? pivots + int64_t{i} * a.least() : nullptr, info + i),
+            "getrf");
 }
 
 template <class T>

@@ -90,12 +90,14 @@ cublasStatus_t getrf_batched(cublasHandle_t handle, int n, T* const* a, int lda,
                              int count) {
   auto held = emulator::lock();
   if (!is_handle(handle) || n < 0 || count < 0 || lda < std::max(n, 1) ||
-      !is_memory(handle->device, a, count) || !is_memory(handle->device, pivots, int64_t{n} * count) ||
+      !is_memory(handle->device, a, count) ||
+      (pivots && !is_memory(handle->device, pivots, int64_t{n} * count)) ||
       !is_memory(handle->device, info, count))
     return kInvalid;
   return run(handle, [=, device = handle->device] {
     for (int i = 0; i < count; ++i)
-      factor_lu(own(matrix_at(device, a, i, n, n, lda, "getrfBatched")), n, n, lda, pivots + i * n, info + i);
+      factor_lu(own(matrix_at(device, a, i, n, n, lda, "getrfBatched")), n, n, lda,
+                pivots ? pivots + i * n : nullptr, info + i);
   });
 }
 

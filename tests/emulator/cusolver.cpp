@@ -93,7 +93,7 @@ cusolverStatus_t getrf(cusolverDnHandle_t handle, int m, int n, T* a, int lda, T
   auto held = emulator::lock();
   if (!is_handle(handle) || !is_matrix(handle->device, a, m, n, lda) ||
       !is_memory(handle->device, work, work_numbers(m, n)) ||
-      !is_memory(handle->device, pivots, std::min(m, n)) || !is_memory(handle->device, info, 1))
+      (pivots && !is_memory(handle->device, pivots, std::min(m, n))) || !is_memory(handle->device, info, 1))
     return kInvalid;
   return run(handle, [=] {
     factor_lu(own(a), m, n, lda, pivots, info);

@@ -134,9 +134,23 @@ void solve_by_lu(Dense<T>& lu, const int* pivots, Dense<T>& b) {
   on_cpu(triangular, View(lu), View(b), true, false, true);
   on_cpu(triangular, View(lu), View(b), true, true, false);
 }
+// For callers that give no pivots. Of a zero on the diagonal info tells the first one's place, from 1.
+template <class T>
+void factor_without_pivots(T* a, int64_t m, int64_t n, int64_t ld, int* info) {
+  *info = 0;
+  for (int64_t k = 0; k < std::min(m, n); ++k) {
+    const T pivot = a[k * ld + k];
+    if (pivot == T(0) && *info == 0) *info = int(k) + 1;
+    for (int64_t i = k + 1; i < m; ++i) {
+      a[k * ld + i] = a[k * ld + i] / pivot;
+      for (int64_t j = k + 1; j < n; ++j) a[j * ld + i] = a[j * ld + i] - a[k * ld + i] * a[j * ld + k];
+    }
+  }
+}
 template <class T>
 void factor_lu(T* a, int64_t m, int64_t n, int64_t ld, int* pivots, int* info) {
   static Slot<LuFn> lu{"linalg_lu"};
+  if (!pivots) return factor_without_pivots(a, m, n, ld, info);
   Dense<T> dense(a, m, n, ld);
   on_cpu(lu, View(dense), View(Row<int>(pivots, std::min(m, n))), View(Row<int>(info, 0)));
   dense.store(a, ld);

@@ -15,7 +15,8 @@ namespace warptape::kernels {
 // serves. Asked on first use; it may take Python's lock.
 WT_API void set_lapack_finder(std::string (*find)());
 
-// Slot "linalg_lu": A [m, n] becomes its packed factors; pivots int32 [min(m, n)] count from 1.
+// Slot "linalg_lu": A [m, n] becomes its packed factors; pivots int32 [min(m, n)] count
+// from 1. On CUDA pivots without data stand for no exchange of rows.
 using LuFn = void(const LaunchContext&, const View& a, const View& pivots, const View& info);
 // Slot "linalg_row_order", CUDA alone: the row of A [m] that each row of the factors is, int64, from pivots
 // [k]; one that names no row is a fault.

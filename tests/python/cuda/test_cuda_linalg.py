@@ -221,6 +221,23 @@ def test_matrices_that_are_not_finite(value: float) -> None:
     close(linalg.eigvalsh(y.to("cuda")), linalg.eigvalsh(y))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5, 5), (2, 5, 3), (3, 5)], ids=str)
+def test_factors_without_pivoting(shape: tuple[int, ...], dtype: Any) -> None:
+    a = numbers(*shape, dtype=dtype) + 4 * torch.eye(*shape[-2:], dtype=dtype)
+    with pytest.raises(RuntimeError, match="without pivoting is not implemented on the CPU"):
+        linalg.lu_factor(a, pivot=False)
+    p, lower, upper = linalg.lu(a.to("cuda"), pivot=False)
+    assert p.numel() == 0 and p.device.type == "cuda"
+    close(lower @ upper, a)
+    packed, pivots = linalg.lu_factor(a.to("cuda"), pivot=False)
+    k = min(shape[-2:])
+    assert torch.equal(pivots.cpu(), torch.arange(1, k + 1, dtype=torch.int32).expand(pivots.shape))
+    if shape[-2] == shape[-1]:
+        b = numbers(*shape[:-1], 2, dtype=dtype)
+        close(linalg.lu_solve(packed, pivots, b.to("cuda")), linalg.solve(a, b))
+
+
 def test_empty_matrices() -> None:
     for shape in ((0, 0), (2, 0, 0), (0, 3, 3)):
         x = torch.zeros(shape, dtype=torch.float64)
