@@ -11,7 +11,7 @@
 #include "core/memory_trace.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/lapack.h"
+#include "kernels/linalg.h"
 
 namespace warptape::bindings {
 namespace {

@@ -41,7 +41,7 @@ void check_info(const char* op, const Tensor& info, std::string (*text)(int info
   throw LinAlgError(message(op, ": ", which, text(*bad)));
 }
 
-// ---- host memory ---------------------------------------------------------------------------------------
+// ---- memory --------------------------------------------------------------------------------------------
 
 Shape batch_of(const Tensor& x) { return Shape(x.sizes().begin(), x.sizes().end() - 2); }
 
@@ -50,32 +50,31 @@ Shape with_matrix(Shape batch, int64_t rows, int64_t columns) {
   return batch;
 }
 
-namespace {
-TensorOptions host_options(DType dtype, const Tensor& like) {
-  return {dtype, like.is_meta() ? like.device() : Device()};
+Tensor new_empty(const Shape& sizes, DType dtype, const Tensor& like) {
+  return empty(sizes, {dtype, like.device()});
 }
-}  // namespace
-
-Tensor host_empty(const Shape& sizes, DType dtype, const Tensor& like) {
-  return empty(sizes, host_options(dtype, like));
-}
-Tensor host_zeros(const Shape& sizes, DType dtype, const Tensor& like) {
-  return zeros(sizes, host_options(dtype, like));
+Tensor new_zeros(const Shape& sizes, DType dtype, const Tensor& like) {
+  return zeros(sizes, {dtype, like.device()});
 }
 
-Tensor host_matrices(const Shape& sizes, DType dtype, const Tensor& like) {
+Tensor new_matrices(const Shape& sizes, DType dtype, const Tensor& like) {
   Shape strides = contiguous_strides(sizes);
   const size_t n = sizes.size();
   strides[n - 2] = 1, strides[n - 1] = std::max<int64_t>(sizes[n - 2], 1);
-  return empty_strided(sizes, strides, host_options(dtype, like));
+  return empty_strided(sizes, strides, {dtype, like.device()});
 }
 
-Tensor host_copy(const Tensor& x, const Shape& batch) {
-  Tensor out = host_matrices(with_matrix(batch, x.size(-2), x.size(-1)), x.dtype(), x);
+Tensor matrix_copy(const Tensor& x, const Shape& batch) {
+  Tensor out = new_matrices(with_matrix(batch, x.size(-2), x.size(-1)), x.dtype(), x);
   if (!out.is_meta() && out.numel()) raw_copy(out, expand_view(x, out.sizes()));
   return out;
 }
 
+Tensor on_host(const Tensor& x) {
+  if (x.is_meta() || x.device().is_cpu()) return x;
+  NoGrad off;
+  return to(x, Device(), std::nullopt, false, false);
+}
 Tensor placed(const Tensor& host, const Tensor& like) {
   if (host.device() == like.device()) return host;
   NoGrad off;

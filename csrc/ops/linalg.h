@@ -1,9 +1,8 @@
 // What the families of linear algebra share. Shapes: A [*, m, n], k = min(m, n); factors and solutions lie in
-// column-major order, as LAPACK leaves them. It runs on the host: tensors of another device are copied there
-// and back.
+// column-major order, as LAPACK and cuSOLVER leave them.
 #pragma once
 
-#include "kernels/lapack.h"
+#include "kernels/linalg.h"
 #include "ops/arrange.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
@@ -12,7 +11,7 @@
 
 namespace warptape::ops {
 
-// ---- what LAPACK takes: ShapeError for fewer than two dims, or matrices that are not square; DtypeError for
+// ---- what is taken: ShapeError for fewer than two dims, or matrices that are not square; DtypeError for
 // another dtype than float32, float64, complex64 and complex128 ----
 void check_matrices(const char* op, const Tensor& x, const char* name = "A");
 void check_square(const char* op, const Tensor& x, const char* name = "A");
@@ -21,16 +20,17 @@ void check_equation(const char* op, const Tensor& A, const Tensor& B, bool left)
 // LinAlgError for the first matrix whose info is not 0; `text` says what that means. None on the meta device.
 void check_info(const char* op, const Tensor& info, std::string (*text)(int info));
 
-// ---- host memory in LAPACK's layout; on the meta device no memory ----
+// ---- memory on the device of `like`; on the meta device none ----
 Shape batch_of(const Tensor& x);
 Shape with_matrix(Shape batch, int64_t rows, int64_t columns);
-Tensor host_empty(const Shape& sizes, DType dtype, const Tensor& like);
-Tensor host_zeros(const Shape& sizes, DType dtype, const Tensor& like);
-Tensor host_matrices(const Shape& sizes, DType dtype, const Tensor& like);  // column-major
+Tensor new_empty(const Shape& sizes, DType dtype, const Tensor& like);
+Tensor new_zeros(const Shape& sizes, DType dtype, const Tensor& like);
+Tensor new_matrices(const Shape& sizes, DType dtype, const Tensor& like);  // column-major
 // A copy of x, its batch repeated to `batch`.
-Tensor host_copy(const Tensor& x, const Shape& batch);
-inline Tensor host_copy(const Tensor& x) { return host_copy(x, batch_of(x)); }
-// On the device of `like`.
+Tensor matrix_copy(const Tensor& x, const Shape& batch);
+inline Tensor matrix_copy(const Tensor& x) { return matrix_copy(x, batch_of(x)); }
+// For what only LAPACK does: tensors of another device are copied to the host, and results back to `like`'s.
+Tensor on_host(const Tensor& x);
 Tensor placed(const Tensor& host, const Tensor& like);
 
 // What a kernel sees: the batch as one dim before the last `dims`.
@@ -48,7 +48,7 @@ class Flat {
 template <class S, class... A>
 void launch(S& slot, const Tensor& on, A&&... args) {
   if (on.is_meta()) return;
-  Launch context{Device()};
+  Launch context{on.device()};
   slot(context, args...);
 }
 

@@ -8,9 +8,9 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::EighFn> eigh_slot{"lapack_eigh"};
-kernels::Slot<kernels::EigFn> eig_slot{"lapack_eig"};
-kernels::Slot<kernels::SvdFn> svd_slot{"lapack_svd"};
+kernels::Slot<kernels::EighFn> eigh_slot{"linalg_eigh"};
+kernels::Slot<kernels::EigFn> eig_slot{"linalg_eig"};
+kernels::Slot<kernels::SvdFn> svd_slot{"linalg_svd"};
 
 constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
 using Pair = std::tuple<Tensor, Tensor>;
@@ -82,11 +82,11 @@ Pair eigh_raw(const char* op, const Tensor& A, Name uplo, bool vectors) {
   const char triangle = uplo.empty() ? ' ' : static_cast<char>(std::toupper(uplo[0]));
   WT_CHECK(triangle == 'L' || triangle == 'U', Error, op,
            ": Expected UPLO argument to be 'L' or 'U', but got ", uplo);
-  const Tensor V = host_copy(A), info = host_zeros(batch_of(A), DType::Int32, A),
-               values = host_empty(vector_sizes(A), real_of(A.dtype()), A);
+  const Tensor V = matrix_copy(A), info = new_zeros(batch_of(A), DType::Int32, A),
+               values = new_empty(vector_sizes(A), real_of(A.dtype()), A);
   launch(eigh_slot, V, Flat(V, 2), Flat(values, 1), triangle == 'U', vectors, Flat(info, 0));
   check_info(op, info, eigen_failed);
-  return {placed(values, A), vectors ? placed(V, A) : Tensor()};
+  return {values, vectors ? V : Tensor()};
 }
 Pair eigh_recorded(const char* op, const Tensor& A, Name uplo) {
   auto [values, V] = eigh_raw(op, A, uplo, true);
@@ -132,15 +132,15 @@ constexpr NodeType kEig{"LinalgEigBackward0", eig_backward};
 Pair eig_raw(const char* op, const Tensor& A, bool vectors) {
   check_square(op, A);
   const DType dtype = complex_of(A.dtype());
-  const Tensor a = host_copy(A), info = host_zeros(batch_of(A), DType::Int32, A),
-               values = host_empty(vector_sizes(A), dtype, A);
-  const Tensor V = host_matrices(vectors ? A.sizes() : Shape{0, 0}, dtype, A);
+  const Tensor a = matrix_copy(A), info = new_zeros(batch_of(A), DType::Int32, A),
+               values = new_empty(vector_sizes(A), dtype, A);
+  const Tensor V = new_matrices(vectors ? A.sizes() : Shape{0, 0}, dtype, A);
   const kernels::View none{nullptr, nullptr, nullptr, 0, dtype, false};
   const Flat flat(V, 2);
   launch(eig_slot, a, Flat(a, 2), Flat(values, 1), vectors ? static_cast<const kernels::View&>(flat) : none,
          Flat(info, 0));
   check_info(op, info, eigen_failed);
-  return {placed(values, A), vectors ? placed(V, A) : Tensor()};
+  return {values, vectors ? V : Tensor()};
 }
 Pair eig_recorded(const Tensor& A) {
   auto [values, V] = eig_raw("linalg.eig", A, true);
@@ -206,10 +206,10 @@ Triple svd_raw(const char* op, const Tensor& A, bool full, bool vectors, OptName
            ": keyword argument `driver=` is only supported on CUDA inputs with cuSOLVER backend.");
   const int64_t m = A.size(-2), n = A.size(-1), k = std::min(m, n);
   const Shape batch = batch_of(A);
-  const Tensor a = host_copy(A), info = host_zeros(batch, DType::Int32, A),
-               S = host_empty(vector_sizes(A), real_of(A.dtype()), A);
-  const Tensor U = host_matrices(vectors ? with_matrix(batch, m, full ? m : k) : Shape{0, 0}, A.dtype(), A),
-               Vh = host_matrices(vectors ? with_matrix(batch, full ? n : k, n) : Shape{0, 0}, A.dtype(), A);
+  const Tensor a = matrix_copy(A), info = new_zeros(batch, DType::Int32, A),
+               S = new_empty(vector_sizes(A), real_of(A.dtype()), A);
+  const Tensor U = new_matrices(vectors ? with_matrix(batch, m, full ? m : k) : Shape{0, 0}, A.dtype(), A),
+               Vh = new_matrices(vectors ? with_matrix(batch, full ? n : k, n) : Shape{0, 0}, A.dtype(), A);
   if (k == 0 && vectors && !a.is_meta()) {  // the vectors of what is empty: any, so the identity
     for (const Tensor& t : {U, Vh})
       if (t.numel()) raw_copy(t, expand_view(identity(t.size(-1), t), t.sizes()));
@@ -220,8 +220,8 @@ Triple svd_raw(const char* op, const Tensor& A, bool full, bool vectors, OptName
            vectors ? static_cast<const kernels::View&>(right) : none, Flat(info, 0));
   }
   check_info(op, info, svd_failed);
-  if (!vectors) return {Tensor(), placed(S, A), Tensor()};
-  return {placed(U, A), placed(S, A), placed(Vh, A)};
+  if (!vectors) return {Tensor(), S, Tensor()};
+  return {U, S, Vh};
 }
 Triple svd_recorded(const char* op, const Tensor& A, bool full, OptName driver) {
   auto [U, S, Vh] = svd_raw(op, A, full, true, driver);

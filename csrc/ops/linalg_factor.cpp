@@ -11,10 +11,11 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::CholeskyFn> cholesky_slot{"lapack_cholesky"};
-kernels::Slot<kernels::LuFn> lu_slot{"lapack_lu"};
-kernels::Slot<kernels::LdlFn> ldl_slot{"lapack_ldl"};
-kernels::Slot<kernels::LdlSolveFn> ldl_solve_slot{"lapack_ldl_solve"};
+kernels::Slot<kernels::CholeskyFn> cholesky_slot{"linalg_cholesky"};
+kernels::Slot<kernels::LuFn> lu_slot{"linalg_lu"};
+kernels::Slot<kernels::RowOrderFn> row_order_slot{"linalg_row_order"};
+kernels::Slot<kernels::LdlFn> ldl_slot{"linalg_ldl"};
+kernels::Slot<kernels::LdlSolveFn> ldl_solve_slot{"linalg_ldl_solve"};
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
@@ -43,17 +44,16 @@ constexpr NodeType kCholesky{"LinalgCholeskyExBackward0", cholesky_backward};
 
 Factored cholesky_factored(const char* op, const Tensor& A, bool upper, bool check_errors) {
   check_square(op, A);
-  Tensor L = host_copy(A), info = host_zeros(batch_of(A), DType::Int32, A);
+  const Tensor L = matrix_copy(A), info = new_zeros(batch_of(A), DType::Int32, A);
   launch(cholesky_slot, L, Flat(L, 2), upper, Flat(info, 0));
   if (check_errors) check_info(op, info, not_positive);
-  L = placed(L, A);
   if (needs_grad(A)) {
     Ref<Node> n = record(kCholesky, A);
     n->emplace<bool>(upper);
     set_history(L, n);
     n->save_output(L);
   }
-  return {L, placed(info, A)};
+  return {L, info};
 }
 Factored cholesky_ex_impl(const Tensor& A, bool upper, bool check_errors) {
   return cholesky_factored("linalg.cholesky_ex", A, upper, check_errors);
@@ -96,14 +96,19 @@ std::string zero_pivot(int info) {
       "pivot)");
 }
 
-// The row of A that each row of L U is, int64 [*, m]: pivots are exchanges, one after another.
+// The row of A that each row of L U is, int64 [*, m]: pivots are exchanges, one after another. A device tells
+// a bad one at its next synchronisation.
 Tensor row_order(const char* op, const Tensor& pivots, int64_t m) {
   Shape sizes = pivots.sizes();
   const int64_t k = sizes.back();
   sizes.back() = m;
-  Tensor order = host_empty(sizes, DType::Int64, pivots);
+  Tensor order = new_empty(sizes, DType::Int64, pivots);
   if (order.is_meta() || !order.numel()) return order;
-  const Tensor steps = raw_contiguous(to(detach(pivots), Device(), std::nullopt, false, false));
+  const Tensor steps = raw_contiguous(detach(pivots));
+  if (!order.device().is_cpu()) {
+    launch(row_order_slot, order, Flat(order, 1), Flat(steps, 1));
+    return order;
+  }
   auto* row = order.data_as<int64_t>();
   const auto* step = steps.data_as<int>();
   for (int64_t b = 0; b < order.numel() / m; ++b, row += m, step += k) {
@@ -115,7 +120,7 @@ Tensor row_order(const char* op, const Tensor& pivots, int64_t m) {
       if (i < m) std::swap(row[i], row[step[i] - 1]);
     }
   }
-  return placed(order, pivots);
+  return order;
 }
 
 // The rows of x [*, m, n] in an order [*, m]; batches broadcast.
@@ -150,21 +155,26 @@ constexpr NodeType kLu{"LinalgLuFactorExBackward0", lu_backward};
 
 FactoredInfo lu_factored(const char* op, const Tensor& A, bool pivot, bool check_errors) {
   check_matrices(op, A);
-  WT_CHECK(pivot, Error, "linalg.lu_factor: LU without pivoting is not implemented on the CPU");
+  WT_CHECK(pivot || A.device().is_cuda(), Error,
+           "linalg.lu_factor: LU without pivoting is not implemented on the CPU");
   Shape steps = batch_of(A);
   steps.push_back(std::min(A.size(-2), A.size(-1)));
-  Tensor LU = host_copy(A), pivots = host_zeros(steps, DType::Int32, A),
-         info = host_zeros(batch_of(A), DType::Int32, A);
-  launch(lu_slot, LU, Flat(LU, 2), Flat(pivots, 1), Flat(info, 0));
+  const Tensor LU = matrix_copy(A), pivots = new_zeros(steps, DType::Int32, A),
+               info = new_zeros(batch_of(A), DType::Int32, A);
+  if (pivot) {
+    launch(lu_slot, LU, Flat(LU, 2), Flat(pivots, 1), Flat(info, 0));
+  } else {  // no row is exchanged: each stands for itself
+    launch(lu_slot, LU, Flat(LU, 2), kernels::View{}, Flat(info, 0));
+    raw_copy(pivots, add_ts(index_range(steps.back(), A.device()), 1, 1));
+  }
   if (check_errors) check_info(op, info, zero_pivot);
-  LU = placed(LU, A), pivots = placed(pivots, A);
   if (needs_grad(A)) {
     Ref<Node> n = record(kLu, A);
     set_history(LU, n);
     n->save_output(LU);
     n->save(pivots);
   }
-  return {LU, pivots, placed(info, A)};
+  return {LU, pivots, info};
 }
 FactoredInfo lu_factor_ex_impl(const Tensor& A, bool pivot, bool check_errors) {
   return lu_factored("linalg.lu_factor_ex", A, pivot, check_errors);
@@ -203,7 +213,7 @@ FactoredInfo lu_unpack_impl(const Tensor& LU, const Tensor& pivots, bool data, b
 }
 FactoredInfo lu_impl(const Tensor& A, bool pivot) {
   auto [LU, pivots, info] = lu_factored("linalg.lu", A, pivot, false);
-  return lu_unpack_impl(LU, pivots, true, true);
+  return lu_unpack_impl(LU, pivots, true, pivot);
 }
 
 Tensor linalg_lu_solve_impl(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left,
@@ -298,15 +308,17 @@ std::string zero_block(int info) {
                  "diagonal factor D is singular");
 }
 
-FactoredInfo ldl_factored(const char* op, const Tensor& A, bool hermitian, bool check_errors) {
-  check_square(op, A);
+// By LAPACK for all devices.
+FactoredInfo ldl_factored(const char* op, const Tensor& given, bool hermitian, bool check_errors) {
+  check_square(op, given);
+  const Tensor A = on_host(given);
   Shape steps = batch_of(A);
   steps.push_back(A.size(-1));
-  const Tensor LD = host_copy(A), pivots = host_zeros(steps, DType::Int32, A),
-               info = host_zeros(batch_of(A), DType::Int32, A);
+  const Tensor LD = matrix_copy(A), pivots = new_zeros(steps, DType::Int32, A),
+               info = new_zeros(batch_of(A), DType::Int32, A);
   launch(ldl_slot, LD, Flat(LD, 2), Flat(pivots, 1), hermitian, Flat(info, 0));
   if (check_errors) check_info(op, info, zero_block);
-  return {placed(LD, A), placed(pivots, A), placed(info, A)};
+  return {placed(LD, given), placed(pivots, given), placed(info, given)};
 }
 FactoredInfo ldl_factor_ex_impl(const Tensor& A, bool hermitian, bool check_errors) {
   return ldl_factored("linalg.ldl_factor_ex", A, hermitian, check_errors);
@@ -328,10 +340,10 @@ Tensor ldl_solve_impl(const Tensor& LD, const Tensor& pivots, const Tensor& B, b
            pivots.sizes(), " instead");
   check_equation(op, LD, B, true);
   const Shape batch = broadcast_shapes(batch_of(LD), batch_of(B), op);
-  const Tensor a = host_copy(LD, batch), x = host_copy(B, batch);
+  const Tensor a = matrix_copy(on_host(LD), batch), x = matrix_copy(on_host(B), batch);
   Shape steps = batch;
   steps.push_back(LD.size(-1));
-  const Tensor p = host_empty(steps, DType::Int32, LD);
+  const Tensor p = new_empty(steps, DType::Int32, a);
   if (!p.is_meta()) raw_copy(p, expand_view(pivots, steps));
   launch(ldl_solve_slot, x, Flat(a, 2), Flat(p, 1), Flat(x, 2), hermitian);
   return placed(x, B);

@@ -5,7 +5,7 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::LeastSquaresFn> least_squares_slot{"lapack_least_squares"};
+kernels::Slot<kernels::LeastSquaresFn> least_squares_slot{"linalg_least_squares"};
 
 constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
 using kernels::LeastSquares;
@@ -177,19 +177,20 @@ bool is_full_rank(const Tensor& rank, int64_t n) {
   return rank.device().is_meta() || item(all(eq_ts(rank, n), std::nullopt, false)).to_bool();
 }
 
-// B [*, m, k]
-LstSq least_squares(const Tensor& A, const Tensor& B, OptDouble rcond, LeastSquares driver) {
+// B [*, m, k]. A device has "gels" alone: the others are LAPACK's, on the host.
+LstSq least_squares(const Tensor& given, const Tensor& B, OptDouble rcond, LeastSquares driver) {
+  const Tensor A = driver == LeastSquares::Gels ? given : on_host(given);
   const int64_t m = A.size(-2), n = A.size(-1), k = B.size(-1);
   const bool iterates = driver == LeastSquares::Gelsd || driver == LeastSquares::Gelss;
   const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.lstsq");
   const DType real_dtype = real_of(A.dtype());
-  const Tensor a = host_copy(A, batch),
-               X = host_matrices(with_matrix(batch, std::max(m, n), k), A.dtype(), A),
-               info = host_zeros(batch, DType::Int32, A);
+  const Tensor a = matrix_copy(A, batch),
+               X = new_matrices(with_matrix(batch, std::max(m, n), k), A.dtype(), A),
+               info = new_zeros(batch, DType::Int32, A);
   Shape values = batch;
   values.push_back(std::min(m, n));
-  Tensor rank = host_zeros(driver == LeastSquares::Gels ? Shape{0} : batch, DType::Int64, A),
-         S = host_empty(iterates ? values : Shape{0}, real_dtype, A),
+  Tensor rank = new_zeros(driver == LeastSquares::Gels ? Shape{0} : batch, DType::Int64, A),
+         S = new_empty(iterates ? values : Shape{0}, real_dtype, A),
          residuals = empty(Shape{0}, {real_dtype, A.device()});
   if (!X.is_meta()) {
     raw_fill(X, 0);
@@ -209,16 +210,17 @@ LstSq least_squares(const Tensor& A, const Tensor& B, OptDouble rcond, LeastSqua
   if (m > n && driver != LeastSquares::Gelsy && (!iterates || is_full_rank(rank, n))) {
     const Tensor rest = abs(rows(X, n, m - n));
     const int64_t dim = -2;
-    residuals = placed(sum(rest * rest, IntList{&dim, 1}, false, std::nullopt), A);
+    residuals = sum(rest * rest, IntList{&dim, 1}, false, std::nullopt);
   }
-  return {placed(rows(X, 0, n), A), residuals, placed(rank, A), placed(S, A)};
+  auto back = [&](const Tensor& t) { return placed(t, given); };
+  return {back(rows(X, 0, n)), back(residuals), back(rank), back(S)};
 }
 
 LstSq lstsq_impl(const Tensor& A, const Tensor& B, OptDouble rcond, std::optional<std::string_view> name) {
   const char* op = "linalg.lstsq";
   check_matrices(op, A);
   WT_CHECK(B.ndim() >= 1, ShapeError, op, ": other must have at least 1 dimension, got ", B);
-  const LeastSquares driver = driver_named(name.value_or("gelsy"));
+  const LeastSquares driver = driver_named(name.value_or(A.device().is_cuda() ? "gels" : "gelsy"));
   const bool vector = B.ndim() == 1 || (B.ndim() == A.ndim() - 1 &&
                                         std::equal(B.sizes().begin(), B.sizes().end(), A.sizes().begin()));
   const Tensor right = vector ? unsqueeze(B, -1) : B;
@@ -282,7 +284,9 @@ const Op<LstSq(const Tensor&, const Tensor&, OptDouble, std::optional<std::strin
     kLinalg | kOutColumns | kFloats,
     {"A", "B", {"rcond", none}, {"driver", none, kKeywordOnly}},
     "The X [*, n, k] of least norm among those that make A X - B smallest, by LAPACK's routine `driver`, "
-    "\"gelsy\" unless given. What that does not tell is empty: residuals [*, k], the squared norms, only "
+    "\"gelsy\" unless given, on CUDA \"gels\", which wants full rank and alone runs there; the others do on "
+    "the "
+    "host. What that does not tell is empty: residuals [*, k], the squared norms, only "
     "with "
     "\"gels\", \"gelsd\" and \"gelss\", where m > n and A has full rank; rank not with \"gels\"; "
     "singular_values only with \"gelsd\" and \"gelss\".",

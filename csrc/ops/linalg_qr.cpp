@@ -7,9 +7,9 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::QrFn> qr_slot{"lapack_qr"};
-kernels::Slot<kernels::ReflectorsFn> reflectors_slot{"lapack_reflectors"};
-kernels::Slot<kernels::MultiplyReflectorsFn> multiply_slot{"lapack_multiply_reflectors"};
+kernels::Slot<kernels::QrFn> qr_slot{"linalg_qr"};
+kernels::Slot<kernels::ReflectorsFn> reflectors_slot{"linalg_reflectors"};
+kernels::Slot<kernels::MultiplyReflectorsFn> multiply_slot{"linalg_multiply_reflectors"};
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
@@ -17,18 +17,18 @@ using Pair = std::tuple<Tensor, Tensor>;
 
 // ---- reflectors ----------------------------------------------------------------------------------------
 
-// R and reflectors in one matrix, and tau [*, k]; in host memory.
+// R and reflectors in one matrix, and tau [*, k].
 Pair factored(const Tensor& A) {
   Shape sizes = batch_of(A);
   sizes.push_back(std::min(A.size(-2), A.size(-1)));
-  Tensor packed = host_copy(A), tau = host_zeros(sizes, A.dtype(), A);
+  Tensor packed = matrix_copy(A), tau = new_zeros(sizes, A.dtype(), A);
   launch(qr_slot, packed, Flat(packed, 2), Flat(tau, 1));
   return {packed, tau};
 }
 Pair geqrf_impl(const Tensor& A) {
   check_matrices("geqrf", A, "input");
   auto [packed, tau] = factored(A);
-  return {placed(packed, A), placed(tau, A)};
+  return {packed, tau};
 }
 
 void check_reflectors(const char* op, const Tensor& A, const Tensor& tau) {
@@ -65,9 +65,9 @@ Tensor householder_product_impl(const Tensor& A, const Tensor& tau) {
   check_reflectors("linalg.householder_product", A, tau);
   if (needs_grad(A, tau))
     return reflected(A, tau, copy_(clone(A), columns(identity(A.size(-2), A), 0, A.size(-1)), false), false);
-  const Tensor Q = host_copy(A), t = raw_contiguous(to(tau, Q.device(), std::nullopt, false, false));
+  const Tensor Q = matrix_copy(A), t = raw_contiguous(tau);
   launch(reflectors_slot, Q, Flat(Q, 2), Flat(t, 1));
-  return placed(Q, A);
+  return Q;
 }
 
 Tensor ormqr_impl(const Tensor& A, const Tensor& tau, const Tensor& C, bool left, bool transposed_q) {
@@ -91,10 +91,9 @@ Tensor ormqr_impl(const Tensor& A, const Tensor& tau, const Tensor& C, bool left
     if (left) return reflected(A, tau, C, transposed_q);
     return adjoint(reflected(A, tau, adjoint(C), !transposed_q));
   }
-  const Tensor a = host_copy(A), out = host_copy(C),
-               t = raw_contiguous(to(tau, a.device(), std::nullopt, false, false));
+  const Tensor a = matrix_copy(A), out = matrix_copy(C), t = raw_contiguous(tau);
   launch(multiply_slot, out, Flat(a, 2), Flat(t, 1), Flat(out, 2), left, transposed_q);
-  return placed(out, C);
+  return out;
 }
 
 // ---- QR ------------------------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ constexpr NodeType kQr{"LinalgQrBackward0", qr_backward};
 // R: the upper triangle of the first rows, in column-major order.
 Tensor upper_rows(const Tensor& packed, int64_t k) {
   NoGrad off;
-  const Tensor out = host_matrices(with_matrix(batch_of(packed), k, packed.size(-1)), packed.dtype(), packed);
+  const Tensor out = new_matrices(with_matrix(batch_of(packed), k, packed.size(-1)), packed.dtype(), packed);
   if (!out.is_meta() && out.numel()) raw_copy(out, triu(rows(packed, 0, k), 0));
   return out;
 }
@@ -141,16 +140,15 @@ Pair qr_factored(const Tensor& A, Mode mode) {
   const int64_t m = A.size(-2), cols = A.size(-1), k = std::min(m, cols);
   const int64_t width = mode == Mode::Complete ? m : k;
   auto [packed, tau] = factored(A);
-  Tensor R = placed(upper_rows(packed, width), A), Q;
+  Tensor R = upper_rows(packed, width), Q;
   if (mode == Mode::R) {
     Q = empty(Shape{0}, options_of(A));
   } else {
-    Q = host_matrices(with_matrix(batch_of(A), m, width), A.dtype(), A);
+    Q = new_matrices(with_matrix(batch_of(A), m, width), A.dtype(), A);
     if (!Q.is_meta() && Q.numel()) {
       raw_copy(columns(Q, 0, k), columns(packed, 0, k));
       launch(reflectors_slot, Q, Flat(Q, 2), Flat(tau, 1));
     }
-    Q = placed(Q, A);
   }
   return {Q, R};
 }

@@ -6,9 +6,9 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::SolveFn> solve_slot{"lapack_solve"};
-kernels::Slot<kernels::TriangularFn> triangular_slot{"lapack_triangular"};
-kernels::Slot<kernels::DeterminantFn> determinant_slot{"lapack_determinant"};
+kernels::Slot<kernels::SolveFn> solve_slot{"linalg_solve"};
+kernels::Slot<kernels::TriangularFn> triangular_slot{"linalg_triangular"};
+kernels::Slot<kernels::DeterminantFn> determinant_slot{"linalg_determinant"};
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
@@ -34,9 +34,8 @@ constexpr NodeType kTriangular{"LinalgSolveTriangularBackward0", triangular_back
 
 Tensor triangular(const Tensor& A, const Tensor& B, TriangularData d) {
   const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.solve_triangular");
-  const Tensor a = host_copy(A, batch), x = host_copy(B, batch);
-  launch(triangular_slot, x, Flat(a, 2), Flat(x, 2), d.left, d.upper, d.unit);
-  Tensor X = placed(x, B);
+  const Tensor a = matrix_copy(A, batch), X = matrix_copy(B, batch);
+  launch(triangular_slot, X, Flat(a, 2), Flat(X, 2), d.left, d.upper, d.unit);
   if (needs_grad(A, B)) {
     Ref<Node> n = record(kTriangular, A, B);
     n->emplace<TriangularData>(d);
@@ -60,7 +59,7 @@ Pair triangular_solve_impl(const Tensor& B, const Tensor& A, bool upper, bool tr
   check_equation(op, A, B, true);
   const Tensor X = triangular(transposes ? transposed(A) : A, B, {upper != transposes, true, unit});
   const Shape sizes = with_matrix(batch_of(X), A.size(-1), A.size(-1));
-  const Tensor copied = placed(host_matrices(sizes, A.dtype(), A), A);
+  const Tensor copied = new_matrices(sizes, A.dtype(), A);
   return {X, copy_(copied, expand(A, sizes), false)};
 }
 
@@ -85,15 +84,15 @@ std::string not_invertible(int info) {
                  " is zero, the inversion could not be completed because the input matrix is singular.");
 }
 
-// X with A X = B, and the infos, which lie on the host.
+// X with A X = B, and the infos.
 Pair solved(const Tensor& A, const Tensor& B) {
   const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.solve");
-  const Tensor a = host_copy(A, batch), x = host_copy(B, batch);
+  const Tensor a = matrix_copy(A, batch), x = matrix_copy(B, batch);
   Shape steps = batch;
   steps.push_back(A.size(-1));
-  const Tensor pivots = host_empty(steps, DType::Int32, A), info = host_zeros(batch, DType::Int32, A);
+  const Tensor pivots = new_empty(steps, DType::Int32, A), info = new_zeros(batch, DType::Int32, A);
   launch(solve_slot, x, Flat(a, 2), Flat(pivots, 1), Flat(x, 2), Flat(info, 0));
-  return {placed(x, B), info};
+  return {x, info};
 }
 
 void solve_backward(Node& n, Gradients& g) {
@@ -125,7 +124,7 @@ Pair solve_checked(const char* op, const Tensor& A, const Tensor& B, bool left, 
     set_history(X, n);
     n->save_output(X);
   }
-  return {X, placed(info, A)};
+  return {X, info};
 }
 Tensor linalg_solve_impl(const Tensor& A, const Tensor& B, bool left) {
   return std::get<0>(solve_checked("linalg.solve", A, B, left, true));
@@ -149,7 +148,7 @@ Pair inverted(const char* op, const Tensor& A, bool check_errors) {
     set_history(X, n);
     n->save_output(X);
   }
-  return {X, placed(info, A)};
+  return {X, info};
 }
 Tensor inv_impl(const Tensor& A) { return std::get<0>(inverted("linalg.inv", A, true)); }
 Pair inv_ex_impl(const Tensor& A, bool check_errors) { return inverted("linalg.inv_ex", A, check_errors); }
@@ -158,7 +157,7 @@ Pair inv_ex_impl(const Tensor& A, bool check_errors) { return inverted("linalg.i
 
 // As PyTorch, of the transpose where that is laid out as LAPACK wants it.
 Tensor determinant_copy(const Tensor& A) {
-  return host_copy(A.is_contiguous() && !is_complex(A.dtype()) ? transposed(A) : A);
+  return matrix_copy(A.is_contiguous() && !is_complex(A.dtype()) ? transposed(A) : A);
 }
 const kernels::View kNone{};
 
@@ -196,9 +195,8 @@ constexpr NodeType kDet{"LinalgDetBackward0", det_backward};
 
 Tensor det_impl(const Tensor& A) {
   check_square("linalg.det", A);
-  const Tensor a = determinant_copy(A), value = host_empty(batch_of(A), A.dtype(), A);
-  launch(determinant_slot, a, Flat(a, 2), Flat(value, 0), kNone, kNone);
-  Tensor out = placed(value, A);
+  const Tensor a = determinant_copy(A), out = new_empty(batch_of(A), A.dtype(), A);
+  launch(determinant_slot, a, Flat(a, 2), Flat(out, 0), kNone, kNone);
   if (needs_grad(A)) {
     Ref<Node> n = record(kDet, A);
     n->save(A);
@@ -220,10 +218,9 @@ constexpr NodeType kSlogdet{"LinalgSlogdetBackward0", slogdet_backward};
 Pair slogdet_of(const char* op, const Tensor& A) {
   check_square(op, A);
   const Shape batch = batch_of(A);
-  const Tensor a = determinant_copy(A), host_sign = host_empty(batch, A.dtype(), A),
-               host_log = host_empty(batch, real_of(A.dtype()), A);
-  launch(determinant_slot, a, Flat(a, 2), kNone, Flat(host_sign, 0), Flat(host_log, 0));
-  Tensor sign = placed(host_sign, A), log = placed(host_log, A);
+  const Tensor a = determinant_copy(A), sign = new_empty(batch, A.dtype(), A),
+               log = new_empty(batch, real_of(A.dtype()), A);
+  launch(determinant_slot, a, Flat(a, 2), kNone, Flat(sign, 0), Flat(log, 0));
   if (needs_grad(A)) {
     Ref<Node> n = record(kSlogdet, A);
     n->save(A);

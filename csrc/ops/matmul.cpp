@@ -76,8 +76,9 @@ Tensor densely(const Tensor& x, const Shape& batch) {
 Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias = {},
                    double alpha = 1, Tensor out = {}, double beta = 0);
 
-// As one product of real matrices, [..., m, 2 k] times [..., 2 k, 2 n]: a row of `a` is a row of pairs, and
-// every row of `b` is followed by i times itself, which the imaginary parts of `a` meet.
+// Where a device has no kernel for it, as one product of real matrices, [..., m, 2 k] times [..., 2 k, 2 n]:
+// a row of `a` is a row of pairs, and every row of `b` is followed by i times itself, which the imaginary
+// parts of `a` meet.
 Tensor complex_product(const char* op, const Tensor& given, const Tensor& b) {
   auto as_pairs = [](const Tensor& x, Shape sizes, int64_t per_row) {
     sizes[sizes.size() - 2] *= per_row;
@@ -101,7 +102,7 @@ Tensor complex_product(const char* op, const Tensor& given, const Tensor& b) {
 // a [..., m, k] times b [..., k, n], batch dims broadcast; into `out` (scaled by beta) where it is given.
 Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias, double alpha,
                    Tensor out, double beta) {
-  if (is_complex(a.dtype())) return complex_product(op, a, b);
+  if (is_complex(a.dtype()) && !a.device().is_cuda()) return complex_product(op, a, b);
   kernels::MatmulPlan p = plan_of(a, b);
   if (a.ndim() == 2 && b.ndim() == 2) {
     if (!out.defined()) out = empty(Shape{p.m, p.n}, options_of(a));

@@ -56,6 +56,11 @@ struct Transposed {
 };
 Transposed transposed(const Tensor& crow, const Tensor& col, int64_t k) {
   const TensorOptions options = options_of(crow);
+  if (!crow.device().is_cpu()) {  // a device sorts
+    NoGrad off;
+    const auto [sorted, order] = sort(col, -1, false, true);
+    return {from_coo_impl(sorted, k, false), index_select(rows_of(crow, col.numel()), 0, order), order};
+  }
   Transposed t{empty(Shape{k + 1}, options), empty(col.sizes(), options), empty(col.sizes(), options)};
   Launch launch(crow.device());
   transpose_slot(launch, t.crow.view(), t.col.view(), t.order.view(), crow.view(), col.view(),
@@ -136,7 +141,7 @@ Tensor csr_extreme(const Tensor& crow, const Tensor& col, const Tensor& values, 
   return masked_fill(factors * gather(dense, 0, columns, false), none, Scalar(0));
 }
 
-// For what has no kernel: other dtypes, other devices.
+// For what has no kernel: other dtypes.
 Tensor composed_matmul(const Tensor& crow, const Tensor& col, const Tensor& values, const Tensor& dense,
                        RowReduction how) {
   const int64_t m = crow.numel() - 1;
@@ -167,7 +172,7 @@ void check_csr(const char* op, const Tensor& crow, const Tensor& col, const Tens
 }
 
 bool has_kernel(const Tensor& t) {
-  return t.device().is_cpu() && (t.dtype() == DType::Float32 || t.dtype() == DType::Float64);
+  return !t.is_meta() && (t.dtype() == DType::Float32 || t.dtype() == DType::Float64);
 }
 
 Tensor csr_matmul_impl(const Tensor& crow, const Tensor& col, const Tensor& values, const Tensor& dense,

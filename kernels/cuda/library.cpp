@@ -15,6 +15,9 @@
 #if !defined(WARPTAPE_CUFFT_MAJOR)
 #define WARPTAPE_CUFFT_MAJOR 12  // of CUDA 13
 #endif
+#if !defined(WARPTAPE_CUSOLVER_MAJOR)
+#define WARPTAPE_CUSOLVER_MAJOR 12  // of CUDA 13
+#endif
 #if !defined(WARPTAPE_CUBLAS_DIR)
 #define WARPTAPE_CUBLAS_DIR ""
 #endif
@@ -37,7 +40,7 @@ struct Description {
   const char* name;
   const char* file;
   const char* package;
-  const char* version_function;  // size_t (void); NCCL's and cuFFT's take int*, NVRTC's two
+  const char* version_function;  // size_t (void); NCCL's, cuFFT's and cuSOLVER's take int*, NVRTC's two
   std::array<const char*, 9>
       first{};                     // opened before it, from its own folder, where they are there; patterns
   std::array<Library, 2> needs{};  // other libraries it would open by bare name
@@ -66,6 +69,20 @@ const Description& description(Library library) {
       {"NCCL", "libnccl.so.2", "nvidia-nccl-cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "ncclGetVersion"},
       {"CUPTI", "libcupti.so." WT_TEXT(WARPTAPE_CUDA_MAJOR), "nvidia-cuda-cupti", "cuptiGetVersion"},
       {"cuFFT", "libcufft.so." WT_TEXT(WARPTAPE_CUFFT_MAJOR), "nvidia-cufft", "cufftGetVersion"},
+      {"cuBLAS",
+       "libcublas.so." WT_TEXT(WARPTAPE_CUDA_MAJOR),
+       "nvidia-cublas",
+       "cublasGetCudartVersion",
+       {},
+       {Library::CublasLt},
+       1},
+      {"cuSOLVER",
+       "libcusolver.so." WT_TEXT(WARPTAPE_CUSOLVER_MAJOR),
+       "nvidia-cusolver",
+       "cusolverGetVersion",
+       {"libnvJitLink.so.*", "libcusparse.so.*"},
+       {Library::CublasLt, Library::Cublas},
+       2},
   };
   return all[static_cast<int>(library)];
 }
@@ -150,7 +167,7 @@ Opened open(const Description& d) {
 }
 
 const Opened& opened(Library library) {
-  static std::array<Opened, 6> all;
+  static std::array<Opened, 8> all;
   static std::recursive_mutex mutex;
   std::lock_guard lock(mutex);
   Opened& entry = all[static_cast<size_t>(library)];
@@ -175,7 +192,11 @@ std::string version_of(Library library) {
     return std::to_string(major) + "." + std::to_string(minor);
   }
   int code = 0;
-  if (library == Library::Nccl || library == Library::Cufft) reinterpret_cast<int (*)(int*)>(function)(&code);
+  if (library == Library::Nccl || library == Library::Cufft || library == Library::Cusolver)
+    reinterpret_cast<int (*)(int*)>(function)(&code);
+  if (library == Library::Cusolver)  // 12004 is 12.0.4
+    return std::to_string(code / 1000) + "." + std::to_string(code / 100 % 10) + "." +
+           std::to_string(code % 100);
   const size_t v = code ? static_cast<size_t>(code) : reinterpret_cast<size_t (*)()>(function)();
   return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
 }
@@ -192,8 +213,8 @@ std::vector<std::string> library_folders() {
   }
   // <site-packages>/warptape/libwarptape_cuda.so and <site-packages>/nvidia/...
   const std::string wheels = own_folder() + "/../nvidia/";
-  for (const char* part :
-       {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl", "cuda_cupti", "cufft"})
+  for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl",
+                           "cuda_cupti", "cufft", "cusolver"})
     folders.push_back(wheels + part + "/lib");
   if (const char* home = std::getenv("CUDA_HOME")) folders.push_back(std::string(home) + "/lib64");
   folders.push_back("/usr/local/cuda/lib64");
@@ -211,7 +232,8 @@ void* library_symbol(Library library, const char* name) {
 std::string library_path(Library library) { return opened(library).path; }
 
 void append_library_versions(std::vector<std::pair<std::string, std::string>>& versions) {
-  for (Library library : {Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl, Library::Cufft}) {
+  for (Library library : {Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl, Library::Cufft,
+                          Library::Cusolver}) {
     const Description& d = description(library);
     try {
       versions.emplace_back(d.name, version_of(library) + " (" + library_path(library) + ")");

@@ -9,7 +9,7 @@
 
 namespace warptape::kernels::cuda {
 
-enum class Library { Nvrtc, CublasLt, Cudnn, Nccl, Cupti, Cufft };
+enum class Library { Nvrtc, CublasLt, Cudnn, Nccl, Cupti, Cufft, Cublas, Cusolver };
 
 // The folders that are searched, in order: those of WARPTAPE_CUDA_LIBRARIES (separated by colons), those the
 // build used, the nvidia-* wheels beside the package, CUDA_HOME, /usr/local/cuda. What the process has loaded

@@ -6,15 +6,7 @@
 #include <nvrtc.h>
 
 #include "kernels/cuda/cufft.h"
-#include "kernels/cuda/library.h"
-
-#define WT_FORWARD(library, result, name, parameters, arguments)           \
-  __attribute__((visibility("hidden"))) result name parameters {           \
-    using warptape::kernels::cuda::Library;                                \
-    static const auto function = reinterpret_cast<result(*) parameters>(   \
-        warptape::kernels::cuda::library_symbol(Library::library, #name)); \
-    return function arguments;                                             \
-  }
+#include "kernels/cuda/library_forward.h"
 
 #define WT_LT(name, parameters, arguments) WT_FORWARD(CublasLt, cublasStatus_t, name, parameters, arguments)
 WT_LT(cublasLtCreate, (cublasLtHandle_t * handle), (handle))

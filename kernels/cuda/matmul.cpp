@@ -72,10 +72,13 @@ Types types_of(DType dtype) {
       return {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
     case DType::Float64:
       return {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    case DType::Complex128:
+      return {CUDA_C_64F, CUDA_C_64F, CUBLAS_COMPUTE_64F};
     default:
-      return {CUDA_R_32F, CUDA_R_32F,
-              switches().matmul_allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+      break;
   }
+  const cudaDataType_t number = dtype == DType::Complex64 ? CUDA_C_32F : CUDA_R_32F;
+  return {number, number, switches().matmul_allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
 }
 
 // How sums along k may be split among blocks: only by way of the workspace, in a fixed order, and in the
@@ -258,10 +261,11 @@ bool multiply(const LaunchContext& ctx, const Product& p, double alpha, double b
   const auto found = algorithms(ctx.device_index).get(key_of(p, types, aligned), [&] {
     return find_algorithm(ctx.device_index, p, types, aligned);
   });
-  const float scale32[2] = {static_cast<float>(alpha), static_cast<float>(beta)};
-  const double scale64[2] = {alpha, beta};
-  const bool wide = types.scale == CUDA_R_64F;
-  auto scale = [&](int i) { return wide ? static_cast<const void*>(scale64 + i) : scale32 + i; };
+  // Each with an imaginary part behind it, which complex numbers have.
+  const double scale64[4] = {alpha, 0, beta, 0};
+  const float scale32[4] = {static_cast<float>(alpha), 0, static_cast<float>(beta), 0};
+  const bool wide = types.compute == CUBLAS_COMPUTE_64F;
+  auto scale = [&](int i) { return wide ? static_cast<const void*>(scale64 + 2 * i) : scale32 + 2 * i; };
   std::lock_guard lock(found->mutex);
   set_pointers(found->operation, p.epilogue);
   while (!found->results.empty() && !run(ctx, p, *found, scale(0), scale(1)))
@@ -294,7 +298,7 @@ MatrixRef dense_copy(const LaunchContext& ctx, const MatmulPlan& p, const Matrix
   if (plan.ndim == 0) plan.sizes[plan.ndim++] = 1;
   plan.count = 2, plan.numel = sizes[0] * to[0];
   dense.data = ctx.scratch(static_cast<size_t>(plan.numel * bytes));
-  plan.compute = p.dtype == DType::Float64 ? DType::Float64 : DType::Float32;
+  plan.compute = p.dtype == DType::Float64 || is_complex(p.dtype) ? p.dtype : DType::Float32;
   plan.operands[0].data = static_cast<char*>(dense.data);
   plan.operands[1].data = static_cast<char*>(x.data);
   plan.operands[0].dtype = plan.operands[1].dtype = p.dtype;
@@ -321,7 +325,9 @@ Product product_of(const LaunchContext& ctx, MatmulPlan plan, const Epilogue& ep
 
 void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
   if (plan.m == 0 || plan.n == 0 || plan.batch[0] == 0 || plan.batch[1] == 0) return;
-  if (!is_floating(plan.dtype) || plan.k == 0) return matmul_plain(ctx, plan);
+  const bool complex = is_complex(plan.dtype);  // which epilogues are not for
+  if ((!is_floating(plan.dtype) && !complex) || plan.k == 0 || (complex && plan.bias))
+    return matmul_plain(ctx, plan);
   Epilogue epilogue;
   if (plan.bias) epilogue = {CUBLASLT_EPILOGUE_BIAS, plan.bias, nullptr, 0};
   if (!multiply(ctx, product_of(ctx, plan, epilogue), plan.alpha, plan.beta)) matmul_plain(ctx, plan);

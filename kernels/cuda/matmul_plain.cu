@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(PlainTile<T>::kThreads) multiply(MatmulPlan p,
   }
 }
 
-using NumberTypes = Types<double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
+using NumberTypes = Types<double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Complex<float>,
+                          Complex<double>>;
 
 }  // namespace
 

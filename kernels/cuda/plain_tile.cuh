@@ -42,7 +42,8 @@ struct PlainTile {
       for (int q = 0; q < kDepth; ++q)
         for (int r = 0; r < 2; ++r)
           for (int s = 0; s < 2; ++s)
-            sums[r][s] += slices.left[ty + r * kThreadsDown][q] * slices.right[tx + s * kThreadsDown][q];
+            sums[r][s] =
+                sums[r][s] + slices.left[ty + r * kThreadsDown][q] * slices.right[tx + s * kThreadsDown][q];
       __syncthreads();
     }
     for (int r = 0; r < 2; ++r)
@@ -81,8 +82,8 @@ struct PlainTile {
     else
       alpha = Sum(p.alpha), beta = Sum(p.beta);
     Sum value = alpha * sum;
-    if (p.bias) value += widened(static_cast<const T*>(p.bias)[j]);
-    if (p.beta != 0) value += beta * widened(*at);  // C is not read otherwise: it may hold anything
+    if (p.bias) value = value + widened(static_cast<const T*>(p.bias)[j]);
+    if (p.beta != 0) value = value + beta * widened(*at);  // C is not read otherwise: it may hold anything
     if constexpr (std::is_integral_v<T>)
       *at = T(value);
     else

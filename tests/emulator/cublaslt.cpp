@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "internal.h"
-#include "kernels/types.h"
+#include "kernels/complex.h"
 
 using warptape::BFloat16;
+using warptape::Complex;
 using warptape::Half;
 
 struct cublasLtContext {
@@ -52,7 +53,11 @@ cublasStatus_t take(T& into, const void* value, size_t bytes) {
   return kOk;
 }
 
-size_t bytes_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
+size_t bytes_of(cudaDataType_t type) {
+  return type == CUDA_C_64F ? 16 : type == CUDA_R_64F || type == CUDA_C_32F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
+bool is_complex(cudaDataType_t type) { return type == CUDA_C_32F || type == CUDA_C_64F; }
+bool is_wide(cudaDataType_t type) { return type == CUDA_C_64F || type == CUDA_R_64F; }
 bool has_bias(uint32_t e) { return e & CUBLASLT_EPILOGUE_BIAS; }
 bool is_gelu(uint32_t e) { return (e & 160) == 160; }
 bool is_dgelu(uint32_t e) { return (e & 192) == 192; }
@@ -99,16 +104,18 @@ bool agrees(const Problem& p) {
          (d.batch == 1 || d.stride >= d.ld * (d.cols - 1) + d.rows);
 }
 
-// The table of types, and what epilogues want: 16 bytes beside D, steps of 8 numbers, no batch, no float64.
+// The table of types, and what epilogues want: 16 bytes beside D, steps of 8 numbers, no batch, no float64,
+// no complex numbers.
 bool is_supported(const Problem& p) {
   const auto& [desc, a, b, c, d] = p;
   if (a.type != d.type || b.type != d.type || c.type != d.type) return false;
-  const bool wide = d.type == CUDA_R_64F;
-  if (wide != (desc.compute == CUBLAS_COMPUTE_64F) || desc.scale != (wide ? CUDA_R_64F : CUDA_R_32F))
+  const bool wide = is_wide(d.type), complex = is_complex(d.type);
+  const cudaDataType_t scale = complex ? d.type : wide ? CUDA_R_64F : CUDA_R_32F;
+  if (wide != (desc.compute == CUBLAS_COMPUTE_64F) || desc.scale != scale) return false;
+  if (desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F && d.type != CUDA_C_32F)
     return false;
-  if (desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && d.type != CUDA_R_32F) return false;
   if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
-  if (wide) return false;
+  if (wide || complex) return false;
   if (desc.epilogue == CUBLASLT_EPILOGUE_BIAS) return true;
   auto aligned = [](const void* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
   return d.batch == 1 && aligned(desc.bias) && aligned(desc.aux) &&
@@ -122,10 +129,7 @@ size_t extent(const cublasLtMatrixLayoutOpaque_t& l) {
   return static_cast<size_t>(numbers) * bytes_of(l.type);
 }
 
-bool lies_on(int device, const void* p, size_t bytes) {
-  const emulator::Place place = emulator::place_of(p);
-  return place.device == device && place.bytes >= bytes;
-}
+using emulator::lies_on;
 
 bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
@@ -207,21 +211,48 @@ struct Product {
   }
 };
 
+// Of complex numbers, which have no epilogues.
+template <class R>
+struct ComplexProduct {
+  using T = Complex<R>;
+  Problem p;
+  const T *a, *b, *c;
+  T* d;
+  T alpha, beta;
+
+  void operator()() const {
+    auto read = [](const T* x, const cublasLtMatrixLayoutOpaque_t& l, bool turned, int64_t i, int64_t j) {
+      return turned ? x[j + i * l.ld] : x[i + j * l.ld];
+    };
+    for (int64_t n = 0; n < p.d.batch; ++n)
+      for (int64_t j = 0; j < p.cols(); ++j)
+        for (int64_t i = 0; i < p.rows(); ++i) {
+          T sum(0);
+          for (int64_t k = 0; k < p.depth(); ++k)
+            sum = sum + read(a + n * p.a.stride, p.a, p.desc.transa == CUBLAS_OP_T, i, k) *
+                            read(b + n * p.b.stride, p.b, p.desc.transb == CUBLAS_OP_T, k, j);
+          sum = alpha * sum;
+          if (beta != T(0)) sum = sum + beta * c[n * p.c.stride + i + j * p.c.ld];
+          d[n * p.d.stride + i + j * p.d.ld] = sum;
+        }
+  }
+};
+
 struct Pointers {
   const void *a, *b, *c;
   void* d;
   const void *alpha, *beta;
 };
 
-template <class T>
+template <class T, class P = Product<T>>
 emulator::Work work_of(const Problem& p, const Pointers& at) {
-  Product<T> out{p,
-                 static_cast<const T*>(at.a),
-                 static_cast<const T*>(at.b),
-                 static_cast<const T*>(at.c),
-                 static_cast<T*>(at.d),
-                 {},
-                 {}};
+  P out{p,
+        static_cast<const T*>(at.a),
+        static_cast<const T*>(at.b),
+        static_cast<const T*>(at.c),
+        static_cast<T*>(at.d),
+        {},
+        {}};
   std::memcpy(&out.alpha, at.alpha, sizeof out.alpha);  // now: the caller's variables do not stay
   std::memcpy(&out.beta, at.beta, sizeof out.beta);
   return out;
@@ -229,6 +260,10 @@ emulator::Work work_of(const Problem& p, const Pointers& at) {
 
 emulator::Work work_of(const Problem& p, const Pointers& at) {
   switch (p.d.type) {
+    case CUDA_C_32F:
+      return work_of<Complex<float>, ComplexProduct<float>>(p, at);
+    case CUDA_C_64F:
+      return work_of<Complex<double>, ComplexProduct<double>>(p, at);
     case CUDA_R_64F:
       return work_of<double>(p, at);
     case CUDA_R_16F:
@@ -241,11 +276,10 @@ emulator::Work work_of(const Problem& p, const Pointers& at) {
 }
 
 bool reads_c(const Problem& p, const void* beta) {
-  double wide = 0;
-  float narrow = 0;
-  std::memcpy(p.desc.scale == CUDA_R_64F ? static_cast<void*>(&wide) : &narrow, beta,
-              p.desc.scale == CUDA_R_64F ? sizeof wide : sizeof narrow);
-  return wide != 0 || narrow != 0;
+  double wide[2] = {};
+  float narrow[2] = {};
+  std::memcpy(is_wide(p.desc.scale) ? static_cast<void*>(wide) : narrow, beta, bytes_of(p.desc.scale));
+  return wide[0] != 0 || wide[1] != 0 || narrow[0] != 0 || narrow[1] != 0;
 }
 
 // Memory that is there, as aligned as the heuristic was told, and apart from what is written.

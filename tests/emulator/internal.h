@@ -17,7 +17,8 @@ namespace emulator {
 // Runs every block of a grid, one after the other; the threads of a block as fibers.
 void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
 
-// For asynchronous.cpp and races.cpp: the thread that runs, its name, and where its stack and shared memory lie.
+// For asynchronous.cpp and races.cpp: the thread that runs, its name, and where its stack and shared memory
+// lie.
 unsigned thread_of_block();
 std::string thread_name(unsigned thread);
 bool is_own_stack(const void* p);
@@ -55,6 +56,10 @@ struct Place {
   size_t bytes = 0;  // from the pointer on to the end of its allocation
 };
 Place place_of(const void* p);
+inline bool lies_on(int device, const void* p, size_t bytes) {
+  const Place place = place_of(p);
+  return place.device == device && place.bytes >= bytes;
+}
 // Device memory can be touched only while one of these lives, if WARPTAPE_EMULATOR_PROTECT asks for it.
 class Access {
  public:

@@ -1,6 +1,7 @@
 // Checks of the stand-in for cuBLASLt: products are right, and each planted mistake of a caller is refused.
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -38,7 +39,7 @@ struct Call {
   int64_t depth = kDepth;
   bool host_a = false, d_is_b = false;
   std::function<void(cublasLtMatmulDesc_t, cublasLtMatrixLayout_t)> between = [](auto, auto) {};
-  float alpha = 1, beta = 0;
+  std::complex<float> alpha = 1, beta = 0;  // of real numbers the real parts
 };
 
 struct Ran {
@@ -126,10 +127,29 @@ Ran run(const Call& call) {
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 bool near(double x, double y) { return std::abs(x - y) <= 1e-4 * (1 + std::abs(y)); }
 
+// D = alpha A^T B + beta D of complex64, by pairs of floats.
+void check_complex() {
+  using Number = std::complex<float>;
+  Call call;
+  call.type = call.scale = CUDA_C_32F, call.alpha = {0.5f, -1}, call.beta = {0, 2};
+  const Ran out = run(call);
+  CHECK(out.heuristic == CUBLAS_STATUS_SUCCESS && out.product == CUBLAS_STATUS_SUCCESS);
+  auto number = [](const std::vector<float>& x, int64_t i) { return Number(x[2 * i], x[2 * i + 1]); };
+  for (int64_t j = 0; j < kCols; ++j)
+    for (int64_t i = 0; i < kRows; ++i) {
+      Number sum = 0;
+      for (int64_t k = 0; k < kDepth; ++k)
+        sum += number(out.a, k + i * call.a_ld) * number(out.b, k + j * call.b_ld);
+      const Number wanted = call.alpha * sum + call.beta * number(out.c, i + j * kRows);
+      CHECK(std::abs(number(out.d, i + j * kRows) - wanted) < 1e-4);
+    }
+}
+
 // Each epilogue by its documentation, in float64; slopes by differences.
 void check_numbers(uint32_t epilogue) {
   Call call;
-  call.epilogue = epilogue, call.alpha = 0.5f, call.beta = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 2.f : 0.f;
+  const float alpha = 0.5f, beta = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 2.f : 0.f;
+  call.epilogue = epilogue, call.alpha = alpha, call.beta = beta;
   const Ran out = run(call);
   CHECK(out.set == CUBLAS_STATUS_SUCCESS && out.heuristic == CUBLAS_STATUS_SUCCESS &&
         out.product == CUBLAS_STATUS_SUCCESS);
@@ -142,7 +162,7 @@ void check_numbers(uint32_t epilogue) {
     for (int64_t i = 0; i < kRows; ++i) {
       double x = 0;
       for (int64_t k = 0; k < kDepth; ++k) x += double(out.a[k + i * call.a_ld]) * out.b[k + j * call.b_ld];
-      x = call.alpha * x + call.beta * out.c[i + j * kRows];
+      x = alpha * x + beta * out.c[i + j * kRows];
       if (epilogue & CUBLASLT_EPILOGUE_BIAS) x += before.bias[i];
       const double aux = out.aux[i + j * kRows], step = 1e-5;
       if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
@@ -175,6 +195,13 @@ void check_mistakes() {
       {"sums of float64 for float32", [](Call& c) { c.compute = CUBLAS_COMPUTE_64F; }, kUnsupported,
        kInvalid},
       {"a scale of float64", [](Call& c) { c.scale = CUDA_R_64F; }, kUnsupported, kInvalid},
+      {"float64 sums of complex64",
+       [](Call& c) { c.type = c.scale = CUDA_C_32F, c.compute = CUBLAS_COMPUTE_64F; }, kUnsupported,
+       kInvalid},
+      {"a real scale of complex64", [](Call& c) { c.type = CUDA_C_32F; }, kUnsupported, kInvalid},
+      {"a bias of complex64",
+       [](Call& c) { c.type = c.scale = CUDA_C_32F, c.epilogue = CUBLASLT_EPILOGUE_BIAS; }, kUnsupported,
+       kInvalid},
       {"an unknown epilogue", [](Call& c) { c.epilogue = 3; }, kInvalid, kInvalid},
       {"aux steps that are no eighths", [](Call& c) { c.epilogue = CUBLASLT_EPILOGUE_DGELU, c.aux_ld = 20; },
        kUnsupported, kInvalid},
@@ -228,6 +255,8 @@ int main() {
     g_case = "epilogue " + std::to_string(epilogue);
     check_numbers(epilogue);
   }
+  g_case = "complex numbers";
+  check_complex();
   check_mistakes();
   return g_failures ? 1 : 0;
 }

@@ -105,3 +105,23 @@ def test_parts_of_cudnn_are_there_before_it_asks(program: Path) -> None:
         assert "cuDNN: 0.0.0 (" in run(program, "versions")
     finally:
         shutil.rmtree(folder)
+
+
+def test_what_cusolver_needs_is_there_before_it(program: Path) -> None:
+    """cuSOLVER is linked with cuSPARSE and nvJitLink, which lie beside it."""
+    folder = program.parents[1] / "nvidia" / "cusolver" / "lib"
+    asks = """
+    #include <dlfcn.h>
+    extern "C" int cusolverGetVersion(int* version) {
+      *version = dlopen("libcusparse.so.12", RTLD_NOW) && dlopen("libnvJitLink.so.13", RTLD_NOW) ? 12412 : 0;
+      return 0;
+    }"""
+    make_library(folder / "libcusolver.so.12", asks)
+    for part in ("libcusparse.so.12", "libnvJitLink.so.13"):
+        make_library(folder / part, "")
+    try:
+        assert "cuSOLVER: 12.4.12 (" in run(program, "versions")
+        (folder / "libcusparse.so.12").unlink()
+        assert "cuSOLVER: 0.0.0 (" in run(program, "versions")
+    finally:
+        shutil.rmtree(folder)

@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import warptape
+from warptape.doctor import find_lapack
 
 SOURCE = Path(__file__).resolve().parents[1] / "emulator"
 COMPILER = shutil.which("g++")
@@ -152,3 +154,86 @@ def test_the_stand_in_for_cublaslt(tmp_path: Path) -> None:
     subprocess.run([str(COMPILER), *objects, "-o", str(out), "-ldl", "-pthread"], check=True, timeout=600)
     done = subprocess.run([str(out)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with test_cufft and test_cusolver, whose libraries compute by the CPU's kernels."""
+    folder = tmp_path_factory.mktemp("stand_ins")
+    package = Path(str(warptape.__file__)).parent
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}", f"-I{SOURCE.parents[1]}"]
+    flags += [f"-I{SOURCE.parents[1] / 'kernels/include'}"]
+
+    def compile_one(name: str) -> str:
+        out = str(folder / name) + ".o"
+        subprocess.run(
+            [*CACHE, str(COMPILER), *flags, "-c", str(SOURCE / name), "-o", out], check=True, timeout=600
+        )
+        return out
+
+    runtime = [compile_one(name) for name in FILES[:-1]]
+    libraries = [str(package / "libwarptape.so"), f"-Wl,-rpath,{package}", "-ldl", "-pthread"]
+    for program, parts in (("test_cufft", ["cufft.cpp"]), ("test_cusolver", ["cublas.cpp", "cusolver.cpp"])):
+        own = [compile_one(name) for name in (*parts, f"{program}.cpp")]
+        command = [str(COMPILER), *own, *runtime, "-o", str(folder / program), *libraries]
+        subprocess.run(command, check=True, timeout=600)
+    return folder
+
+
+def run_stand_in(program: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
+    command = [str(program), *arguments]
+    return subprocess.run(command, env=clean | env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_stand_in_for_cufft(stand_ins: Path) -> None:
+    done = run_stand_in(stand_ins / "test_cufft", "none")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("stride", "dense lines only"),
+        ("distance", "dense lines only"),
+        ("small-work", "bytes of work memory"),
+        ("no-work", "bytes of work memory"),
+        ("own-memory", "a plan that is not expected"),
+        ("no-stream", "without a stream"),
+        ("stream-of-before", "without a stream"),
+        ("misaligned", "is not aligned to 8"),
+        ("beyond", "elements of memory of device 0"),
+        ("host", "elements of memory of device 0"),
+        ("in-place", "in place"),
+        ("direction", "direction 0"),
+        ("size", "the sizes are not those of a transform"),
+        ("lines", "elements of memory of device 0"),
+        ("rank", "a plan that is not expected"),
+        ("compute", "the sizes are not those of a transform"),
+        ("device", "a plan of another device"),
+    ],
+)
+def test_the_stand_in_for_cufft_finds(stand_ins: Path, mistake: str, says: str) -> None:
+    done = run_stand_in(stand_ins / "test_cufft", mistake)
+    assert done.returncode < 0 and "cuFFT: " in done.stderr and says in done.stderr, done.stderr
+
+
+def test_the_stand_in_for_cusolver(stand_ins: Path) -> None:
+    """Factors and values are right, and each planted mistake of a caller is refused."""
+    done = run_stand_in(stand_ins / "test_cusolver", str(find_lapack()))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("routine", "mistake", "which"),
+    [
+        ("getrfBatched", "host", 1),
+        ("getrfBatched", "beyond", 2),
+        ("getrsBatched", "host", 1),
+        ("getrsBatched", "beyond", 2),
+        ("potrfBatched", "host", 0),
+    ],
+)
+def test_a_matrix_of_a_batch_is_not_there(stand_ins: Path, routine: str, mistake: str, which: int) -> None:
+    done = run_stand_in(stand_ins / "test_cusolver", str(find_lapack()), routine, mistake)
+    assert done.returncode < 0 and f"{routine}, matrix {which} " in done.stderr, done.stderr

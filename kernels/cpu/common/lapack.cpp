@@ -271,16 +271,16 @@ void lapack_multiply_reflectors(const LaunchContext&, const View& a, const View&
 
 }  // namespace
 
-WT_KERNEL(lapack_lu, lapack_lu);
-WT_KERNEL(lapack_solve, lapack_solve);
-WT_KERNEL(lapack_determinant, lapack_determinant);
-WT_KERNEL(lapack_triangular, lapack_triangular);
-WT_KERNEL(lapack_cholesky, lapack_cholesky);
-WT_KERNEL(lapack_ldl, lapack_ldl);
-WT_KERNEL(lapack_ldl_solve, lapack_ldl_solve);
-WT_KERNEL(lapack_qr, lapack_qr);
-WT_KERNEL(lapack_reflectors, lapack_reflectors);
-WT_KERNEL(lapack_multiply_reflectors, lapack_multiply_reflectors);
+WT_KERNEL(linalg_lu, lapack_lu);
+WT_KERNEL(linalg_solve, lapack_solve);
+WT_KERNEL(linalg_determinant, lapack_determinant);
+WT_KERNEL(linalg_triangular, lapack_triangular);
+WT_KERNEL(linalg_cholesky, lapack_cholesky);
+WT_KERNEL(linalg_ldl, lapack_ldl);
+WT_KERNEL(linalg_ldl_solve, lapack_ldl_solve);
+WT_KERNEL(linalg_qr, lapack_qr);
+WT_KERNEL(linalg_reflectors, lapack_reflectors);
+WT_KERNEL(linalg_multiply_reflectors, lapack_multiply_reflectors);
 
 }  // namespace cpu
 }  // namespace warptape::kernels

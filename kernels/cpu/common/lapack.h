@@ -8,7 +8,7 @@
 
 #include "interrupt.h"
 #include "kernels/dispatch.h"
-#include "kernels/lapack.h"
+#include "kernels/linalg.h"
 #include "kernels/slot.h"
 #include "parallel.h"
 

@@ -239,9 +239,9 @@ void lapack_least_squares(const LaunchContext&, const View& a, const View& b, co
 
 }  // namespace
 
-WT_KERNEL(lapack_eigh, lapack_eigh);
-WT_KERNEL(lapack_eig, lapack_eig);
-WT_KERNEL(lapack_svd, lapack_svd);
-WT_KERNEL(lapack_least_squares, lapack_least_squares);
+WT_KERNEL(linalg_eigh, lapack_eigh);
+WT_KERNEL(linalg_eig, lapack_eig);
+WT_KERNEL(linalg_svd, lapack_svd);
+WT_KERNEL(linalg_least_squares, lapack_least_squares);
 
 }  // namespace warptape::kernels::cpu

@@ -18,7 +18,8 @@ struct MatrixRef {
 };
 
 // Sums are kept in float (double for Float64) and rounded once at the end; integers wrap. Which products are
-// summed in which order depends on the sizes and strides alone. Bool is not supported.
+// summed in which order depends on the sizes and strides alone. Bool is not supported, complex numbers on
+// CUDA alone.
 struct MatmulPlan {
   DType dtype;       // of all operands
   int64_t batch[2];  // 1 where there is none

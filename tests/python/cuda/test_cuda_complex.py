@@ -189,3 +189,32 @@ def test_gradients_of_pooled_regions() -> None:
         out = torch.ops.torchvision.roi_align(x, boxes.to(x.device), 1.0, 7, 5, 2, True)
         (out * out).sum().backward()
     close(device.grad, maps.grad)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_products(dtype: Any) -> None:
+    """By cuBLASLt, without a real form of both; inner sizes of 0 by our own kernel."""
+    a, b = numbers(5, 7, dtype=dtype), numbers(7, 4, dtype=dtype)
+    many, vector = numbers(3, 7, 4, dtype=dtype), numbers(7, dtype=dtype)
+    cases: list[tuple[Any, ...]] = [
+        (torch.matmul, a, b),
+        (torch.matmul, a, b.conj()),
+        (lambda x, y: x.conj() @ y, a, b),
+        (lambda x, y: x.mH @ y, b, a.t().contiguous()),
+        (lambda x, y: x.t() @ y.mH, a.t().contiguous(), b.mH.contiguous()),
+        (torch.matmul, a, many),
+        (lambda x, y: x @ y, many.mH, many),
+        (torch.matmul, a, vector),
+        (torch.matmul, a[::2, ::3], b[::3]),
+        (torch.matmul, a[:, :0], b[:0]),
+        (lambda x, y: torch.addmm(x @ y, x, y, beta=2j, alpha=1 - 1j), a, b),
+        (lambda x, y: torch.einsum("ij,bjk->bik", x, y), a, many),
+    ]
+    for function, *inputs in cases:
+        close(function(*[x.to("cuda") for x in inputs]), function(*inputs))
+    leaves = [x.to("cuda").requires_grad_() for x in (a, b)]
+    (leaves[0] @ leaves[1]).abs().sum().backward()
+    x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+    (x @ y).abs().sum().backward()
+    close(leaves[0].grad, x.grad)
+    close(leaves[1].grad, y.grad)
