@@ -1,7 +1,8 @@
 // In place of cuBLASLt. A call is checked when it is made, by what the documentation demands and by what the
 // heuristic was told: shapes, leading dims, alignments, workspace, memory that is there and on the handle's
 // device, operands that the result does not overlap. Then it is one task of its stream, which sums in float
-// (double of float64) and rounds once.
+// (double of float64) and rounds once. An algorithm is for the product that the heuristic was asked about; of
+// float8 also for one with other columns of B, as cublasLtMatmulAlgoCheck says.
 #include "cublasLt.h"
 
 #include <algorithm>
@@ -12,10 +13,12 @@
 #include <vector>
 
 #include "internal.h"
+#include "kernels/float8.h"
 #include "kernels/types.h"
 
 using warptape::BFloat16;
 using warptape::Half;
+using warptape::kernels::Float8E4M3FN;
 
 struct cublasLtContext {
   int device;
@@ -27,6 +30,7 @@ struct cublasLtMatmulDescOpaque_t {
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   void *bias = nullptr, *aux = nullptr;
   int64_t aux_ld = 0;
+  const float *a_scale = nullptr, *b_scale = nullptr;  // of float8 operands; null: 1
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -52,7 +56,9 @@ cublasStatus_t take(T& into, const void* value, size_t bytes) {
   return kOk;
 }
 
-size_t bytes_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
+size_t bytes_of(cudaDataType_t type) {
+  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 ? 1 : 2;
+}
 bool has_bias(uint32_t e) { return e & CUBLASLT_EPILOGUE_BIAS; }
 bool is_gelu(uint32_t e) { return (e & 160) == 160; }
 bool is_dgelu(uint32_t e) { return (e & 192) == 192; }
@@ -73,14 +79,18 @@ struct Problem {
   int64_t rows() const { return d.rows; }
   int64_t cols() const { return d.cols; }
   int64_t depth() const { return desc.transa == CUBLAS_OP_N ? a.cols : a.rows; }
-  // Of all but the pointers, which change from call to call.
+  bool is_float8() const { return a.type == CUDA_R_8F_E4M3; }
+  // Of all but the pointers, which change from call to call, and the columns of B where the algorithm is for
+  // any number of them.
   uint64_t hash() const {
     uint64_t h = 14695981039346656037u;
     auto mix = [&](auto x) { h = (h ^ static_cast<uint64_t>(x)) * 1099511628211u; };
     mix(desc.compute), mix(desc.scale), mix(desc.transa), mix(desc.transb), mix(desc.epilogue);
     mix(desc.aux_ld);
-    for (const auto* l : {&a, &b, &c, &d})
-      mix(l->type), mix(l->rows), mix(l->cols), mix(l->ld), mix(l->batch), mix(l->stride);
+    for (const auto* l : {&a, &b, &c, &d}) {
+      mix(l->type), mix(l->rows), mix(l->ld), mix(l->batch), mix(l->stride);
+      mix(is_float8() && l != &a ? 0 : l->cols);
+    }
     return h;
   }
 };
@@ -99,9 +109,24 @@ bool agrees(const Problem& p) {
          (d.batch == 1 || d.stride >= d.ld * (d.cols - 1) + d.rows);
 }
 
+// Float8 operands: A transposed and B not, sizes and steps of 16 bytes, results of float32 or bfloat16.
+bool is_supported_float8(const Problem& p) {
+  const auto& [desc, a, b, c, d] = p;
+  auto even = [](const auto& l) {
+    const auto bytes = static_cast<int64_t>(bytes_of(l.type));
+    return l.rows * bytes % 16 == 0 && l.ld * bytes % 16 == 0;
+  };
+  return b.type == CUDA_R_8F_E4M3 && c.type == d.type && (d.type == CUDA_R_32F || d.type == CUDA_R_16BF) &&
+         desc.compute == CUBLAS_COMPUTE_32F && desc.scale == CUDA_R_32F && desc.transa == CUBLAS_OP_T &&
+         desc.transb == CUBLAS_OP_N && desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT && even(a) && even(b) &&
+         even(d) && d.rows % 16 == 0 && d.batch == 1;
+}
+
 // The table of types, and what epilogues want: 16 bytes beside D, steps of 8 numbers, no batch, no float64.
 bool is_supported(const Problem& p) {
   const auto& [desc, a, b, c, d] = p;
+  if (p.is_float8()) return is_supported_float8(p);
+  if (desc.a_scale || desc.b_scale) return false;
   if (a.type != d.type || b.type != d.type || c.type != d.type) return false;
   const bool wide = d.type == CUDA_R_64F;
   if (wide != (desc.compute == CUBLAS_COMPUTE_64F) || desc.scale != (wide ? CUDA_R_64F : CUDA_R_32F))
@@ -142,16 +167,17 @@ S gelu(S x, S& slope) {
   return S(0.5) * x * (1 + t);
 }
 
-template <class T>
+template <class In, class T>
 struct Product {
   using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
   Problem p;
-  const T *a, *b, *c;
+  const In *a, *b;
+  const T* c;
   T* d;
   S alpha, beta;
 
   // op(X) of one batch as [rows, cols] by columns, in the type of sums.
-  static std::vector<S> read(const T* x, const cublasLtMatrixLayoutOpaque_t& l, bool transpose) {
+  static std::vector<S> read(const In* x, const cublasLtMatrixLayoutOpaque_t& l, bool transpose) {
     std::vector<S> out(static_cast<size_t>(l.rows * l.cols));
     for (int64_t j = 0; j < l.cols; ++j)
       for (int64_t i = 0; i < l.rows; ++i)
@@ -192,6 +218,8 @@ struct Product {
     T* aux = static_cast<T*>(p.desc.aux) + j * p.desc.aux_ld;
     for (int64_t i = 0; i < p.rows(); ++i) {
       S x = alpha * column[static_cast<size_t>(i)], slope;
+      if (p.desc.a_scale) x *= *p.desc.a_scale;
+      if (p.desc.b_scale) x *= *p.desc.b_scale;
       if (beta != 0) x += beta * S(c[batch * p.c.stride + i + j * p.c.ld]);
       if (has_bias(epilogue)) x += S(static_cast<const T*>(p.desc.bias)[i]);
       if (is_gelu(epilogue)) {
@@ -213,21 +241,24 @@ struct Pointers {
   const void *alpha, *beta;
 };
 
-template <class T>
+template <class In, class T = In>
 emulator::Work work_of(const Problem& p, const Pointers& at) {
-  Product<T> out{p,
-                 static_cast<const T*>(at.a),
-                 static_cast<const T*>(at.b),
-                 static_cast<const T*>(at.c),
-                 static_cast<T*>(at.d),
-                 {},
-                 {}};
+  Product<In, T> out{p,
+                     static_cast<const In*>(at.a),
+                     static_cast<const In*>(at.b),
+                     static_cast<const T*>(at.c),
+                     static_cast<T*>(at.d),
+                     {},
+                     {}};
   std::memcpy(&out.alpha, at.alpha, sizeof out.alpha);  // now: the caller's variables do not stay
   std::memcpy(&out.beta, at.beta, sizeof out.beta);
   return out;
 }
 
 emulator::Work work_of(const Problem& p, const Pointers& at) {
+  if (p.is_float8())
+    return p.d.type == CUDA_R_32F ? work_of<Float8E4M3FN, float>(p, at)
+                                  : work_of<Float8E4M3FN, BFloat16>(p, at);
   switch (p.d.type) {
     case CUDA_R_64F:
       return work_of<double>(p, at);
@@ -255,9 +286,12 @@ bool is_memory(int device, const Problem& p, const Pointers& at, const uint64_t*
   for (int i = 0; i < 4; ++i) {
     if (i == 2 && !reads_c(p, at.beta)) continue;
     if (!lies_on(device, operands[i], extent(*layouts[i]))) return false;
-    if (reinterpret_cast<uintptr_t>(operands[i]) % alignments[i]) return false;
+    const uint64_t least = p.is_float8() ? std::max<uint64_t>(alignments[i], 16) : alignments[i];
+    if (reinterpret_cast<uintptr_t>(operands[i]) % least) return false;
     if (i < 2 && overlap(operands[i], extent(*layouts[i]), at.d, extent(p.d))) return false;
   }
+  for (const float* scale : {p.desc.a_scale, p.desc.b_scale})
+    if (scale && !lies_on(device, scale, sizeof(float))) return false;
   const uint32_t e = p.desc.epilogue;
   const size_t bytes = bytes_of(p.d.type), rows = static_cast<size_t>(p.rows());
   const auto aux_numbers = static_cast<size_t>((p.cols() - 1) * p.desc.aux_ld + p.rows());
@@ -315,6 +349,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
       return take(desc->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return take(desc->aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return take(desc->a_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return take(desc->b_scale, value, bytes);
   }
   return kInvalid;
 }
@@ -369,6 +407,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     results[*found].algo.data[7] = static_cast<uint64_t>(*found);
   }
   return kOk;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const Problem p{*desc, *a, *b, *c, *d};
+  if (!handle || !algorithm || algorithm->data[0] != kMagic || !agrees(p)) return kInvalid;
+  result->workspaceSize = algorithm->data[2];  // `algo` is not written
+  result->state =
+      is_supported(p) && algorithm->data[1] == p.hash() && !refuses("algorithms") ? kOk : kUnsupported;
+  return result->state;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
