@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from warptape.models import Decoder, DecoderConfig
 from warptape.models.gguf import KINDS, NAMES
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+JOINED = re.compile("(q|k|v|gate|up)_proj")  # what has the same inputs
 NUMBERS = {kind.name: (number, kind.elements, kind.bytes) for number, kind in KINDS.items()}
 NUMBERS["Q2_K"] = (10, 256, 84)  # which is not supported
 
@@ -128,7 +130,9 @@ def pack(numbers: np.ndarray, bits: int, axis: int, order: list[int] | None = No
 def quantised_folder(
     folder: Path, method: str, bits: int, config: DecoderConfig, group: int = 8, **settings: Any
 ) -> dict[str, np.ndarray]:
-    """Writes a small decoder whose layers have matrices of random numbers; returns what they mean."""
+    """Writes a small decoder whose layers have matrices of random numbers; returns what they mean. With
+    desc_act the groups of inputs are no neighbours, but alike for matrices that have the same inputs, by
+    whose size GPTQ orders them; "each": by themselves."""
     wt.manual_seed(0)
     Decoder(config).save_pretrained(folder)
     path = folder / "model.safetensors"
@@ -144,8 +148,9 @@ def quantised_folder(
             zeros[:] = 2 ** (bits - 1)
         scales = (rng.random((groups, o)) * 0.05).astype(np.float16)
         of_input = np.arange(i) // group
-        if settings.get("desc_act"):
-            of_input = rng.permutation(of_input)
+        if act_order := settings.get("desc_act"):
+            inputs_of = name if act_order == "each" else JOINED.sub("", name)
+            of_input = np.random.default_rng([*inputs_of.encode()]).permutation(of_input)
         meant[name] = ((q - zeros[of_input]) * scales[of_input].astype(np.float32)).T.astype(np.float32)
         out[f"{stem}.scales"] = scales
         if method == "awq":

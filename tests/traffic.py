@@ -90,7 +90,13 @@ def random_args(rng: np.random.Generator, draft: Decoder, ranks: int, stages: in
 def write_adapters(folder: Path) -> list[LoRARequest]:
     """Two LoRA adapters for the Llama of `model_of`."""
     rng, out = np.random.default_rng(3), []
-    layers = {"self_attn.q_proj": (24, 24), "self_attn.v_proj": (12, 24), "mlp.up_proj": (36, 24)}
+    layers = {
+        "self_attn.q_proj": (24, 24),
+        "self_attn.v_proj": (12, 24),
+        "self_attn.o_proj": (24, 24),
+        "mlp.up_proj": (36, 24),
+        "mlp.down_proj": (24, 36),
+    }
     shapes = {f"model.layers.{i}.{name}": shape for i in range(3) for name, shape in layers.items()}
     shapes["lm_head"] = (VOCAB, 24)
     for number in (1, 2):
@@ -131,10 +137,7 @@ def different(seed: int, requests: int, ranks: int = 1, stages: int = 1) -> int:
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     with tempfile.TemporaryDirectory() as folder:
-        adapters = [
-            None,
-            *(write_adapters(Path(folder)) if kind[0] == "llama" and ranks * stages == 1 else []),
-        ]
+        adapters = [None, *(write_adapters(Path(folder)) if kind[0] == "llama" else [])]
         return _different(rng, kind, adapters, requests, ranks, stages)
 
 

@@ -124,6 +124,9 @@ void bind_worlds(py::module_& m) {
              return r;
            }),
            py::arg("threads"))
+      .def_static(
+          "here", [] { return entered ? std::optional<Rank>(Rank{entered}) : std::nullopt; },
+          "The calling thread's, for a thread that works for it; None where ranks are processes.")
       .def("enter", [](Rank& r) { set_rank_context((entered = r.context).get()); })
       .def("leave", [](Rank&) {
         set_rank_context(nullptr);

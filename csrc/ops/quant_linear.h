@@ -13,5 +13,7 @@ extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> pack_linear_code
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, int64_t, int64_t,
                               int64_t, const OptTensor&)>
     quant_linear;
+// input [..., K], weight [N, K], of float8_e4m3fn -> [..., N] of float32
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> float8_linear;
 
 }  // namespace warptape::ops

@@ -35,6 +35,11 @@ WT_LT(cublasLtMatmulAlgoGetHeuristic,
        cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
        cublasLtMatmulHeuristicResult_t results[], int* found),
       (handle, desc, a, b, c, d, preference, wanted, results, found))
+WT_LT(cublasLtMatmulAlgoCheck,
+      (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+       cublasLtMatmulHeuristicResult_t* result),
+      (handle, desc, a, b, c, d, algorithm, result))
 WT_LT(cublasLtMatmul,
       (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
        cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,

@@ -1,9 +1,8 @@
 // The matrix product over cuBLASLt: descriptors and the heuristic's algorithm are kept per shape. What it
 // does not take goes to matmul_plain. See matmul_layout.h for rows and columns.
-#include <cublasLt.h>
-
 #include <vector>
 
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/matmul_layout.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/plan_cache.h"
@@ -15,50 +14,9 @@ namespace warptape::kernels::cuda {
 namespace {
 
 constexpr size_t kMaxWorkspace = size_t{32} << 20;
-constexpr int kMaxDevices = 64;
 constexpr int kMaxAlgorithms = 4;  // that are asked for
 
 Slot<ElementwiseFn> copy_slot{"copy"};
-
-void check_lt(cublasStatus_t status, const char* what) {
-  if (__builtin_expect(status != CUBLAS_STATUS_SUCCESS, 0))
-    raise_library_error(std::string("matmul: ") + what +
-                        " of cuBLASLt failed: " + cublasLtGetStatusString(status));
-}
-
-// ---- descriptors ----------------------------------------------------------------------------------------
-
-template <class Handle, cublasStatus_t (*Destroy)(Handle)>
-class Descriptor {
- public:
-  Descriptor() = default;
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (handle_) Destroy(handle_);
-  }
-  Handle* fill() { return &handle_; }
-  Handle get() const { return handle_; }
-
- private:
-  Handle handle_ = nullptr;
-};
-using Operation = Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-template <class V>
-void set(const Operation& o, cublasLtMatmulDescAttributes_t what, V value) {
-  check_lt(cublasLtMatmulDescSetAttribute(o.get(), what, &value, sizeof value), "setting an operation");
-}
-template <class V>
-void set(const Layout& l, cublasLtMatrixLayoutAttribute_t what, V value) {
-  check_lt(cublasLtMatrixLayoutSetAttribute(l.get(), what, &value, sizeof value), "setting a layout");
-}
-template <class V>
-void set(const Preference& p, cublasLtMatmulPreferenceAttributes_t what, V value) {
-  check_lt(cublasLtMatmulPreferenceSetAttribute(p.get(), what, &value, sizeof value), "setting a preference");
-}
 
 struct Types {
   cudaDataType_t data, scale;
@@ -131,16 +89,6 @@ Algorithms& algorithms(int device) {
   Algorithms*& entry = all[static_cast<size_t>(device)];
   if (!entry) entry = new Algorithms(1024);  // never freed: threads may outlive main
   return *entry;
-}
-
-// One a device; any thread may use it.
-cublasLtHandle_t handle_of(int device) {
-  static std::array<cublasLtHandle_t, kMaxDevices> all{};
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  cublasLtHandle_t& handle = all[static_cast<size_t>(device)];
-  if (!handle) check_lt(cublasLtCreate(&handle), "opening");
-  return handle;
 }
 
 struct Alignments {

@@ -1,7 +1,8 @@
 // In place of cuBLASLt. A call is checked when it is made, by what the documentation demands and by what the
 // heuristic was told: shapes, leading dims, alignments, workspace, memory that is there and on the handle's
 // device, operands that the result does not overlap. Then it is one task of its stream, which sums in float
-// (double of float64) and rounds once.
+// (double of float64) and rounds once. An algorithm is for the product that the heuristic was asked about; of
+// float8 also for one with other columns of B, as cublasLtMatmulAlgoCheck says.
 #include "cublasLt.h"
 
 #include <algorithm>
@@ -13,10 +14,13 @@
 
 #include "internal.h"
 #include "kernels/complex.h"
+#include "kernels/float8.h"
+#include "kernels/types.h"
 
 using warptape::BFloat16;
 using warptape::Complex;
 using warptape::Half;
+using warptape::kernels::Float8E4M3FN;
 
 struct cublasLtContext {
   int device;
@@ -28,6 +32,7 @@ struct cublasLtMatmulDescOpaque_t {
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   void *bias = nullptr, *aux = nullptr;
   int64_t aux_ld = 0;
+  const float *a_scale = nullptr, *b_scale = nullptr;  // of float8 operands; null: 1
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -54,7 +59,19 @@ cublasStatus_t take(T& into, const void* value, size_t bytes) {
 }
 
 size_t bytes_of(cudaDataType_t type) {
-  return type == CUDA_C_64F ? 16 : type == CUDA_R_64F || type == CUDA_C_32F ? 8 : type == CUDA_R_32F ? 4 : 2;
+  switch (type) {
+    case CUDA_C_64F:
+      return 16;
+    case CUDA_C_32F:
+    case CUDA_R_64F:
+      return 8;
+    case CUDA_R_32F:
+      return 4;
+    case CUDA_R_8F_E4M3:
+      return 1;
+    default:
+      return 2;
+  }
 }
 bool is_complex(cudaDataType_t type) { return type == CUDA_C_32F || type == CUDA_C_64F; }
 bool is_wide(cudaDataType_t type) { return type == CUDA_C_64F || type == CUDA_R_64F; }
@@ -78,14 +95,18 @@ struct Problem {
   int64_t rows() const { return d.rows; }
   int64_t cols() const { return d.cols; }
   int64_t depth() const { return desc.transa == CUBLAS_OP_N ? a.cols : a.rows; }
-  // Of all but the pointers, which change from call to call.
+  bool is_float8() const { return a.type == CUDA_R_8F_E4M3; }
+  // Of all but the pointers, which change from call to call, and the columns of B where the algorithm is for
+  // any number of them.
   uint64_t hash() const {
     uint64_t h = 14695981039346656037u;
     auto mix = [&](auto x) { h = (h ^ static_cast<uint64_t>(x)) * 1099511628211u; };
     mix(desc.compute), mix(desc.scale), mix(desc.transa), mix(desc.transb), mix(desc.epilogue);
     mix(desc.aux_ld);
-    for (const auto* l : {&a, &b, &c, &d})
-      mix(l->type), mix(l->rows), mix(l->cols), mix(l->ld), mix(l->batch), mix(l->stride);
+    for (const auto* l : {&a, &b, &c, &d}) {
+      mix(l->type), mix(l->rows), mix(l->ld), mix(l->batch), mix(l->stride);
+      mix(is_float8() && l != &a ? 0 : l->cols);
+    }
     return h;
   }
 };
@@ -104,10 +125,25 @@ bool agrees(const Problem& p) {
          (d.batch == 1 || d.stride >= d.ld * (d.cols - 1) + d.rows);
 }
 
+// Float8 operands: A transposed and B not, sizes and steps of 16 bytes, results of float32 or bfloat16.
+bool is_supported_float8(const Problem& p) {
+  const auto& [desc, a, b, c, d] = p;
+  auto even = [](const auto& l) {
+    const auto bytes = static_cast<int64_t>(bytes_of(l.type));
+    return l.rows * bytes % 16 == 0 && l.ld * bytes % 16 == 0;
+  };
+  return b.type == CUDA_R_8F_E4M3 && c.type == d.type && (d.type == CUDA_R_32F || d.type == CUDA_R_16BF) &&
+         desc.compute == CUBLAS_COMPUTE_32F && desc.scale == CUDA_R_32F && desc.transa == CUBLAS_OP_T &&
+         desc.transb == CUBLAS_OP_N && desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT && even(a) && even(b) &&
+         even(d) && d.rows % 16 == 0 && d.batch == 1;
+}
+
 // The table of types, and what epilogues want: 16 bytes beside D, steps of 8 numbers, no batch, no float64,
 // no complex numbers.
 bool is_supported(const Problem& p) {
   const auto& [desc, a, b, c, d] = p;
+  if (p.is_float8()) return is_supported_float8(p);
+  if (desc.a_scale || desc.b_scale) return false;
   if (a.type != d.type || b.type != d.type || c.type != d.type) return false;
   const bool wide = is_wide(d.type), complex = is_complex(d.type);
   const cudaDataType_t scale = complex ? d.type : wide ? CUDA_R_64F : CUDA_R_32F;
@@ -146,16 +182,19 @@ S gelu(S x, S& slope) {
   return S(0.5) * x * (1 + t);
 }
 
-template <class T>
+template <class In, class T = In>
 struct Product {
+  using Input = In;
+  using Output = T;
   using S = std::conditional_t<std::is_same_v<T, double>, double, float>;
   Problem p;
-  const T *a, *b, *c;
+  const In *a, *b;
+  const T* c;
   T* d;
   S alpha, beta;
 
   // op(X) of one batch as [rows, cols] by columns, in the type of sums.
-  static std::vector<S> read(const T* x, const cublasLtMatrixLayoutOpaque_t& l, bool transpose) {
+  static std::vector<S> read(const In* x, const cublasLtMatrixLayoutOpaque_t& l, bool transpose) {
     std::vector<S> out(static_cast<size_t>(l.rows * l.cols));
     for (int64_t j = 0; j < l.cols; ++j)
       for (int64_t i = 0; i < l.rows; ++i)
@@ -196,6 +235,8 @@ struct Product {
     T* aux = static_cast<T*>(p.desc.aux) + j * p.desc.aux_ld;
     for (int64_t i = 0; i < p.rows(); ++i) {
       S x = alpha * column[static_cast<size_t>(i)], slope;
+      if (p.desc.a_scale) x *= *p.desc.a_scale;
+      if (p.desc.b_scale) x *= *p.desc.b_scale;
       if (beta != 0) x += beta * S(c[batch * p.c.stride + i + j * p.c.ld]);
       if (has_bias(epilogue)) x += S(static_cast<const T*>(p.desc.bias)[i]);
       if (is_gelu(epilogue)) {
@@ -215,6 +256,8 @@ struct Product {
 template <class R>
 struct ComplexProduct {
   using T = Complex<R>;
+  using Input = T;
+  using Output = T;
   Problem p;
   const T *a, *b, *c;
   T* d;
@@ -244,13 +287,13 @@ struct Pointers {
   const void *alpha, *beta;
 };
 
-template <class T, class P = Product<T>>
+template <class P>
 emulator::Work work_of(const Problem& p, const Pointers& at) {
   P out{p,
-        static_cast<const T*>(at.a),
-        static_cast<const T*>(at.b),
-        static_cast<const T*>(at.c),
-        static_cast<T*>(at.d),
+        static_cast<const typename P::Input*>(at.a),
+        static_cast<const typename P::Input*>(at.b),
+        static_cast<const typename P::Output*>(at.c),
+        static_cast<typename P::Output*>(at.d),
         {},
         {}};
   std::memcpy(&out.alpha, at.alpha, sizeof out.alpha);  // now: the caller's variables do not stay
@@ -259,19 +302,22 @@ emulator::Work work_of(const Problem& p, const Pointers& at) {
 }
 
 emulator::Work work_of(const Problem& p, const Pointers& at) {
+  if (p.is_float8())
+    return p.d.type == CUDA_R_32F ? work_of<Product<Float8E4M3FN, float>>(p, at)
+                                  : work_of<Product<Float8E4M3FN, BFloat16>>(p, at);
   switch (p.d.type) {
     case CUDA_C_32F:
-      return work_of<Complex<float>, ComplexProduct<float>>(p, at);
+      return work_of<ComplexProduct<float>>(p, at);
     case CUDA_C_64F:
-      return work_of<Complex<double>, ComplexProduct<double>>(p, at);
+      return work_of<ComplexProduct<double>>(p, at);
     case CUDA_R_64F:
-      return work_of<double>(p, at);
+      return work_of<Product<double>>(p, at);
     case CUDA_R_16F:
-      return work_of<Half>(p, at);
+      return work_of<Product<Half>>(p, at);
     case CUDA_R_16BF:
-      return work_of<BFloat16>(p, at);
+      return work_of<Product<BFloat16>>(p, at);
     default:
-      return work_of<float>(p, at);
+      return work_of<Product<float>>(p, at);
   }
 }
 
@@ -289,9 +335,12 @@ bool is_memory(int device, const Problem& p, const Pointers& at, const uint64_t*
   for (int i = 0; i < 4; ++i) {
     if (i == 2 && !reads_c(p, at.beta)) continue;
     if (!lies_on(device, operands[i], extent(*layouts[i]))) return false;
-    if (reinterpret_cast<uintptr_t>(operands[i]) % alignments[i]) return false;
+    const uint64_t least = p.is_float8() ? std::max<uint64_t>(alignments[i], 16) : alignments[i];
+    if (reinterpret_cast<uintptr_t>(operands[i]) % least) return false;
     if (i < 2 && overlap(operands[i], extent(*layouts[i]), at.d, extent(p.d))) return false;
   }
+  for (const float* scale : {p.desc.a_scale, p.desc.b_scale})
+    if (scale && !lies_on(device, scale, sizeof(float))) return false;
   const uint32_t e = p.desc.epilogue;
   const size_t bytes = bytes_of(p.d.type), rows = static_cast<size_t>(p.rows());
   const auto aux_numbers = static_cast<size_t>((p.cols() - 1) * p.desc.aux_ld + p.rows());
@@ -349,6 +398,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
       return take(desc->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return take(desc->aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return take(desc->a_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return take(desc->b_scale, value, bytes);
   }
   return kInvalid;
 }
@@ -403,6 +456,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     results[*found].algo.data[7] = static_cast<uint64_t>(*found);
   }
   return kOk;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const Problem p{*desc, *a, *b, *c, *d};
+  if (!handle || !algorithm || algorithm->data[0] != kMagic || !agrees(p)) return kInvalid;
+  result->workspaceSize = algorithm->data[2];  // `algo` is not written
+  result->state =
+      is_supported(p) && algorithm->data[1] == p.hash() && !refuses("algorithms") ? kOk : kUnsupported;
+  return result->state;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,

@@ -246,6 +246,128 @@ void check_mistakes() {
   CHECK(run(call).set == kInvalid);
 }
 
+// Float8: products [32, 48] by [48, columns] with scales, one algorithm for several numbers of columns, and
+// what is refused.
+struct Float8Call {
+  int64_t outputs = 32, inputs = 48, asked = 64, columns = 3;
+  int32_t transa = CUBLAS_OP_T, transb = CUBLAS_OP_N;
+  cudaDataType_t out = CUDA_R_32F;
+  size_t b_offset = 0;
+  bool scales = true, host_scale = false;
+};
+
+struct Float8Ran {
+  cublasStatus_t heuristic, checked, product;
+  std::vector<float> d;
+};
+
+Float8Ran run_float8(const Float8Call& call) {
+  static const Memory m;
+  std::vector<uint8_t> codes(kBytes);
+  for (size_t i = 0; i < codes.size(); ++i)
+    codes[i] = static_cast<uint8_t>(i * 13 % 0x50 | (i % 3 ? 0 : 0x80));
+  cudaMemcpy(m.a, codes.data(), kBytes, cudaMemcpyHostToDevice);
+  cudaMemcpy(m.b, codes.data(), kBytes, cudaMemcpyHostToDevice);
+  cudaMemset(m.d, 0, kBytes);
+  const float scales[2] = {0.5f, 4.f};
+  cudaMemcpy(m.bias, scales, sizeof scales, cudaMemcpyHostToDevice);
+  Float8Ran out{};
+  cublasLtHandle_t handle;
+  cublasLtCreate(&handle);
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  set(desc, CUBLASLT_MATMUL_DESC_TRANSA, call.transa), set(desc, CUBLASLT_MATMUL_DESC_TRANSB, call.transb);
+  const float* at = reinterpret_cast<const float*>(m.bias);
+  if (call.scales) {
+    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.host_scale ? scales : at);
+    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, at + 1);
+  }
+  const auto outputs = static_cast<uint64_t>(call.outputs), inputs = static_cast<uint64_t>(call.inputs);
+  const bool ta = call.transa == CUBLAS_OP_T, tb = call.transb == CUBLAS_OP_T;
+  cublasLtMatrixLayout_t a;
+  cublasLtMatrixLayoutCreate(&a, CUDA_R_8F_E4M3, ta ? inputs : outputs, ta ? outputs : inputs,
+                             ta ? call.inputs : call.outputs);
+  auto layouts = [&](int64_t columns, cublasLtMatrixLayout_t& b, cublasLtMatrixLayout_t& d) {
+    const auto n = static_cast<uint64_t>(columns);
+    cublasLtMatrixLayoutCreate(&b, CUDA_R_8F_E4M3, tb ? n : inputs, tb ? inputs : n,
+                               tb ? columns : call.inputs);
+    cublasLtMatrixLayoutCreate(&d, call.out, outputs, n, call.outputs);
+  };
+  cublasLtMatrixLayout_t b, d, asked_b, asked_d;
+  layouts(call.columns, b, d), layouts(call.asked, asked_b, asked_d);
+  cublasLtMatmulPreference_t preference;
+  cublasLtMatmulPreferenceCreate(&preference);
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bytes = 16;
+    cublasLtMatmulPreferenceSetAttribute(
+        preference,
+        static_cast<cublasLtMatmulPreferenceAttributes_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
+        &bytes, sizeof bytes);
+  }
+  cublasLtMatmulHeuristicResult_t found{}, checked{};
+  int count = 0;
+  out.heuristic = cublasLtMatmulAlgoGetHeuristic(handle, desc, a, asked_b, asked_d, asked_d, preference, 1,
+                                                 &found, &count);
+  out.checked = cublasLtMatmulAlgoCheck(handle, desc, a, b, d, d, &found.algo, &checked);
+  const float one = 1, zero = 0;
+  out.product = cublasLtMatmul(handle, desc, &one, m.a, a, m.b + call.b_offset, b, &zero, m.d, d, m.d, d,
+                               &found.algo, nullptr, 0, nullptr);
+  cudaDeviceSynchronize();
+  out.d = read(m.d);
+  for (auto layout : {a, b, d, asked_b, asked_d}) cublasLtMatrixLayoutDestroy(layout);
+  cublasLtMatmulDescDestroy(desc), cublasLtMatmulPreferenceDestroy(preference);
+  return out;
+}
+
+// A code of float8_e4m3fn, by its definition.
+double value_of(size_t i) {
+  const int code = static_cast<uint8_t>(i * 13 % 0x50 | (i % 3 ? 0 : 0x80)), exponent = code >> 3 & 15;
+  const double size = exponent ? std::ldexp(8 + (code & 7), exponent - 10) : std::ldexp(code & 7, -9);
+  return code & 0x80 ? -size : size;
+}
+
+void check_float8() {
+  constexpr auto kOk = CUBLAS_STATUS_SUCCESS;
+  constexpr auto kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+  for (int64_t columns : {1, 3, 64}) {
+    g_case = "float8, columns " + std::to_string(columns);
+    Float8Call call;
+    call.columns = columns;
+    const Float8Ran out = run_float8(call);
+    CHECK(out.heuristic == kOk && out.checked == kOk && out.product == kOk);
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t i = 0; i < call.outputs; ++i) {
+        double x = 0;
+        for (int64_t k = 0; k < call.inputs; ++k)
+          x += value_of(static_cast<size_t>(k + i * call.inputs)) *
+               value_of(static_cast<size_t>(k + j * call.inputs));
+        CHECK(near(out.d[static_cast<size_t>(i + j * call.outputs)], 2 * x));
+      }
+  }
+  const struct {
+    const char* name;
+    std::function<void(Float8Call&)> plant;
+    bool offered;
+  } mistakes[] = {
+      {"A that is not transposed", [](Float8Call& c) { c.transa = CUBLAS_OP_N; }, false},
+      {"B that is", [](Float8Call& c) { c.transb = CUBLAS_OP_T, c.columns = c.asked; }, false},
+      {"inputs that are no multiple of 16", [](Float8Call& c) { c.inputs = 40; }, false},
+      {"outputs that are none", [](Float8Call& c) { c.outputs = 20; }, false},
+      {"results of float8", [](Float8Call& c) { c.out = CUDA_R_8F_E4M3; }, false},
+      {"an operand at 8 bytes", [](Float8Call& c) { c.b_offset = 8; }, true},
+      {"a scale on the host", [](Float8Call& c) { c.host_scale = true; }, true},
+  };
+  for (const auto& mistake : mistakes) {
+    g_case = mistake.name;
+    Float8Call call;
+    mistake.plant(call);
+    const Float8Ran out = run_float8(call);
+    CHECK(out.heuristic == (mistake.offered ? kOk : kUnsupported));
+    CHECK(out.product == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(out.d == std::vector<float>(out.d.size(), 0.f));  // nothing ran
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -258,5 +380,6 @@ int main() {
   g_case = "complex numbers";
   check_complex();
   check_mistakes();
+  check_float8();
   return g_failures ? 1 : 0;
 }

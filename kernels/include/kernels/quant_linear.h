@@ -59,4 +59,13 @@ struct QuantLinearPlan {
 };
 using QuantLinearFn = void(const LaunchContext&, const QuantLinearPlan&);
 
+// Slot "float8_linear": out [M, N] of Float32 = x [M, K] weight [N, K]^T, both of Float8E4M3FN; contiguous,
+// at multiples of 16 bytes, N and K multiples of 16. On CUDA alone.
+struct Float8LinearPlan {
+  int64_t rows, inputs, outputs;
+  const void *x, *weight;
+  float* out;
+};
+using Float8LinearFn = void(const LaunchContext&, const Float8LinearPlan&);
+
 }  // namespace warptape::kernels

@@ -3,7 +3,7 @@
 from .._missing import install_getattr as _install_getattr
 from .async_llm import AsyncLLM
 from .engine import EngineArgs, LLMEngine
-from .linear import PackedLinear, QuantLinear, pack_, quantize_
+from .linear import Float8Linear, PackedLinear, QuantLinear, float8_, pack_, quantize_
 from .llm import LLM
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
@@ -14,6 +14,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "EngineArgs",
+    "Float8Linear",
     "LLMEngine",
     "LoRARequest",
     "Logprob",
@@ -22,6 +23,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
+    "float8_",
     "pack_",
     "quantize_",
 ]

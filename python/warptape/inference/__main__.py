@@ -22,7 +22,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a folder with config.json, safetensors files and tokenizer.json")
     parser.add_argument("--tokenizer", help="a folder with tokenizer.json; default: the model's")
     parser.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16")
-    parser.add_argument("--quantization", help="int8 or int4")
+    parser.add_argument("--quantization", help="int8, int4 or fp8")
     parser.add_argument("--max-model-len", type=int, help="tokens of prompt and answer")
     parser.add_argument("--seed", type=int, help="of the draws; default: another in each call")
     parser.add_argument("--max-tokens", type=int, help=f"to be generated; default: {MOST}, or what fits")
@@ -43,7 +43,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     pack.add_argument("model", help="a folder with config.json, safetensors files and tokenizer.json")
     pack.add_argument("out", help="the folder to be written")
     pack.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16")
-    pack.add_argument("--quantization", help="int8 or int4")
+    pack.add_argument("--quantization", help="int8, int4 or fp8")
     commands.add_parser("serve", help="answer over HTTP and gRPC; see warptape serve --help", add_help=False)
     return parser.parse_args(arguments)
 
@@ -51,7 +51,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def load(options: argparse.Namespace) -> tuple[LLM, SamplingParams]:
     """The model and how its tokens are drawn."""
     params = SamplingParams(
-        max_tokens=options.max_tokens or MOST,
+        max_tokens=MOST if options.max_tokens is None else options.max_tokens,
         temperature=options.temperature,
         top_p=options.top_p,
         top_k=options.top_k,

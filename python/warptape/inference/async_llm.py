@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import warptape.distributed as dist
+
+from .._C import _distributed as _C
 from .engine import LLMEngine, Prompt
 from .outputs import RequestOutput
+from .ranks import LeadingEngine, follow
 from .sampling_params import SamplingParams
 
 Answer = RequestOutput | BaseException
+SIGN_OF_LIFE = (
+    10.0  # seconds after which the other ranks hear of rank 0, if nothing else; timeouts are longer
+)
 
 
 class AsyncLLM:
     """An engine in a thread of its own, for any number of tasks of one event loop.
 
+    On several ranks each makes one. Requests go to rank 0's, and the other ranks compute with it until it is
+    shut down: their shutdown() waits for that.
+
     Args:
         engine: used by nothing else from now on; `LLM(...).llm_engine` is one.
-
-    Raises: NotImplementedError for an engine on several ranks, where requests must come in the same steps.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
-        if engine.args.ranks > 1:
-            raise NotImplementedError("AsyncLLM with several ranks; use LLM on every rank")
         self.engine = engine
+        ranks = engine.ranks
+        self._follows = ranks is not None and ranks.number_here > 0
+        self._leading = None if ranks is None else LeadingEngine(engine, ranks)
+        self._all: LLMEngine | LeadingEngine = self._leading or engine  # those of all ranks
+        self._context = _C._Rank.here()  # a rank that is a thread has another one work for it
+        self._failure: BaseException | None = None  # what ended the thread
+        self._ended = False
         self._calls: list[Callable[[], None]] = []  # to be made by the thread between two steps
         self._wake = threading.Condition()
         self._closed = False
@@ -43,14 +57,18 @@ class AsyncLLM:
             request_id: of its own among those that run.
             more: LLMEngine.add_request's.
 
-        Raises: what LLMEngine.add_request raises; what the model raised, in all requests that run then.
+        Raises: what LLMEngine.add_request raises; what the model raised, in all requests that run then;
+        RuntimeError on another rank than 0, and after shutdown() or the loss of a rank.
         """
-        if self._closed:
-            raise RuntimeError("AsyncLLM: it was shut down")
+        if self._follows:
+            raise RuntimeError("AsyncLLM: requests go to rank 0; this rank computes with it")
+        if self._closed or self._ended:
+            raise self._over()
         loop, answers = asyncio.get_running_loop(), asyncio.Queue[Answer]()
 
         def hand_over(answer: Answer) -> None:
-            loop.call_soon_threadsafe(answers.put_nowait, answer)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(answers.put_nowait, answer)
 
         name = request_id or f"async-{id(answers)}"
         self._call(lambda: self._add(name, hand_over, prompt, sampling_params or SamplingParams(), more))
@@ -70,11 +88,17 @@ class AsyncLLM:
         self._call(lambda: self._abort(request_id))
 
     def shutdown(self) -> None:
-        """Ends the thread after the current step; requests that run get a RuntimeError."""
+        """Ends the thread after the current step; requests that run get a RuntimeError. On another rank than
+        0 it waits until rank 0 does so.
+
+        Raises: DistBackendError where another rank is gone.
+        """
         with self._wake:
             self._closed = True
             self._wake.notify()
         self._thread.join()
+        if self._failure is not None:
+            raise self._failure
 
     # ---- of the thread ----
 
@@ -82,6 +106,12 @@ class AsyncLLM:
         with self._wake:
             self._calls.append(function)
             self._wake.notify()
+            if self._ended:
+                self._refuse()
+
+    def _over(self) -> RuntimeError:
+        told = "it was shut down" if self._failure is None else f"it ended: {self._failure!r}"
+        return RuntimeError(f"AsyncLLM: {told}")
 
     def _add(
         self,
@@ -91,8 +121,14 @@ class AsyncLLM:
         params: SamplingParams,
         more: Any,
     ) -> None:
+        if self._ended:
+            hand_over(self._over())
+            return
         try:
-            self.engine.add_request(name, prompt, params, **more)
+            self._all.add_request(name, prompt, params, **more)
+        except dist.DistBackendError as error:
+            hand_over(error)
+            raise
         except Exception as error:  # it is the caller's
             hand_over(error)
         else:
@@ -101,23 +137,25 @@ class AsyncLLM:
     def _end(self, name: str, hand_over: Callable[[Answer], None]) -> None:
         if self._answers.get(name) is hand_over:
             del self._answers[name]
-            self.engine.abort_request(name)
+            self._all.abort_request(name)
 
     def _abort(self, name: str) -> None:
         hand_over = self._answers.pop(name, None)
         if hand_over is not None:
-            output = self.engine.abort_request(name)
+            output = self._all.abort_request(name)
             if output is not None:
                 hand_over(output)
 
     def _step(self) -> None:
         try:
-            outputs = self.engine.step()
+            outputs = self._all.step()
+        except dist.DistBackendError:
+            raise
         except Exception as error:  # of the model: nobody's request can go on
-            for name, hand_over in self._answers.items():
-                self.engine.abort_request(name)
+            while self._answers:
+                name, hand_over = self._answers.popitem()
                 hand_over(error)
-            self._answers.clear()
+                self._all.abort_request(name)
             return
         for output in outputs:
             if output.request_id in self._answers:
@@ -125,19 +163,52 @@ class AsyncLLM:
                 if output.finished:
                     del self._answers[output.request_id]
 
-    def _run(self) -> None:
+    def _wait(self) -> bool:
+        """Until there is something to do; whether that is to end."""
+        limit = None if self._leading is None else SIGN_OF_LIFE
         while True:
             with self._wake:
-                while not (self._calls or self._closed or self._answers):
-                    self._wake.wait()
+                if self._wake.wait_for(lambda: self._calls or self._closed or self._answers, limit):
+                    return self._closed
+            if self._leading is not None:
+                self._leading.wait()
+
+    def _serve(self) -> None:
+        closed = False
+        while not closed:
+            closed = self._wait()
+            with self._wake:
                 calls, self._calls = self._calls, []
-                closed = self._closed
             for call in calls:
                 call()
-            if closed:
-                break
-            if self._answers:
+            if self._answers and not closed:
                 self._step()
-        for name, hand_over in self._answers.items():
-            self.engine.abort_request(name)
-            hand_over(RuntimeError("AsyncLLM: it was shut down"))
+        for name in self._answers:
+            self._all.abort_request(name)
+        if self._leading is not None:
+            self._leading.end()
+
+    def _run(self) -> None:
+        if self._context is not None:
+            self._context.enter()
+        try:
+            if self._follows and self.engine.ranks is not None:
+                follow(self.engine, self.engine.ranks)
+            else:
+                self._serve()
+        except BaseException as error:
+            self._failure = error
+        with self._wake:
+            self._ended = True
+            for hand_over in self._answers.values():
+                hand_over(self._over())
+            self._answers.clear()
+            self._refuse()
+        if self._context is not None:
+            self._context.leave()
+
+    def _refuse(self) -> None:
+        """Makes the calls that are left, now that nothing runs."""
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()

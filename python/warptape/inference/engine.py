@@ -21,6 +21,7 @@ from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pacing import Pacer
 from .pipeline_parallel import mesh_of, stage_of
+from .ranks import Ranks
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
@@ -41,8 +42,8 @@ class EngineArgs:
         max_num_batched_tokens: of a step.
         max_prefill_beside_decode: prompt tokens of a step in which other requests generate, and wait for it.
         max_prefill_slowdown: a step with prompt tokens may take so many times as long as one without, by
-            measured times, and gets as many as fit: 1.5 keeps the tokens of others coming, and makes a prompt
-            wait longer for its first. None: max_prefill_beside_decode alone.
+            measured times, those of rank 0, and gets as many as fit: 1.5 keeps the tokens of others coming,
+            and makes a prompt wait longer for its first. None: max_prefill_beside_decode alone.
         kv_cache_memory_bytes: of keys and values; None: what max_num_seqs requests of max_model_len tokens
             need, at most 4 GiB.
         kv_cache_dtype: "auto" (the weights') or a dtype.
@@ -64,7 +65,7 @@ class EngineArgs:
         pipeline_parallel_size: among how many ranks the layers are split; the job has tensor_parallel_size
             times as many.
 
-    Raises: NotImplementedError for a draft model in a pipeline, and max_prefill_slowdown with several ranks.
+    Raises: NotImplementedError for a draft model in a pipeline.
     """
 
     max_model_len: int | None = None
@@ -98,8 +99,6 @@ class EngineArgs:
         draft = _Speculation.of(self.speculative_config).model
         if draft is not None and self.pipeline_parallel_size > 1:
             raise NotImplementedError("a draft model in a pipeline; 'ngram' can be had")
-        if self.max_prefill_slowdown is not None:  # each rank would go by its own clock
-            raise NotImplementedError("max_prefill_slowdown with several ranks")
 
 
 @dataclass(kw_only=True)
@@ -168,8 +167,10 @@ def logprobs_of(entries: list[tuple[int, float, int]], tokenizer: Tokenizer | No
 class _Completion:
     """One of the n answers of a request, while it grows."""
 
-    def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None) -> None:
-        self.output = CompletionOutput(index, "", [])
+    def __init__(
+        self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, lora: LoRARequest | None
+    ) -> None:
+        self.output = CompletionOutput(index, "", [], lora_request=lora)
         self.params, self._tokenizer = params, tokenizer if params.detokenize else None
         self._stream = self._tokenizer.stream(params.skip_special_tokens) if self._tokenizer else None
         self.text = ""  # with what is held back, as it may be the beginning of a stop text
@@ -240,6 +241,7 @@ class _Request:
         self.grammars: dict[int, Grammar] = {}
         self.done: list[_Completion] = []
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.lora: LoRARequest | None = None
         self.cached_tokens = 0
         self.first = -1  # the engine's number of its first answer
 
@@ -248,9 +250,8 @@ class _Request:
         every = sorted([*self.done, *self.completions.values()], key=lambda each: each.output.index)
         outputs = [each.snapshot() for each in every]
         finished = not self.completions
-        return RequestOutput(
-            self.id, self.text, self.tokens, outputs, finished, self.cached_tokens, self.prompt_logprobs
-        )
+        told = (self.cached_tokens, self.prompt_logprobs, self.lora)
+        return RequestOutput(self.id, self.text, self.tokens, outputs, finished, *told)
 
 
 class LLMEngine:
@@ -305,6 +306,7 @@ class LLMEngine:
         self._pacer: Pacer | None = None
         if args.max_prefill_slowdown is not None:
             self._pacer = Pacer(args.max_prefill_slowdown, args.max_prefill_beside_decode)
+        self.ranks: Ranks | None = Ranks() if args.ranks > 1 else None
         eos = model.config.eos_token_id
         self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self._random = random.Random(args.seed)
@@ -361,11 +363,9 @@ class LLMEngine:
                 that engine would have given. Outputs count these tokens, but have no logprobs of them.
 
         Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
-        sampling values out of range; IndexError for tokens out of the vocabulary; NotImplementedError for an
-        adapter where the model is split among ranks. Nothing is queued then.
+        sampling values out of range; IndexError for tokens out of the vocabulary; what models.load_adapter
+        raises. Nothing is queued then.
         """
-        if lora_request is not None and self.args.ranks > 1:
-            raise NotImplementedError("adapters (lora_request) with several ranks")
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
@@ -376,10 +376,11 @@ class LLMEngine:
         if params.structured_outputs is not None:
             grammar = self._grammar(params)
         adapter = self.runner.adapters.number(lora_request)
-        seed = self._random.randrange(LARGEST_SEED - params.n) if params.seed is None else params.seed
+        seed = self.draw_seed(params) if params.seed is None else params.seed
         before = self._before(params, generated)
         stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
         request = _Request(request_id, text, tokens, params)
+        request.lora = lora_request
         leader = -1
         for index, done in before.items():
             number = self._core.add(
@@ -400,7 +401,9 @@ class LLMEngine:
             )
             if leader < 0:
                 request.first = leader = number
-            completion = request.completions[number] = _Completion(index, params, self.tokenizer)
+            completion = request.completions[number] = _Completion(
+                index, params, self.tokenizer, lora_request
+            )
             if grammar is not None:
                 request.grammars[number] = grammar.copy()
             for token in done:
@@ -409,6 +412,10 @@ class LLMEngine:
                     request.grammars[number].accept(token)
             self._of_number[number] = request
         self._requests[request_id] = request
+
+    def draw_seed(self, params: SamplingParams) -> int:
+        """The seed of the next request that has none."""
+        return self._random.randrange(LARGEST_SEED - params.n)
 
     @staticmethod
     def _before(params: SamplingParams, generated: Any) -> dict[int, list[int]]:
@@ -463,7 +470,10 @@ class LLMEngine:
         they were before."""
         start = time.perf_counter()
         if self._pacer is not None:
-            self._core.limit_prefill_beside_decode(self._pacer.tokens())
+            tokens = self._pacer.tokens()  # by this rank's clock
+            self._core.limit_prefill_beside_decode(
+                tokens if self.ranks is None else self.ranks.number(tokens)
+            )
         self._propose()
         batch = self._core.begin_step()
         self.num_scheduled_tokens = {}

@@ -11,10 +11,11 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor, nn
-from warptape.ao.quantization import QuantizedTensor
+from warptape.ao.quantization import Float8Tensor, QuantizedTensor
 from warptape.models import Codes
 
 _ops: Any = _C._private
+_LARGEST_FLOAT8 = 448  # of float8_e4m3fn
 
 
 class PackedLinear(nn.Module):
@@ -62,13 +63,16 @@ class QuantLinear(nn.Module):
     an input of another dtype is converted to it and the result back.
 
     packed [ceil(out / 16), in * bits / 32, 16, 4] holds the codes, with `in` rounded up to whole groups;
-    scales and minima (None where symmetric) are [ceil(out / 16), groups, 16].
+    scales and minima (None where symmetric) are [ceil(out / 16), groups, 16]. order, int64 [in], says which
+    input each column of the codes is for (GPTQ's desc_act: groups of inputs that are no neighbours); None:
+    they are in order.
     """
 
     packed: Tensor
     scales: Tensor
     minima: Tensor | None
     bias: Tensor | None
+    order: Tensor | None
 
     def __init__(
         self,
@@ -84,36 +88,41 @@ class QuantLinear(nn.Module):
         self.dtype = dtype or linear.weight.dtype
         self._hold(QuantizedTensor.from_float(linear.weight, bits, group, symmetric), linear.bias)
 
-    def _hold(self, weight: QuantizedTensor, bias: Tensor | None) -> None:
+    def _hold(self, weight: QuantizedTensor, bias: Tensor | None, order: Tensor | None = None) -> None:
         for name in ("packed", "scales", "minima"):
             self.register_buffer(name, getattr(weight, name))
         own = None if bias is None else bias.detach().to(self.dtype, copy=True)
         self.register_buffer("bias", own)
+        self.register_buffer("order", order)
 
     @classmethod
-    def from_tensor(cls, weight: QuantizedTensor, bias: Tensor | None, dtype: Any = None) -> QuantLinear:
+    def from_tensor(
+        cls, weight: QuantizedTensor, bias: Tensor | None, dtype: Any = None, order: Tensor | None = None
+    ) -> QuantLinear:
         """The layer of a weight in few bits, whose memory it shares."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.out_features, layer.in_features = weight.shape
         layer.bits, layer.group, layer.dtype = weight.bits, weight.group, dtype or weight.dtype
-        layer._hold(weight, bias)
+        layer._hold(weight, bias, order)
         return layer
 
     @classmethod
     def from_codes(cls, matrix: Codes, bias: Tensor | None, dtype: Any) -> QuantLinear:
         """The layer of a matrix that is stored in 4 or 8 bits by groups of 32, 64 or 128, as a GGUF file or a
         GPTQ folder has it: the same codes; scales and minima are rounded to float16."""
-        return cls.from_tensor(QuantizedTensor.from_codes(matrix, dtype), bias)
+        return cls.from_tensor(QuantizedTensor.from_codes(matrix, dtype), bias, order=matrix.order)
 
     def forward(self, input: Tensor) -> Tensor:
         """Input weight^T + bias, in the input's dtype."""
         _check_features(input, self.in_features)
         x = input if input.dtype == self.dtype else input.to(self.dtype)
+        if self.order is not None:
+            x = x.index_select(-1, self.order)
         out: Tensor = _ops._quant_linear(
             x, self.packed, self.scales, self.minima, self.out_features, self.bits, self.group, self.bias
         )
-        return out if x is input else out.to(input.dtype)
+        return out if out.dtype == input.dtype else out.to(input.dtype)
 
     def dequantize(self) -> Tensor:
         """The weight that the codes stand for, [out_features, in_features] in float32."""
@@ -121,7 +130,8 @@ class QuantLinear(nn.Module):
         weight: QuantizedTensor = QuantizedTensor._of(
             (self.out_features, self.in_features), warptape.float32, **held
         )
-        return weight.dequantize()
+        values = weight.dequantize()
+        return values if self.order is None else values[:, self.order.argsort()].contiguous()
 
     def extra_repr(self) -> str:
         """What repr() shows."""
@@ -129,6 +139,50 @@ class QuantLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, bits={self.bits}, group={self.group}, "
             f"symmetric={self.minima is None}, dtype={self.dtype}"
+        )
+
+
+class Float8Linear(nn.Module):
+    """[*, in_features] -> [*, out_features], as the nn.Linear it is made from, its weight in float8_e4m3fn.
+
+    Each output of the weight and each row of the input have a scale of float32, by which their largest value
+    is 448; products of the codes are summed in float32. On CUDA both sizes must be multiples of 16; on the
+    CPU the numbers are the same, but nothing is faster. codes [out, in], scales [out]; bias is [out] or None.
+
+    Raises: ValueError for a weight with values that are not finite.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        if weight.is_meta:
+            codes = warptape.empty(weight.shape, dtype=warptape.float8_e4m3fn, device="meta")
+            scales = warptape.empty(weight.shape[0], device="meta")
+        else:
+            held = Float8Tensor.from_float(weight)
+            codes, scales = held.codes, held.scale[:, 0]
+        self.register_buffer("codes", codes)
+        self.register_buffer("scales", scales)
+        self.register_buffer("bias", _bias_of(linear, weight.dtype))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Input weight^T + bias, in the input's dtype."""
+        _check_features(input, self.in_features)
+        x = input.float()
+        scale = (x.abs().amax(-1, keepdim=True) / _LARGEST_FLOAT8).clamp(min=1e-12)  # [*, 1]
+        sums = _ops._float8_linear((x / scale).to(warptape.float8_e4m3fn), self.codes)
+        out: Tensor = sums * scale * self.scales
+        return (out if self.bias is None else out + self.bias).to(input.dtype)
+
+    def extra_repr(self) -> str:
+        """What repr() shows."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         )
 
 
@@ -165,6 +219,11 @@ def quantize_(
     return _replace_linears(
         model, lambda linear: _coded(linear) or QuantLinear(linear, bits, group, symmetric, dtype), skip
     )
+
+
+def float8_(model: nn.Module, skip: Iterable[str] = ("lm_head",)) -> nn.Module:
+    """Replaces the nn.Linear modules in `model` by Float8Linear, as quantize_ does, and returns the model."""
+    return _replace_linears(model, lambda linear: _coded(linear) or Float8Linear(linear), skip)
 
 
 def _check_features(input: Tensor, in_features: int) -> None:

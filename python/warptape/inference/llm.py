@@ -10,7 +10,7 @@ import warptape
 
 from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
-from .linear import QuantLinear, pack_, quantize_
+from .linear import QuantLinear, float8_, pack_, quantize_
 from .outputs import RequestOutput
 from .packed_file import is_packed, load_packed
 from .pipeline_parallel import mesh_of, stage_
@@ -18,7 +18,9 @@ from .sampling_params import SamplingParams
 from .tensor_parallel import split_
 from .tokenizer import Tokenizer
 
-QUANTIZATIONS = {"int8": (8, 0), "int4": (4, 32)}  # name -> bits, group
+DTYPES = {"float32": warptape.float32, "bfloat16": warptape.bfloat16}
+_INTEGERS = {"int8": (8, 0), "int4": (4, 32)}  # name -> bits, group
+QUANTIZATIONS = (*_INTEGERS, "fp8")
 
 
 def prepare(
@@ -30,8 +32,14 @@ def prepare(
         quantization, invariant: see LLM and EngineArgs.
         ranks, stages: tensor_ and pipeline_parallel_size; the model becomes this rank's part.
 
-    Raises: ValueError for another quantization, and what `mesh_of`, `split_` and `stage_` raise.
+    Raises: ValueError for another quantization and weights of another dtype than DTYPES, and what
+    `mesh_of`, `split_` and `stage_` raise.
     """
+    if invariant and model.embed_tokens.weight.dtype not in DTYPES.values():
+        raise ValueError(
+            f"the weights are {model.embed_tokens.weight.dtype}, but the engine's kernels have "
+            f"{' and '.join(DTYPES)}; give one of these as dtype"
+        )
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}")
     if ranks * stages > 1:
@@ -39,8 +47,10 @@ def prepare(
         split_(model, mesh if stages == 1 else mesh["tensor"])
         if stages > 1:
             stage_(model, mesh.get_group("pipeline"))
-    if quantization is not None:
-        bits, group = QUANTIZATIONS[quantization]
+    if quantization == "fp8":
+        float8_(model)
+    elif quantization is not None:
+        bits, group = _INTEGERS[quantization]
         quantize_(model, bits=bits, group=group)
     if invariant:
         pack_(model)
@@ -50,14 +60,17 @@ def prepare(
 def load_model(folder: Any, dtype: Any = "auto", quantization: str | None = None) -> Decoder:
     """The model in a folder or GGUF file, packed or not; layers that are stored in few bits keep their codes.
 
-    Raises: ValueError where a packed model is to be converted, and what `Decoder.from_pretrained` raises.
+    Raises: ValueError where a packed model is to be converted, for another dtype, and what
+    `Decoder.from_pretrained` raises.
     """
     if is_packed(folder):
         if dtype != "auto" or quantization is not None:
             raise ValueError(f"{folder} is packed: its dtype and quantization are what they are")
         return load_packed(folder)
+    if isinstance(dtype, str) and dtype not in ("auto", *DTYPES):
+        raise ValueError(f"dtype must be 'auto' or one of {[*DTYPES]}, got {dtype!r:.40}")
     if isinstance(dtype, str):
-        dtype = None if dtype == "auto" else getattr(warptape, dtype)
+        dtype = DTYPES.get(dtype)
     return Decoder.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
 
 
@@ -70,7 +83,8 @@ class LLM:
         tokenizer: a folder with tokenizer.json; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
         dtype: of the weights; "auto": the folder's.
-        quantization: None, "int8" (per output channel) or "int4" (groups of 32).
+        quantization: None, "int8" (per output channel), "int4" (groups of 32) or "fp8" (float8_e4m3fn, fast
+            on CUDA alone).
         args: see EngineArgs.
 
     Raises: what `Decoder.from_pretrained`, Tokenizer and LLMEngine raise; TypeError for unknown arguments.
@@ -148,15 +162,22 @@ class LLM:
         self,
         messages: list[Any],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = False,
+        lora_request: Any = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
         """Answers to a conversation, or to a list of them, by the model's chat template.
 
+        Args:
+            use_tqdm, lora_request: as of generate().
+            chat_template_kwargs, template: handed to the template, or `chat_template`, which is one.
+
         Raises: ValueError without a tokenizer or template.
         """
         many = messages if messages and isinstance(messages[0], list) else [messages]
-        prompts = [self.conversation(each, **template) for each in many]
-        return self.generate(prompts, sampling_params)
+        prompts = [self.conversation(each, **template, **(chat_template_kwargs or {})) for each in many]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def conversation(self, messages: list[Any], **template: Any) -> Prompt:
         """The prompt of a conversation, by the model's chat template; `template` is handed to it.

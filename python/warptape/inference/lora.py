@@ -13,8 +13,10 @@ import warptape
 from .. import nn
 from .._tensor import Tensor
 from ..models import Decoder
-from ..models.adapters import Factors, load_adapter
+from ..models.adapters import Factors, load_factors
 from .linear import PackedLinear
+from .pipeline_parallel import stage_of
+from .tensor_parallel import part_of_adapter, ranks_of, whole_config
 
 Rows = list[tuple[int, int, int]]  # (adapter, first row, one after the last)
 
@@ -31,6 +33,21 @@ class LoRARequest:
         if not isinstance(self.lora_int_id, int) or self.lora_int_id < 1:
             raise ValueError(f"lora_int_id must be an int above 0, got {self.lora_int_id!r}")
 
+    @property
+    def name(self) -> str:
+        """`lora_name`."""
+        return self.lora_name
+
+    @property
+    def adapter_id(self) -> int:
+        """`lora_int_id`."""
+        return self.lora_int_id
+
+    @property
+    def path(self) -> str | os.PathLike[str]:
+        """`lora_path`."""
+        return self.lora_path
+
 
 def _packed(weight: Tensor, invariant: bool) -> nn.Module:
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
@@ -40,6 +57,7 @@ def _packed(weight: Tensor, invariant: bool) -> nn.Module:
 
 class Adapters:
     """The adapters of a model, by number; 0 is none. A layer adds to each row what that row's adapter says.
+    Of a model that is split among ranks each has the parts for its own layers.
 
     Args:
         invariant: whether what a row gets must not depend on the other rows.
@@ -64,10 +82,24 @@ class Adapters:
         if self._paths.get(number, path) != path:
             raise ValueError(f"lora_int_id {number} is {self._paths[number]}, not {path}")
         if number not in self._paths:
-            for name, factors in load_adapter(self._model, path).factors.items():
+            for name, factors in self._load(path).items():
                 self._add(name, number, factors)
             self._paths[number] = path
         return number
+
+    def _load(self, path: str) -> dict[str, Factors]:
+        """By the modules of this model. Every rank checks all factors, so that all of them raise."""
+        model, stage = self._model, stage_of(self._model)
+        whole = model
+        if stage is not None or ranks_of(model) > 1:
+            whole = Decoder(whole_config(model), device="meta")
+        out = {}
+        for name, factors in load_factors(whole, path).items():
+            here = name if stage is None else stage.name_of(name)
+            if here is not None:
+                module, own = part_of_adapter(model, here, factors)
+                out[module] = own.to(model.embed_tokens.weight)
+        return out
 
     def _add(self, name: str, number: int, factors: Factors) -> None:
         if name not in self._layers:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .lora import LoRARequest
+
 
 @dataclass
 class Logprob:
@@ -28,6 +30,7 @@ class CompletionOutput:
             from token id to Logprob: the drawn token's, and the likeliest ones'.
         finish_reason: "stop", "length", "abort" or "error"; None while it goes on.
         stop_reason: the stop text or stop token id that ended it; None for an end-of-sequence token.
+        lora_request: the adapter that answered.
     """
 
     index: int
@@ -37,6 +40,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         """Whether nothing will be added."""
@@ -52,6 +56,7 @@ class RequestOutput:
         prompt_logprobs: None unless they were asked for, and until they are there; else of each token of the
             prompt, the first of which has None.
         num_cached_tokens: tokens of the prompt whose keys and values were found instead of computed.
+        lora_request: the adapter that answered.
     """
 
     request_id: str
@@ -61,3 +66,4 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    lora_request: LoRARequest | None = None

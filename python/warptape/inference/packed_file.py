@@ -20,7 +20,7 @@ from ..models.config import DecoderConfig
 from ..models.pretrained import CONFIG, read_json
 from ..serialization._files import replace_file
 from ..utils.safetensors import SafetensorError, safe_open, save_file
-from .linear import PackedLinear, QuantLinear
+from .linear import Float8Linear, PackedLinear, QuantLinear
 from .tokenizer import Tokenizer
 
 PACKED = "packed.safetensors"
@@ -32,6 +32,8 @@ BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "gen
 def _kind(layer: nn.Module) -> dict[str, Any] | None:
     if isinstance(layer, PackedLinear):
         return {"kind": "packed", "dtype": _name(layer.packed.dtype)}
+    if isinstance(layer, Float8Linear):
+        return {"kind": "float8", "dtype": "float32"}
     if isinstance(layer, QuantLinear):
         symmetric = layer.minima is None
         return {
@@ -39,6 +41,7 @@ def _kind(layer: nn.Module) -> dict[str, Any] | None:
             "bits": layer.bits,
             "group": layer.group,
             "symmetric": symmetric,
+            "ordered": layer.order is not None,
             "dtype": _name(layer.dtype),
         }
     return None
@@ -53,7 +56,12 @@ def _made(linear: Any, kind: dict[str, Any]) -> nn.Module:
     dtype = {"float32": warptape.float32, "bfloat16": warptape.bfloat16}[kind["dtype"]]
     if kind["kind"] == "packed":
         return PackedLinear(linear, dtype)
-    return QuantLinear(linear, kind["bits"], kind["group"], kind["symmetric"], dtype)
+    if kind["kind"] == "float8":
+        return Float8Linear(linear)
+    layer = QuantLinear(linear, kind["bits"], kind["group"], kind["symmetric"], dtype)
+    if kind.get("ordered"):
+        layer.order = warptape.empty(layer.in_features, dtype=warptape.int64, device="meta")
+    return layer
 
 
 def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:

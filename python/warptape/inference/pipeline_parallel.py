@@ -19,6 +19,7 @@ import warptape.distributed as dist
 from .. import nn
 from .._tensor import Tensor
 from ..models import Decoder
+from .tensor_parallel import whole_config
 
 Batch = dict[str, Any]  # csrc/inference/engine.h
 # Tokens of a batch from which on a stage's time grows with them. With fewer it is that of reading the
@@ -37,14 +38,23 @@ class Stage:
     """A rank's place in a pipeline, of which `group` has the ranks in order.
 
     Attributes:
+        layers: those of the whole model that it has.
         most_layers: of any stage. A page is counted with so many on all, which then have as many pages.
     """
 
     def __init__(self, group: Any, layers: int) -> None:
         self.group, self.number, self.count = group, dist.get_rank(group), group.size()
+        self.layers = layers_of_stage(layers, self.count, self.number)
         self.most_layers = -(-layers // self.count)
         self.first, self.last = self.number == 0, self.number == self.count - 1
         self._sent: list[tuple[Any, Tensor]] = []
+
+    def name_of(self, name: str) -> str | None:
+        """What a module of the whole model's layers or its head is called here; None where it is not."""
+        if not name.startswith("layers."):
+            return name if self.last else None
+        _, number, rest = name.split(".", 2)
+        return f"layers.{self.layers.index(int(number))}.{rest}" if int(number) in self.layers else None
 
     def receive(self, tokens: int, like: Tensor) -> Tensor:
         """What the stage before this one made of so many tokens, [1, N, C], of the dtype and on the device of
@@ -109,7 +119,7 @@ def stage_(model: Decoder, group: Any) -> Decoder:
     """
     config = model.config
     stage = Stage(group, config.num_hidden_layers)
-    own = layers_of_stage(config.num_hidden_layers, stage.count, stage.number)
+    own = stage.layers
     if not stage.first:
         weight = model.embed_tokens.weight
         # One row, that nothing reads: it says the model's dtype, width and device.
@@ -120,6 +130,7 @@ def stage_(model: Decoder, group: Any) -> Decoder:
         model.norm, model.lm_head = absent, absent
     model.layers = nn.ModuleList(model.layers[i] for i in own)
     kinds = None if config.layer_types is None else config.layer_types[own.start : own.stop]
+    model.config_of_whole = whole_config(model)
     model.config = replace(config, num_hidden_layers=len(own), layer_types=kinds)
     model.pipeline_stage = stage
     return model.eval()

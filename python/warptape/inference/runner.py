@@ -128,11 +128,13 @@ class ModelRunner:
             x = model.embed(batch["tokens"].to(self.device).unsqueeze(0), positions)
         else:
             x = stage.receive(tokens, model.embed_tokens.weight)
-        x = model.through(x, positions, self.cache)
-        if not stage.last:
-            stage.send(x)
-            return None
-        return self._head(model.norm(x), batch)
+        with self.adapters.step(batch["adapters"], batch["starts"]):
+            x = model.through(x, positions, self.cache)
+            if not stage.last:
+                stage.send(x)
+                return None
+            self.adapters.begin_head(batch["logit_rows"])
+            return self._head(model.norm(x), batch)
 
     def _head(self, x: Tensor, batch: dict[str, Any]) -> Tensor:
         """Logits [L, V] of [1, N, C]."""

@@ -5,11 +5,13 @@ parallelize_module takes the parts; here they become plain nn.Linear modules, wh
 replace, between the collectives.
 
 n ranks; C width, H heads, K key heads, D head_dim, V vocabulary, V' the next multiple of n.
+An adapter adds B A to a layer's weight [O, I]: A [R, I], B [O, R].
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import warptape
@@ -18,8 +20,10 @@ from .. import nn
 from .._tensor import Tensor
 from ..distributed import functional
 from ..models import Decoder
+from ..models.adapters import Factors
+from ..models.config import DecoderConfig
 from ..parallel import parallelize_module
-from ..parallel.tensor import ColwiseParallel, RowwiseParallel, divide
+from ..parallel.tensor import ColwiseParallel, RowwiseParallel, Shard, divide
 
 _DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
@@ -94,6 +98,43 @@ def _pad_vocabulary(model: Decoder, ranks: int) -> None:
     model.tie_weights()
 
 
+def _shards(config: DecoderConfig) -> dict[str, Shard]:
+    """How the weights [O, I] of a whole model's linear layers lie on the ranks, by patterns of names."""
+    heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+    up = "gate_up_proj" if config.gated else "up_proj"
+    return {
+        "layers.*.self_attn.qkv_proj": Shard(0, tuple(n * config.head_dim for n in heads)),
+        "layers.*.self_attn.o_proj": Shard(1),
+        f"layers.*.mlp.{up}": Shard(0, 2 if config.gated else None),
+        "layers.*.mlp.down_proj": Shard(1),
+        "lm_head": Shard(0),
+    }
+
+
+def whole_config(model: Decoder) -> DecoderConfig:
+    """The config of the model of which `model` is a rank's part, or is whole."""
+    config: DecoderConfig = getattr(model, "config_of_whole", model.config)
+    return config
+
+
+def part_of_adapter(model: Decoder, name: str, factors: Factors) -> tuple[str, Factors]:
+    """Which module of this rank's part of a model adds what of an adapter's factors for a layer: the rows of
+    B where the layer's outputs are split; where its inputs are, the columns of A, before the sum over the
+    ranks.
+    """
+    ranks = ranks_of(model)
+    if ranks == 1:
+        return name, factors
+    group, shards = model.layers[0].self_attn.o_proj.group, _shards(whole_config(model))
+    shard = next(shard for pattern, shard in shards.items() if fnmatchcase(name, pattern))
+    part = shard.take(factors.a if shard.dim else factors.b, group.rank(), ranks)
+    if shard.dim == 0:
+        part = shard.padded(part, factors.b.shape[0], ranks)
+    own = Factors(part, factors.b) if shard.dim else Factors(factors.a, part)
+    inside = isinstance(model.get_submodule(name), (SummedLinear, GatheredLinear))
+    return f"{name}.part" if inside else name, own
+
+
 def split_(model: Decoder, mesh: Any) -> Decoder:
     """Leaves this rank's part of a model that all ranks of a mesh of one axis have alike; returns it.
 
@@ -109,16 +150,12 @@ def split_(model: Decoder, mesh: Any) -> Decoder:
     _check(model, ranks)
     config, up = model.config, "gate_up_proj" if model.config.gated else "up_proj"
     _pad_vocabulary(model, ranks)
-    heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
     plan: dict[str, Any] = {
         "embed_tokens": RowwiseParallel(),
         "layers.*.self_attn": divide("heads", "kv_heads"),
-        "layers.*.self_attn.qkv_proj": ColwiseParallel(parts=[n * config.head_dim for n in heads]),
-        "layers.*.self_attn.o_proj": RowwiseParallel(),
-        f"layers.*.mlp.{up}": ColwiseParallel(parts=2 if config.gated else None),
-        "layers.*.mlp.down_proj": RowwiseParallel(),
-        "lm_head": ColwiseParallel(),
     }
+    for pattern, shard in _shards(config).items():
+        plan[pattern] = RowwiseParallel() if shard.dim else ColwiseParallel(parts=shard.parts)
     parallelize_module(model, mesh, plan)
     group = mesh.get_group()
     for layer in model.layers:
@@ -129,6 +166,7 @@ def split_(model: Decoder, mesh: Any) -> Decoder:
         mlp.down_proj = SummedLinear(mlp.down_proj, group)
     head: Any = GatheredLinear(model.lm_head, config.vocab_size, group)
     model.lm_head = head
+    model.config_of_whole = config
     model.config = replace(config, **{name: getattr(config, name) // ranks for name in _DIVIDED})
     return model
 

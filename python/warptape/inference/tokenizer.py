@@ -54,7 +54,7 @@ class Tokenizer:
                 f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}"
             )
         self._folder = folder
-        self._template: tuple[Any, Any, dict[str, str]] | None = None
+        self._templates: dict[str | None, tuple[Any, Any, dict[str, str]]] = {}
 
     @staticmethod
     def _of_gguf(path: str) -> tuple[Any, dict[str, Any]]:
@@ -115,32 +115,35 @@ class Tokenizer:
         """The tokenizer as text, for other libraries."""
         return self._tokenizer.to_str()
 
-    def apply_chat_template(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+    def apply_chat_template(
+        self, messages: list[dict[str, Any]], chat_template: str | None = None, **variables: Any
+    ) -> str:
         """The text of a conversation that the model is to continue.
 
         Args:
             messages: dicts with "role" and "content".
+            chat_template: in Jinja's notation; None: the model's.
             variables: handed to the template; add_generation_prompt is True unless given.
 
         Raises: ValueError without a template, and for what the template refuses; ImportError without jinja2.
         """
-        if self._template is None:
-            self._template = self._compiled()
-        error, template, special = self._template
+        if chat_template not in self._templates:
+            self._templates[chat_template] = self._compiled(chat_template)
+        error, template, special = self._templates[chat_template]
         values = {"add_generation_prompt": True, **special, **variables}
         try:
             return template.render(messages=messages, **values)
         except error as problem:
             raise ValueError(f"the chat template refuses these messages: {problem}") from problem
 
-    def _compiled(self) -> tuple[Any, Any, dict[str, str]]:
+    def _compiled(self, given: str | None) -> tuple[Any, Any, dict[str, str]]:
         """(what it raises, the template, special tokens)"""
         try:
             import jinja2.sandbox
         except ImportError as error:
             raise ImportError("chat templates need jinja2: pip install 'warptape[inference]'") from error
         config = self._settings()
-        template = config.get("chat_template")
+        template = config.get("chat_template") if given is None else given
         if isinstance(template, list):  # several by name
             template = next((each["template"] for each in template if each.get("name") == "default"), None)
         beside = os.path.join(os.fspath(self._folder), "chat_template.jinja")

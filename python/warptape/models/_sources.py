@@ -13,12 +13,14 @@ from ..distributed.checkpoint import CheckpointException, NameMap
 
 
 class Coding(NamedTuple):
-    """How a matrix is stored: bits of a code, how many neighbouring inputs share a scale (0: those that do
-    are no neighbours), whether codes are about zero."""
+    """How a matrix is stored: bits of a code, how many inputs share a scale (0: not as many everywhere),
+    whether codes are about zero, and whether those that share a scale are neighbours only in the order of
+    Codes.order."""
 
     bits: int
     group: int
     symmetric: bool
+    ordered: bool = False
 
 
 class Codes(NamedTuple):
@@ -29,6 +31,7 @@ class Codes(NamedTuple):
         codes: uint8 [O, I]; scales, minima: float32 [O, G].
         half: 0; else codes of 4 bits are [O, I / 2] bytes, in blocks of 2 * half: the first half of a block
             in the low halves of its bytes, the second in the high ones.
+        order: int64 [I], which input each column of the codes is for; None: they are in order.
     """
 
     bits: int
@@ -36,6 +39,16 @@ class Codes(NamedTuple):
     scales: Tensor
     minima: Tensor | None
     half: int = 0
+    order: Tensor | None = None
+
+    def in_groups(self, group: int) -> Codes:
+        """The same with the scales of larger groups repeated."""
+        inputs = self.codes.shape[1] * (2 if self.half else 1)
+        times = inputs // group // self.scales.shape[1]
+        if times == 1:
+            return self
+        minima = None if self.minima is None else self.minima.repeat_interleave(times, 1)
+        return self._replace(scales=self.scales.repeat_interleave(times, 1), minima=minima)
 
     def plain(self) -> Codes:
         """With a byte for each code."""
@@ -121,9 +134,9 @@ class CodedLayers:
     """A model's linear layers whose matrices are stored in few bits: taken out of it before it has memory,
     and put back as what `make` makes of their codes, one after the other.
 
-    Codes in 4 or 8 bits for groups of 32, 64 or 128 stay what they are. Others, and those of layers whose
-    matrices are not stored alike, are rounded to 8 bits in groups of 32. The head stays floating: its errors
-    are those of the result. So do matrices whose inputs are no multiple of 32.
+    Codes in 4 or 8 bits for groups of 32 or a multiple of it stay what they are. Others, and those of layers
+    whose matrices are not stored alike, are rounded to 8 bits in groups of 32. The head stays floating: its
+    errors are those of the result. So do matrices whose inputs are no multiple of 32.
     """
 
     def __init__(self, model: nn.Module, places: Places, source: Source, make: Make) -> None:
@@ -141,17 +154,26 @@ class CodedLayers:
         setattr(self._model.get_submodule(parent), last, layer)
 
     def _codes(self, parts: list[str]) -> Codes:
-        kinds = {self._source.coding(each) for each in parts}
-        kind = kinds.pop()
-        if kinds or kind is None or kind.bits not in (4, 8) or kind.group not in (32, 64, 128):
-            each = [rounded(self._source.read(n)) for n in parts]
-        else:
-            each = [self._source.codes(n) for n in parts]
-            if len({x.half for x in each}) > 1:
-                each = [x.plain() for x in each]
+        each = self._stored(parts) or [rounded(self._source.read(n)) for n in parts]
+        if len({x.half for x in each}) > 1:
+            each = [x.plain() for x in each]
         minima = [x.minima for x in each if x.minima is not None]
         codes, scales = warptape.cat([x.codes for x in each]), warptape.cat([x.scales for x in each])
-        return Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None, each[0].half)
+        joined = warptape.cat(minima) if minima else None
+        return Codes(each[0].bits, codes, scales, joined, each[0].half, each[0].order)
+
+    def _stored(self, parts: list[str]) -> list[Codes] | None:
+        """The parts of a layer as they are stored; None where a layer cannot hold these codes."""
+        kinds = {self._source.coding(each) for each in parts}
+        kind = kinds.pop()
+        if kinds or kind is None or kind.bits not in (4, 8):
+            return None
+        group = next((size for size in (128, 64, 32) if kind.group and kind.group % size == 0), 0)
+        if group == 0:
+            return None
+        each = [self._source.codes(n).in_groups(group) for n in parts]
+        orders = [x.order for x in each if x.order is not None]
+        return each if all(warptape.equal(order, orders[0]) for order in orders) else None
 
     def put_back(self) -> None:
         """Makes the layers."""

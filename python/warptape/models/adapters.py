@@ -43,6 +43,10 @@ class Factors(NamedTuple):
     a: Tensor
     b: Tensor
 
+    def to(self, like: Tensor) -> Factors:
+        """With the device and dtype of a tensor."""
+        return Factors(*(x.to(like.device, like.dtype) for x in self))
+
     def __call__(self, x: Tensor) -> Tensor:
         """[.., I] -> [.., O], what is added to the layer's output."""
         return nn.functional.linear(nn.functional.linear(x, self.a), self.b)
@@ -161,20 +165,14 @@ def _joined(
     return Factors(warptape.cat(a), warptape.cat(b, 1))
 
 
-def load_adapter(model: PreTrained, folder: Any) -> Adapter:
-    """The LoRA adapter in a PEFT folder, for a model: `load_adapter(model, folder).merge()`, or `.attach()`.
-
-    Args:
-        folder: with adapter_config.json and adapter_model.safetensors.
-
-    Raises: FileNotFoundError, ValueError for other kinds of adapters, and CheckpointException for a damaged
-    file, matrices of other shapes and names of layers that the model has not; it names them.
+def load_factors(model: PreTrained, folder: Any) -> dict[str, Factors]:
+    """The factors in a PEFT folder by the names of a model's layers, in float32 on the CPU; the model may be
+    on the meta device. Raises: see load_adapter.
     """
     config, path = (os.path.join(os.fspath(folder), name) for name in (CONFIG, WEIGHTS))
     scale = _scales(read_json(config), config)
     pairs, names, used = _read_pairs(path), model.name_map(), set[str]()
     factors: dict[str, Factors] = {}
-    like = model.embed_tokens.weight
     for name, layer in model.named_modules():
         if not hasattr(layer, "out_features"):
             continue  # not linear, packed or not
@@ -185,11 +183,24 @@ def load_adapter(model: PreTrained, folder: Any) -> Adapter:
         used.update(each for each in theirs if each)
         rows = names.split(f"{name}.weight", [layer.out_features // len(bare)] * len(bare))
         try:
-            joined = _joined(layer, list(zip(theirs, rows)), pairs, scale)
+            factors[name] = _joined(layer, list(zip(theirs, rows)), pairs, scale)
         except CheckpointException as error:
             raise CheckpointException(f"{path}: {error}") from error
-        factors[name] = Factors(*(x.to(like.device, like.dtype) for x in joined))
     if unknown := pairs.keys() - used:
         told = ", ".join(sorted(unknown)[:8])
         raise CheckpointException(f"{path}: no linear layer here is called {told}")
-    return Adapter(model, factors)
+    return factors
+
+
+def load_adapter(model: PreTrained, folder: Any) -> Adapter:
+    """The LoRA adapter in a PEFT folder, for a model: `load_adapter(model, folder).merge()`, or `.attach()`.
+
+    Args:
+        folder: with adapter_config.json and adapter_model.safetensors.
+
+    Raises: FileNotFoundError, ValueError for other kinds of adapters, and CheckpointException for a damaged
+    file, matrices of other shapes and names of layers that the model has not; it names them.
+    """
+    like = model.embed_tokens.weight
+    factors = load_factors(model, folder)
+    return Adapter(model, {name: each.to(like) for name, each in factors.items()})

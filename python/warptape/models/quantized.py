@@ -138,20 +138,28 @@ class QuantizedFolder:
             return None
         stem, inputs = name.removesuffix(".weight"), self.shapes[name][1]
         size = self._group if self._group > 0 else inputs
-        order = self._tensors.get(f"{stem}.g_idx")
+        of_input, even, ordered = self._tensors.get(f"{stem}.g_idx"), inputs % size == 0, False
         neighbours = warptape.arange(inputs) // size
-        if inputs % size or (order is not None and not warptape.equal(order.long(), neighbours)):
-            size = 0
-        return Coding(self._bits, size, bool((self._zeros(stem) == 1 << self._bits - 1).all()))
+        if of_input is not None and not warptape.equal(of_input.long(), neighbours):
+            ordered = warptape.equal(of_input.long().sort()[0], neighbours)
+            even = even and ordered
+        size = size if even else 0
+        return Coding(self._bits, size, bool((self._zeros(stem) == 1 << self._bits - 1).all()), ordered)
 
     def codes(self, name: str) -> Codes:
-        """A matrix as it is stored."""
+        """A matrix as it is stored. In the layout of GPTQ's desc_act an input's group is in g_idx: the inputs
+        of a group become neighbours."""
         stem, coding = name.removesuffix(".weight"), self.coding(name)
         assert coding is not None, name
         packed, scales = self._tensors[f"{stem}.qweight"], self._tensors[f"{stem}.scales"].float().t()
         codes = _awq_columns(packed) if self._awq else _unpack(packed, self._bits, 0)
         minima = None if coding.symmetric else (-scales * self._zeros(stem).t()).contiguous()
-        return Codes(self._bits, codes.t().to(warptape.uint8).contiguous(), scales.contiguous(), minima)
+        order = None
+        if coding.ordered:
+            order = self._tensors[f"{stem}.g_idx"].long().argsort(stable=True)
+            codes = codes[order]
+        codes = codes.t().to(warptape.uint8).contiguous()
+        return Codes(self._bits, codes, scales.contiguous(), minima, order=order)
 
     def read(self, name: str) -> Tensor:
         """A tensor, matrices as float32."""

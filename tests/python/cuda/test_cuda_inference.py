@@ -18,7 +18,7 @@ from traffic import model_of as traffic_model
 from traffic import write_adapters
 from warptape._C import _private as ops
 from warptape.inference import LLM, SamplingParams
-from warptape.inference.linear import PackedLinear, QuantLinear
+from warptape.inference.linear import Float8Linear, PackedLinear, QuantLinear
 from warptape.inference.llm import prepare
 from warptape.inference.packed_file import load_packed, save_packed
 from warptape.models import Decoder, DecoderConfig, PagedCache
@@ -232,6 +232,37 @@ def test_quant_linear_is_the_cpus_to_the_bit(bits: int, group: int, symmetric: b
         given = x[first:end].to("cuda")  # from 16 rows on by tensor cores
         got = ops._quant_linear(given, packed, scales, minima, outputs, bits, group, bias.to("cuda"))
         assert torch.equal(got.cpu(), want[first:end])
+
+
+def test_float8_linear() -> None:
+    """Sums are the CPU's up to their order, and a row is the same in every number of rows."""
+    inputs, outputs = 1040, 48  # sums this long would be split, if they might
+    weight = drawn(outputs, inputs).to(torch.float8_e4m3fn)
+    x = drawn(70, inputs, seed=1).to(torch.float8_e4m3fn)
+    got = ops._float8_linear(x.to("cuda"), weight.to("cuda")).cpu()
+    assert got.dtype == torch.float32
+    close(got, ops._float8_linear(x, weight), 1e-5)
+    for first, end in ((0, 10), (0, 1), (4, 5), (5, 8), (3, 67)):
+        assert torch.equal(
+            ops._float8_linear(x[first:end].to("cuda"), weight.to("cuda")).cpu(), got[first:end]
+        )
+    assert ops._float8_linear(x[:0].to("cuda"), weight.to("cuda")).shape == (0, outputs)
+    for sizes in ((40, 32), (32, 40)):
+        odd, rows = (torch.zeros(s, device="cuda").to(torch.float8_e4m3fn) for s in (sizes, (2, sizes[1])))
+        with pytest.raises(torch.ShapeError, match="multiples of 16"):
+            ops._float8_linear(rows, odd)
+
+
+def test_float8_models() -> None:
+    """Layers of float8 are the CPU's up to the order of their sums; load changes nothing."""
+    linear = torch.nn.Linear(64, 32)
+    x = drawn(9, 64, dtype=torch.bfloat16, seed=3)
+    layer = Float8Linear(linear)
+    want = layer(x)
+    on = layer.to("cuda")
+    got = on(x.to("cuda"))
+    close(got, want, 1e-2)
+    assert torch.equal(on(x[2:3].to("cuda")).cpu(), got[2:3].cpu())
 
 
 def test_what_is_not_finite_stays_in_its_row() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import warptape as wt
 from model_configs import SMALL, tokens
-from quantized_files import quantised_folder, write_decoder
+from quantized_files import edit, quantised_folder, write_decoder
 from warptape.inference import LLM, QuantLinear, SamplingParams
 from warptape.inference.llm import load_model, prepare
 from warptape.inference.packed_file import save_packed
@@ -61,25 +62,79 @@ def test_gguf(kind: str, tolerance: float, tmp_path: Path) -> None:
     [
         ("gptq", 4, {"desc_act": False}, 1e-3),
         ("gptq", 8, {"sym": True}, 0),
+        ("gptq", 4, {"sym": True, "desc_act": True}, 0),
+        ("gptq", 4, {"desc_act": True}, 1e-3),
+        ("gptq", 4, {"sym": True, "group": 64}, 0),
         ("awq", 4, {"version": "gemm"}, 1e-3),
     ],
 )
 def test_folders(method: str, bits: int, settings: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
     """Minima, scale times zero, are rounded to float16; about zero there are none."""
     config = DecoderConfig(**WIDE, architecture="qwen2", qkv_bias=True)
-    quantised_folder(tmp_path, method, bits, config, group=32, **settings)
+    quantised_folder(tmp_path, method, bits, config, **{"group": 32, **settings})
     plain, coded = pair(tmp_path)
-    assert (coded.layers[0].mlp.down_proj.minima is None) == ("sym" in settings)
+    layer = coded.layers[0].mlp.down_proj
+    assert (layer.minima is None) == ("sym" in settings) and layer.bits == bits
+    assert (layer.order is not None) == bool(settings.get("desc_act"))
     check_same(plain, coded, 4 * config.num_hidden_layers, tolerance)
 
 
-def test_what_has_no_such_layer_is_rounded(tmp_path: Path) -> None:
-    """Inputs whose groups are not neighbours, groups of 8 and of 16, layers of several types: in 8 bits."""
+def test_one_scale_for_all_inputs(tmp_path: Path) -> None:
+    """group_size -1, which layers have as equal scales of groups."""
     config = DecoderConfig(**WIDE, architecture="qwen2", qkv_bias=True)
-    for i, settings in enumerate(({"group": 32, "desc_act": True}, {"group": 8})):
+    quantised_folder(tmp_path, "gptq", 4, config, group=64, sym=True, desc_act=False)
+    path = tmp_path / "model.safetensors"
+    arrays = safetensors.numpy.load_file(path)
+    for name in [n for n in arrays if n.endswith((".scales", ".qzeros"))]:
+        arrays[name] = arrays[name][:1]
+    for name in [n for n in arrays if n.endswith(".g_idx")]:
+        arrays[name] = np.zeros_like(arrays[name])
+    safetensors.numpy.save_file(arrays, path)
+    edit(tmp_path, group_size=-1)
+    plain, coded = pair(tmp_path)
+    layers = [coded.layers[0].self_attn.o_proj, coded.layers[0].mlp.down_proj]
+    assert [(layer.bits, layer.group, layer.order) for layer in layers] == [(4, 64, None), (4, 128, None)]
+    check_same(plain, coded, 4 * config.num_hidden_layers, 0)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_act_order_in_every_use(bits: int, tmp_path: Path) -> None:
+    """Codes whose inputs are permuted: packed files, and rows by themselves."""
+    config = DecoderConfig(**WIDE, architecture="qwen2", qkv_bias=True)
+    quantised_folder(tmp_path, "gptq", bits, config, group=32, sym=True, desc_act=True)
+    plain, coded = pair(tmp_path)
+    layer = coded.layers[1].mlp.down_proj
+    assert layer.bits == bits and wt.equal(layer.dequantize(), plain.layers[1].mlp.down_proj.weight)
+    x = wt.randn(5, 256)
+    with wt.inference_mode():
+        want = x @ plain.layers[1].mlp.down_proj.weight.t()
+        got = layer(x)
+        assert (got - want).abs().max() < 0.02 * want.abs().max()  # of rounded activations
+        assert wt.equal(wt.cat([layer(row) for row in x.split(1)]), got)
+        assert wt.equal(layer(x.bfloat16()), layer(x.bfloat16().float()).bfloat16())
+    model = prepare(load_model(tmp_path), None, True)
+    save_packed(model, tmp_path / "packed")
+    with wt.inference_mode():
+        assert wt.equal(load_model(tmp_path / "packed")(tokens()), model(tokens()))
+
+
+def test_what_has_no_such_layer_is_rounded(tmp_path: Path) -> None:
+    """Matrices of one layer with inputs in several orders, groups of other numbers of inputs, groups of 8 and
+    of 16, layers of several types: in 8 bits."""
+    config = DecoderConfig(**WIDE, architecture="qwen2", qkv_bias=True)
+    for i, settings in enumerate(({"group": 32, "desc_act": "each"}, {"group": 8})):
         (tmp_path / str(i)).mkdir()
         quantised_folder(tmp_path / str(i), "gptq", 4, config, **settings)
-        check_same(*pair(tmp_path / str(i)), 4 * config.num_hidden_layers, 1 / 254 + 1e-3)
+        plain, coded = pair(tmp_path / str(i))
+        assert coded.layers[0].self_attn.qkv_proj.bits == 8
+        check_same(plain, coded, 4 * config.num_hidden_layers, 1 / 254 + 1e-3)
+    path = tmp_path / "0" / "model.safetensors"
+    arrays = safetensors.numpy.load_file(path)
+    arrays["model.layers.0.self_attn.o_proj.g_idx"][:] = np.arange(64) // 33
+    safetensors.numpy.save_file(arrays, path)
+    plain, coded = pair(tmp_path / "0")
+    assert coded.layers[0].self_attn.o_proj.bits == 8 and coded.layers[1].self_attn.o_proj.bits == 4
+    check_same(plain, coded, 4 * config.num_hidden_layers, 1 / 254 + 1e-3)
     config = DecoderConfig(**{**WIDE, "hidden_size": 256})
     write_decoder(tmp_path / "x.gguf", Decoder(config), "Q4_K", others={"attn_v": "Q6_K", "ffn_down": "Q6_K"})
     plain, coded = pair(tmp_path / "x.gguf")

@@ -181,6 +181,11 @@ def test_chat(llm):
     assert out.prompt_token_ids[-1] == EOS
     many = llm.chat([messages, messages], SamplingParams(temperature=0, max_tokens=3))
     assert [o.outputs[0].token_ids for o in many] == [out.outputs[0].token_ids] * 2
+    own = "{% for m in messages %}{{ m.content }}{{ extra }}{% endfor %}"
+    out = llm.chat(messages, chat_template=own, chat_template_kwargs={"extra": "!"})[0]
+    assert out.prompt == "hi!" and llm.chat(messages)[0].prompt == "<user>hi<end>"
+    with pytest.raises(ValueError, match="chat template"):
+        llm.chat(messages, chat_template="{% for %}")
 
 
 @pytest.mark.parametrize(
@@ -430,3 +435,15 @@ def test_chat_in_the_terminal(folder, llm, monkeypatch, capsys):
     options = ("--temperature", 0, "--max-tokens", 4)
     status, out, _ = command(monkeypatch, capsys, "chat", folder, *options, typed="hi\nmore\n")
     assert (status, out) == (0, f"{first}\n{second}\n")
+
+
+def test_options_of_the_terminal_that_are_wrong(folder, tmp_path, monkeypatch, capsys):
+    for arguments, text in (
+        (("pack", folder, tmp_path / "p", "--dtype", "int3"), "dtype must be 'auto' or one of"),
+        (("pack", folder, tmp_path / "p", "--quantization", "int5"), "quantization must be None or one of"),
+        (("generate", folder, "x", "--max-tokens", "0"), "max_tokens must be at least 1"),
+    ):
+        status, out, err = command(monkeypatch, capsys, *arguments)
+        assert status == 1 and out == "" and text in err and err.count("\n") == 1
+    with pytest.raises(ValueError, match=r"the weights are .*float16, but the engine's kernels have float32"):
+        LLM(build("llama").half())

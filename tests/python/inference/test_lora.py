@@ -30,6 +30,8 @@ def test_a_batch_of_adapters(tmp_path):
     outs = llm.generate(prompts, PARAMS, lora_request=asked)
     expected = [merged(adapter, prompt) for adapter, prompt in zip(asked, prompts)]
     assert [o.outputs[0].token_ids for o in outs] == expected
+    assert [o.lora_request for o in outs] == [o.outputs[0].lora_request for o in outs] == asked
+    assert (asked[1].name, asked[1].adapter_id, asked[1].path) == ("1", 1, tmp_path / "1")
     assert len({tuple(merged(adapter, prompts[0])) for adapter in adapters}) == 3  # adapters matter
 
 

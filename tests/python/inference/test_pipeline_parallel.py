@@ -12,10 +12,8 @@ from launched import launch, lines
 from model_configs import CONFIGS, build
 from warptape.inference import (
     LLM,
-    AsyncLLM,
     EngineArgs,
     LLMEngine,
-    LoRARequest,
     SamplingParams,
     pipeline_parallel,
 )
@@ -192,16 +190,12 @@ def test_jobs_and_sizes_that_do_not_fit():
     on_ranks(2, body)
 
 
-def test_what_one_process_alone_can_do(tmp_path):
+def test_what_one_process_alone_can_do():
     def body():
         draft = {"num_speculative_tokens": 2, "model": build("llama")}
         with pytest.raises(NotImplementedError, match="draft model"):
             make(build("llama"), 2, speculative_config=draft)
         llm = make(build("llama"), 2)
-        with pytest.raises(NotImplementedError, match="adapters"):
-            llm.generate(PROMPTS, GREEDY, lora_request=LoRARequest("a", 1, tmp_path))
-        with pytest.raises(NotImplementedError, match="AsyncLLM"):
-            AsyncLLM(llm.llm_engine)
         with pytest.raises(ValueError, match="the model is one of 2 stages"):
             LLMEngine(llm.llm_engine.runner.model, None, EngineArgs())
         with pytest.raises(ValueError, match="a stage of a pipeline already"):

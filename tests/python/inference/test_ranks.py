@@ -1,0 +1,312 @@
+"""What ranks do together: adapters in parts, prompts cut by rank 0's clock, AsyncLLM on rank 0."""
+
+import asyncio
+import dataclasses
+import itertools
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import traffic
+import warptape as wt
+import warptape.distributed as dist
+from launched import launch, lines
+from model_configs import CONFIGS
+from safetensors.numpy import save_file
+from traffic import model_of, write_adapters
+from warptape.inference import LLM, AsyncLLM, LoRARequest, SamplingParams, async_llm
+from warptape.models import Decoder
+
+LIMIT = timedelta(seconds=60)
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
+PROMPTS = [[(7 * i + j) % traffic.VOCAB for j in range(20 + i)] for i in range(6)]
+SPLITS = [(2, 1), (1, 2)]  # tensor_ and pipeline_parallel_size
+
+
+def make(split, model=None, **more):
+    """The Llama of the traffic test on the ranks of a job."""
+    ranks, stages = split
+    return LLM(
+        model or model_of("llama", "float32", None, invariant=False),
+        tensor_parallel_size=ranks,
+        pipeline_parallel_size=stages,
+        **more,
+    )
+
+
+def on_ranks(ranks, body):
+    """What the body gives on each rank."""
+    return dist.simulate(ranks, body, timeout=LIMIT)
+
+
+def config_of(name, **changes):
+    return dataclasses.replace(CONFIGS[name], **changes)
+
+
+def answers(outs):
+    return [(each.token_ids, each.cumulative_logprob) for out in outs for each in out.outputs]
+
+
+# ---------------------------------------------------------------------------------- adapters
+
+
+def check(split, alone, every):
+    """That all ranks gave the answers of one process: to the bit in a pipeline, else up to rounding."""
+    assert all(each == every[0] for each in every)
+    if split[0] == 1:
+        assert every[0] == alone
+    for (tokens, logprob), (expected, expected_logprob) in zip(every[0], alone, strict=True):
+        assert tokens == expected
+        assert logprob == pytest.approx(expected_logprob, abs=1e-3)
+
+
+@pytest.mark.parametrize("split", [*SPLITS, (2, 2), (1, 3)])
+def test_adapters_are_those_of_one_process(split, tmp_path):
+    """With every linear layer adapted, those whose inputs are split too."""
+    adapters = [None, *write_adapters(tmp_path)]
+    asked = [adapters[i % 3] for i in range(6)]
+
+    def body(split):
+        return answers(make(split).generate(PROMPTS, GREEDY, lora_request=asked))
+
+    alone = body((1, 1))
+    plain = answers(make((1, 1)).generate(PROMPTS, GREEDY))
+    assert [a == p for a, p in zip(alone, plain, strict=True)] == [True, False, False] * 2
+    check(split, alone, on_ranks(split[0] * split[1], lambda: body(split)))
+
+
+@pytest.mark.parametrize("quantization", [None, "int4"])
+def test_adapters_of_biased_layers_and_a_padded_vocabulary(quantization, tmp_path):
+    """A head of 61 rows; beside quantised weights."""
+    wt.manual_seed(5)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 61, "head_dim": 16}
+    model = Decoder(config_of("qwen2", max_position_embeddings=128, **sizes)).eval()
+    model.save_pretrained(tmp_path / "model")
+    rng, arrays = np.random.default_rng(1), {}
+    for name, (outputs, inputs) in {
+        "model.layers.0.self_attn.k_proj": (model.config.num_key_value_heads * model.config.head_dim, 64),
+        "model.layers.1.mlp.down_proj": (64, 128),
+        "lm_head": (61, 64),
+    }.items():
+        stem = f"base_model.model.{name}"
+        arrays[f"{stem}.lora_A.weight"] = rng.normal(0, 0.2, (2, inputs)).astype(np.float32)
+        arrays[f"{stem}.lora_B.weight"] = rng.normal(0, 0.2, (outputs, 2)).astype(np.float32)
+    (tmp_path / "adapter").mkdir()
+    save_file(arrays, tmp_path / "adapter" / "adapter_model.safetensors")
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 4}')
+    lora = LoRARequest("a", 1, tmp_path / "adapter")
+    prompts = [[token % 61 for token in prompt] for prompt in PROMPTS]
+
+    def body(ranks):
+        model = Decoder.from_pretrained(tmp_path / "model")
+        llm = make((ranks, 1), model, quantization=quantization)
+        return answers(llm.generate(prompts, GREEDY, lora_request=lora))
+
+    check((2, 1), body(1), on_ranks(2, lambda: body(2)))  # groups of 32 inputs are the same ones in a part
+
+
+def test_wrong_adapters_raise_on_every_rank(tmp_path):
+    first, _ = write_adapters(tmp_path)
+    path = Path(first.lora_path)
+
+    def body(split):
+        llm = make(split)
+        with pytest.raises(FileNotFoundError):
+            llm.generate(PROMPTS, GREEDY, lora_request=LoRARequest("none", 3, tmp_path / "nowhere"))
+        with pytest.raises(ValueError, match=r"no linear layer here is called model\.layers\.9"):
+            llm.generate(PROMPTS, GREEDY, lora_request=LoRARequest("other", 4, tmp_path / "other"))
+        return answers(llm.generate(PROMPTS, GREEDY, lora_request=first))
+
+    (tmp_path / "other").mkdir()
+    arrays = {
+        f"base_model.model.model.layers.9.mlp.up_proj.lora_{x}.weight": np.zeros((2, 2), np.float32)
+        for x in "AB"
+    }
+    save_file(arrays, tmp_path / "other" / "adapter_model.safetensors")
+    (tmp_path / "other" / "adapter_config.json").write_text((path / "adapter_config.json").read_text())
+    for split in SPLITS:
+        check(split, body((1, 1)), on_ranks(2, lambda split=split: body(split)))
+
+
+# ---------------------------------------------------------------------------- rank 0's clock
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_prompts_are_cut_by_the_clock_of_rank_0(split):
+    """Clocks of other ranks, and so their own limits, differ; the ranks' steps are those of rank 0."""
+
+    def body(split, **limits):
+        engine = make(split, enable_prefix_caching=False, **limits).llm_engine
+        if limits and split != (1, 1) and dist.get_rank() > 0:
+            engine._pacer.tokens = lambda: 17  # what this rank would do by itself
+        out, counts = {}, []
+        for i, prompt in enumerate(PROMPTS):
+            engine.add_request(str(i), prompt * 3, SamplingParams(seed=i, max_tokens=20, ignore_eos=True))
+            engine.step()
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                out[output.request_id] = output.outputs[0].token_ids
+            counts.append(dict(engine.num_scheduled_tokens))
+        return out, counts
+
+    plain, fewer = body((1, 1))
+    first, second = on_ranks(2, lambda: body(split, max_prefill_slowdown=1.001))
+    assert first == second
+    assert first[0] == plain and len(first[1]) > len(fewer)
+
+
+# ------------------------------------------------------------------------------------ asyncio
+
+
+async def ask(engine, prompt, params=GREEDY, **more):
+    async for output in engine.generate(prompt, params, **more):
+        last = output
+    return last.outputs[0].token_ids
+
+
+def serve(engine, main):
+    """Runs what clients do on rank 0; the other ranks follow."""
+    if dist.get_rank() > 0:
+        with pytest.raises(RuntimeError, match="requests go to rank 0"):
+            asyncio.run(ask(engine, [1]))
+    out = asyncio.run(main(engine)) if dist.get_rank() == 0 else None
+    engine.shutdown()
+    assert not engine.engine.has_unfinished_requests()
+    return out
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_asyncio_on_rank_0(split, tmp_path, monkeypatch):
+    monkeypatch.setattr(async_llm, "SIGN_OF_LIFE", 0.01)
+    adapter, _ = write_adapters(tmp_path)
+    alone = answers(make((1, 1)).generate(PROMPTS, GREEDY))
+    adapted = answers(make((1, 1)).generate(PROMPTS[:1], GREEDY, lora_request=adapter))
+    drawn = SamplingParams(max_tokens=12, ignore_eos=True)  # with a seed of the engine's
+
+    async def main(engine):
+        got = await asyncio.gather(*(ask(engine, prompt) for prompt in PROMPTS))
+        assert got == [tokens for tokens, _ in alone]
+        await asyncio.sleep(0.1)  # nothing to do, which the others are told
+        assert await ask(engine, PROMPTS[0], lora_request=adapter) == adapted[0][0]
+        for prompt, error, text in (
+            ([100000], IndexError, "out of the vocabulary"),
+            (3.5, TypeError, "prompt must be"),
+            ([1] * 500, ValueError, "maximum model length"),
+        ):
+            with pytest.raises(error, match=text):
+                await ask(engine, prompt)
+        with pytest.raises(FileNotFoundError):
+            await ask(engine, [1], lora_request=LoRARequest("none", 3, tmp_path / "nowhere"))
+        with pytest.raises(TypeError):
+            await ask(engine, [1], temperature=3)
+        async for _ in engine.generate(PROMPTS[1], GREEDY):  # a task that leaves
+            break
+        long = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+        stream = engine.generate(PROMPTS[2], long, request_id="named")
+        await anext(stream)
+        with pytest.raises(ValueError, match="in use"):
+            await ask(engine, [1], request_id="named")
+        await engine.abort("named")
+        rest = [output async for output in stream]
+        assert rest[-1].outputs[0].finish_reason == "abort"
+        assert len({tuple(await ask(engine, PROMPTS[0], drawn)) for _ in range(3)}) == 3
+        return await ask(engine, PROMPTS[0])
+
+    first, second = on_ranks(
+        2, lambda: serve(AsyncLLM(make(split, max_prefill_slowdown=1.5).llm_engine), main)
+    )
+    assert (first, second) == (alone[0][0], None)
+
+
+def test_a_request_that_another_rank_refuses(tmp_path):
+    """Its folder is there on rank 0 alone: nobody computes it, and the others go on."""
+    first, _ = write_adapters(tmp_path)
+    alone = answers(make((1, 1)).generate(PROMPTS[:1], GREEDY))
+
+    def body():
+        engine = AsyncLLM(make((2, 1)).llm_engine)
+        if dist.get_rank() == 1:
+            number = engine.engine.runner.adapters.number
+
+            def without(request):
+                if request is not None:
+                    raise FileNotFoundError(f"{request.lora_path}: not on this host")
+                return number(request)
+
+            engine.engine.runner.adapters.number = without
+
+        async def main(engine):
+            running = asyncio.ensure_future(ask(engine, PROMPTS[0]))
+            with pytest.raises(RuntimeError, match=r"refused on another rank: rank 1: .*not on this host"):
+                await ask(engine, PROMPTS[0], lora_request=first)
+            return await running
+
+        return serve(engine, main)
+
+    assert on_ranks(2, body)[0] == alone[0][0]
+
+
+def test_an_error_of_the_model(tmp_path):
+    """On all ranks: the requests end with it, and others can come. On one: all learn of it."""
+
+    def body(wrong):
+        engine = AsyncLLM(make((2, 1)).llm_engine)
+        runner, calls = engine.engine.runner, itertools.count()
+        forward = runner.forward
+
+        def sometimes(batch):
+            if next(calls) == 3 and dist.get_rank() in wrong:
+                raise ZeroDivisionError("planted")
+            return forward(batch)
+
+        async def main(engine):
+            with pytest.raises((ZeroDivisionError, dist.DistBackendError, RuntimeError)) as raised:
+                await ask(engine, PROMPTS[0])
+            if wrong == [0, 1]:
+                assert raised.type is ZeroDivisionError
+                assert len(await ask(engine, PROMPTS[0])) == 12
+            else:
+                with pytest.raises(RuntimeError, match="AsyncLLM: it ended"):
+                    await ask(engine, PROMPTS[0])
+
+        runner.forward = sometimes
+        if len(wrong) == 2:
+            return serve(engine, main)
+        if dist.get_rank() == 0:
+            asyncio.run(main(engine))
+        with pytest.raises(dist.DistBackendError):
+            engine.shutdown()
+        return None
+
+    on_ranks(2, lambda: body([0, 1]))
+    on_ranks(2, lambda: body([0]))
+    on_ranks(2, lambda: body([1]))
+
+
+def test_processes_of_the_launcher(tmp_path):
+    adapter, _ = write_adapters(tmp_path)
+    script = tmp_path / "serve.py"
+    script.write_text(
+        "import asyncio, sys, warptape as wt, warptape.distributed as dist\n"
+        f"sys.path.insert(0, {str(Path(traffic.__file__).parent)!r})\n"
+        "from traffic import model_of\n"
+        "from warptape.inference import LLM, AsyncLLM, LoRARequest, SamplingParams\n"
+        "dist.init_process_group()\n"
+        "model = model_of('llama', 'float32', None, invariant=False)\n"
+        "engine = AsyncLLM(LLM(model, tensor_parallel_size=2).llm_engine)\n"
+        "params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)\n"
+        f"adapters = [None, LoRARequest('1', 1, {str(adapter.lora_path)!r})]\n"
+        "async def ask(prompt, adapter):\n"
+        "    async for out in engine.generate(prompt, params, lora_request=adapter): pass\n"
+        "    return out.outputs[0].token_ids\n"
+        "async def main():\n"
+        f"    return await asyncio.gather(*(ask({PROMPTS[0]}, a) for a in adapters))\n"
+        "if dist.get_rank() == 0: print(asyncio.run(main()))\n"
+        "engine.shutdown()\n"
+    )
+    status, out, err = launch("--nproc-per-node=2", script)
+    assert status == 0, err
+    prompts = [PROMPTS[0]] * 2
+    expected = make((1, 1)).generate(prompts, GREEDY, lora_request=[None, adapter])
+    assert lines(out) == [[tokens for tokens, _ in answers(expected)]]
