@@ -48,7 +48,8 @@ void bind_program(py::module_& m) {
       .def("text", &Program::text)
       .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10,
            py::arg("least_epilogue_bytes") = graph::kLeastEpilogueBytes,
-           py::arg("least_row_bytes") = graph::kLeastRowBytes)
+           py::arg("least_row_bytes") = graph::kLeastRowBytes,
+           py::arg("least_prologue_bytes") = graph::kLeastPrologueBytes)
       .def_property_readonly(
           "memories",
           [](const Program& p) {
@@ -84,6 +85,21 @@ void bind_setting(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>&
   c.def_property(
       name, [setting](const graph::Compiled& c) { return c.programs.*setting; },
       [setting](graph::Compiled& c, T value) { c.programs.*setting = value; });
+}
+
+void bind_settings(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>& compiled) {
+  using graph::Programs;
+  bind_setting(compiled, "fuses", &Programs::fuses);
+  bind_setting(compiled, "fuses_epilogues", &Programs::fuses_epilogues);
+  bind_setting(compiled, "fuses_prologues", &Programs::fuses_prologues);
+  bind_setting(compiled, "schedules", &Programs::schedules);
+  bind_setting(compiled, "recomputes", &Programs::recomputes);
+  bind_setting(compiled, "tunes", &Programs::tunes);
+  bind_setting(compiled, "captures", &Programs::captures);
+  bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
+  bind_setting(compiled, "least_epilogue_bytes", &Programs::least_epilogue_bytes);
+  bind_setting(compiled, "least_row_bytes", &Programs::least_row_bytes);
+  bind_setting(compiled, "least_prologue_bytes", &Programs::least_prologue_bytes);
 }
 
 }  // namespace
@@ -132,6 +148,7 @@ void init_graph(PyObject* module) {
                d["recomputed"] = e->program.recomputed;
                d["fused"] = e->program.fused;
                d["epilogues"] = e->program.epilogues();
+               d["prologues"] = e->program.prologues();
                d["row_kernels"] = e->program.row_kernels;
                d["tuned"] = e->tuned();
                d["runs"] = e->runs;
@@ -157,16 +174,7 @@ void init_graph(PyObject* module) {
         out["eager_seconds"] = choice.eager;
         return out;
       });
-  using graph::Programs;
-  bind_setting(compiled, "fuses", &Programs::fuses);
-  bind_setting(compiled, "fuses_epilogues", &Programs::fuses_epilogues);
-  bind_setting(compiled, "schedules", &Programs::schedules);
-  bind_setting(compiled, "recomputes", &Programs::recomputes);
-  bind_setting(compiled, "tunes", &Programs::tunes);
-  bind_setting(compiled, "captures", &Programs::captures);
-  bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
-  bind_setting(compiled, "least_epilogue_bytes", &Programs::least_epilogue_bytes);
-  bind_setting(compiled, "least_row_bytes", &Programs::least_row_bytes);
+  bind_settings(compiled);
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
   m.def("_is_compiling", [] { return Region::of_thread().entered(); });
 }

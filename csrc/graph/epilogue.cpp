@@ -1,6 +1,6 @@
-// Elementwise steps that read the product of matrices before them run in its kernel, on blocks of rows that
-// the kernel has just completed: the product need not come from memory again, and where nobody else reads it,
-// has no memory of its own.
+// Elementwise steps that read the product of matrices or the convolution before them run in its kernel, on
+// blocks that the kernel has just completed: the product need not come from memory again, and where nobody
+// else reads it, has no memory of its own.
 #include <algorithm>
 
 #include "graph/chain.h"
@@ -10,10 +10,8 @@ namespace {
 
 constexpr size_t kReach = 8;  // steps that an epilogue is moved ahead of, less one
 
-// Ops that end in one product, whose result is theirs.
-bool is_product(const Insn& insn) {
-  static constexpr std::string_view kNames[] = {"linear", "matmul", "mm", "addmm"};
-  return insn.kind == CallKind::Op && insn.out.size() == 1 && std::ranges::count(kNames, insn.name);
+bool is_one_of(const Insn& insn, std::initializer_list<std::string_view> names) {
+  return insn.kind == CallKind::Op && insn.out.size() == 1 && std::ranges::count(names, insn.name);
 }
 
 bool is_contiguous(const Operand& o) {
@@ -23,10 +21,40 @@ bool is_contiguous(const Operand& o) {
   return true;
 }
 
+// Whether the elements fill a run of memory, in any order of the dims: a convolution's may be channels last.
+bool is_dense(const Operand& o) {
+  SmallVector<size_t, 8> dims;
+  for (size_t d = 0; d < o.sizes.size(); ++d)
+    if (o.sizes[d] != 1) dims.push_back(d);
+  std::sort(dims.begin(), dims.end(), [&](size_t a, size_t b) { return o.strides[a] < o.strides[b]; });
+  int64_t expected = 1;
+  return std::all_of(dims.begin(), dims.end(), [&](size_t d) {
+    const bool follows = o.strides[d] == expected;
+    expected *= o.sizes[d];
+    return follows;
+  });
+}
+
+// Whether both visit as many elements of a run of memory in the same order.
+bool same_order(const Operand& a, const Operand& b) {
+  if (is_contiguous(a) && is_contiguous(b)) return a.numel() == b.numel();
+  if (a.sizes != b.sizes || !is_dense(a)) return false;
+  for (size_t d = 0; d < a.sizes.size(); ++d)
+    if (a.sizes[d] != 1 && a.strides[d] != b.strides[d]) return false;
+  return true;
+}
+
 // Whether both are all of the same elements in one order.
 bool same_elements(const Operand& a, const Operand& b) {
-  return a.dtype == b.dtype && a.offset == b.offset && a.numel() == b.numel() && is_contiguous(a) &&
-         is_contiguous(b);
+  return a.dtype == b.dtype && a.offset == b.offset && same_order(a, b);
+}
+
+template <class F>
+bool any_operand(const Program& p, const Step& step, bool in, bool out, F&& f) {
+  return std::ranges::any_of(step.insns, [&](uint32_t i) {
+    const Insn& insn = p.insns[i];
+    return (in && std::ranges::any_of(insn.in, f)) || (out && std::ranges::any_of(insn.out, f));
+  });
 }
 
 class EpilogueFuser {
@@ -47,20 +75,13 @@ class EpilogueFuser {
   }
 
  private:
-  template <class F>
-  bool any_operand(const Step& step, bool in, bool out, F&& f) const {
-    return std::ranges::any_of(step.insns, [&](uint32_t i) {
-      const Insn& insn = program_.insns[i];
-      return (in && std::ranges::any_of(insn.in, f)) || (out && std::ranges::any_of(insn.out, f));
-    });
-  }
   bool uses(const Step& step, uint32_t memory) const {
-    return any_operand(step, true, true, [&](const Operand& o) { return o.memory == memory; });
+    return any_operand(program_, step, true, true, [&](const Operand& o) { return o.memory == memory; });
   }
 
   // Of 16 bits, whose elements go through scratch memory on both sides, none was faster.
   bool pays(const Insn& insn) const {
-    if (!is_product(insn) || itemsize(insn.out[0].dtype) == 2) return false;
+    if (!(is_product(insn) || is_convolution(insn)) || itemsize(insn.out[0].dtype) == 2) return false;
     return insn.out[0].numel() * static_cast<int64_t>(itemsize(insn.out[0].dtype)) >= least_bytes_;
   }
 
@@ -79,24 +100,12 @@ class EpilogueFuser {
   size_t meet(size_t product, size_t epilogue) {
     const auto between = std::span(program_.steps).subspan(product + 1, epilogue - product - 1);
     const Step &first = program_.steps[product], &last = program_.steps[epilogue];
-    if (std::ranges::none_of(between, [&](const Step& s) { return depends(last, s); }))
+    if (std::ranges::none_of(between, [&](const Step& s) { return program_.depends(last, s); }))
       return join(product, epilogue, product);
-    if (std::ranges::none_of(between, [&](const Step& s) { return depends(s, first); }))
+    if (std::ranges::none_of(between, [&](const Step& s) { return program_.depends(s, first); }))
       return join(product, epilogue, epilogue);
     return product;
   }
-  // Whether `step` has to stay behind `before`.
-  bool depends(const Step& step, const Step& before) const {
-    const auto used_by = [&](bool in) {
-      return [this, &before, in](const Operand& o) {
-        return any_operand(before, in, true, [&](const Operand& other) {
-          return program_.storage_of(other.memory) == program_.storage_of(o.memory);
-        });
-      };
-    };
-    return any_operand(step, true, false, used_by(false)) || any_operand(step, false, true, used_by(true));
-  }
-
   size_t join(size_t product, size_t epilogue, size_t place) {
     Step both = std::move(program_.steps[product]);
     const std::vector<uint32_t>& more = program_.steps[epilogue].insns;
@@ -114,8 +123,30 @@ class EpilogueFuser {
 
 }  // namespace
 
+bool is_product(const Insn& insn) { return is_one_of(insn, {"linear", "matmul", "mm", "addmm"}); }
+bool is_convolution(const Insn& insn) { return is_one_of(insn, {"conv1d", "conv2d"}); }
+
+std::optional<size_t> Program::product_of(const Step& step) const {
+  for (size_t k = 0; step.insns.size() > 1 && k < step.insns.size(); ++k)
+    if (const Insn& insn = insns[step.insns[k]]; is_product(insn) || is_convolution(insn)) return k;
+  return {};
+}
+
 bool Program::has_epilogue(const Step& step) const {
-  return step.insns.size() > 1 && is_product(insns[step.insns[0]]);
+  const auto product = product_of(step);
+  return product && *product + 1 < step.insns.size();
+}
+
+bool Program::depends(const Step& step, const Step& before) const {
+  const auto used_by = [&](bool in) {
+    return [this, &before, in](const Operand& o) {
+      return any_operand(*this, before, in, true, [&](const Operand& other) {
+        return storage_of(other.memory) == storage_of(o.memory);
+      });
+    };
+  };
+  return any_operand(*this, step, true, false, used_by(false)) ||
+         any_operand(*this, step, false, true, used_by(true));
 }
 
 int64_t Program::epilogues() const {
@@ -130,8 +161,7 @@ const char* refuses_epilogue(const Program& p, const Insn& product, const Insn& 
     return "is in the epilogue of a product that is not real, floating, new and on the CPU";
   // A chain takes inputs of one value when it is prepared, which is before the product.
   if (of.numel() < 2) return "is in the epilogue of a product of one number";
-  if (out.numel() != of.numel() || !is_contiguous(out) || !is_contiguous(of))
-    return "writes other elements than the product before it";
+  if (!same_order(out, of)) return "writes other elements than the product before it";
   for (const auto* list : {&insn.in, &insn.out})
     for (const Operand& o : *list)
       if (o.memory == of.memory && !same_elements(o, of))

@@ -1,6 +1,7 @@
 // Running one noted call.
 #include "graph/call.h"
 
+#include "ops/matmul_plan.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::graph {
@@ -174,7 +175,7 @@ KernelViews::KernelViews(const Call& call) {
 void run(Call& call) {
   // Memory that was never written has any contents, as that of empty() has.
   for (const Tensor& t : call.in)
-    if (t.storage().is_deferred()) t.storage().materialize();
+    if (t.storage().is_deferred() && !ops::has_prologue(t)) t.storage().materialize();
   for (size_t i = 0; i < call.out.size(); ++i)
     if (call.kind == CallKind::Kernel || call.results.empty() || call.results[i] == kInPlace)
       if (Storage& s = call.out[i].storage(); s.is_deferred()) s.materialize();

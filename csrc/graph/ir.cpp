@@ -37,11 +37,17 @@ void verify_again(const Program& p) {
     }
 }
 
-void verify_epilogues(const Program& p) {
-  for (const Step& s : p.steps)
-    for (size_t k = 1; p.has_epilogue(s) && k < s.insns.size(); ++k)
-      if (const char* why = refuses_epilogue(p, p.insns[s.insns[0]], p.insns[s.insns[k]]))
-        refuse(p, s.insns[k], why);
+void verify_products(const Program& p) {
+  for (const Step& s : p.steps) {
+    const auto product = p.product_of(s);
+    for (size_t k = 0; product && k < s.insns.size(); ++k) {
+      const Insn& insn = p.insns[s.insns[k]];
+      const char* why = k < *product   ? refuses_prologue(p, s, insn)
+                        : k > *product ? refuses_epilogue(p, p.insns[s.insns[*product]], insn)
+                                       : nullptr;
+      if (why) refuse(p, s.insns[k], why);
+    }
+  }
 }
 
 }  // namespace
@@ -146,7 +152,7 @@ void verify(const Program& p) {
           if (w < i && place[w] < 0) refuse(p, i, "reads what a dead instruction writes");
   }
   if (p.recomputed) verify_again(p);
-  verify_epilogues(p);
+  verify_products(p);
 }
 
 // An instruction is needed if somebody outside sees what it writes, or another that is needed reads it. What
@@ -165,10 +171,16 @@ void remove_dead(Program& p) {
 }
 
 void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes, int64_t least_epilogue_bytes,
-              int64_t least_row_bytes) {
+              int64_t least_row_bytes, int64_t least_prologue_bytes) {
   const bool fused = std::ranges::any_of(p.steps, [](const Step& s) { return s.insns.size() > 1; });
-  const bool takes = pass == "fuse_epilogues" ? !p.epilogues() : !fused;
-  WT_CHECK(takes, ValueError, "graph: ", pass, " takes programs before ", p.epilogues() ? pass : "fuse");
+  const bool prologues = p.prologues(), epilogues = p.epilogues();
+  const bool takes = pass == "fuse_prologues"   ? !prologues
+                     : pass == "fuse_epilogues" ? !prologues && !epilogues
+                                                : !fused;
+  WT_CHECK(takes, ValueError, "graph: ", pass, " takes programs before ",
+           prologues   ? "fuse_prologues"
+           : epilogues ? "fuse_epilogues"
+                       : "fuse");
   if (pass == "remove_dead")
     remove_dead(p);
   else if (pass == "schedule")
@@ -179,9 +191,12 @@ void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes,
     fuse(p, least_row_bytes);
   else if (pass == "fuse_epilogues")
     fuse_epilogues(p, least_epilogue_bytes);
+  else if (pass == "fuse_prologues")
+    fuse_prologues(p, least_prologue_bytes);
   else
-    throw ValueError(message("graph: there is no pass '", pass,
-                             "'; there are remove_dead, schedule, recompute, fuse and fuse_epilogues"));
+    throw ValueError(
+        message("graph: there is no pass '", pass,
+                "'; there are remove_dead, schedule, recompute, fuse, fuse_epilogues and fuse_prologues"));
   verify(p);
 }
 

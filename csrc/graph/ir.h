@@ -51,8 +51,8 @@ struct ProgramMemory {
   std::optional<uint32_t> again;  // the memory whose storage it is, from then on
 };
 
-// Instructions that run in one pass over memory, or one that runs alone. A product of matrices may be the
-// first of a pass.
+// Instructions that run in one pass over memory, or one that runs alone. One of them may be a product of
+// matrices or a convolution: those behind it are its epilogue, those before it, of a product, its prologue.
 struct Step {
   std::vector<uint32_t> insns;
 };
@@ -80,9 +80,14 @@ struct WT_API Program {
   uint32_t storage_of(uint32_t memory) const { return memories[memory].again.value_or(memory); }
   // For each memory the instructions of steps that read it, in order.
   std::vector<std::vector<uint32_t>> readers() const;
-  // Whether the step is a product of matrices and elementwise instructions on its result: an epilogue.
+  // Of several instructions the place of the product or convolution.
+  std::optional<size_t> product_of(const Step& step) const;
   bool has_epilogue(const Step& step) const;
+  bool has_prologue(const Step& step) const;
   int64_t epilogues() const;
+  int64_t prologues() const;
+  // Whether `step` has to stay behind `before`.
+  bool depends(const Step& step, const Step& before) const;
 };
 
 // What is wrong with a program, and at which instruction.
@@ -102,7 +107,7 @@ void verify(const Program& program);
 // Runs the pass of that name, and checks the program.
 // Throws a ValueError where there is no such pass, or the program is past it.
 WT_API void run_pass(Program& program, std::string_view pass, int64_t least_recomputed_bytes,
-                     int64_t least_epilogue_bytes, int64_t least_row_bytes);
+                     int64_t least_epilogue_bytes, int64_t least_row_bytes, int64_t least_prologue_bytes);
 
 // The passes, in their order.
 void remove_dead(Program& program);
@@ -112,9 +117,14 @@ void recompute(Program& program, int64_t least_bytes);  // of values
 // from one kernel to the next, where more passes over memory take no longer.
 inline constexpr int64_t kLeastRowBytes = 16 << 20;
 void fuse(Program& program, int64_t least_row_bytes);
-void fuse_epilogues(Program& program, int64_t least_bytes);  // of products
+void fuse_epilogues(Program& program, int64_t least_bytes);  // of products and convolutions
+void fuse_prologues(Program& program, int64_t least_bytes);  // of what products read
 
+bool is_product(const Insn& insn);
+bool is_convolution(const Insn& insn);
 // Why the instruction cannot run on blocks of the product's result, in the product's kernel; null if it can.
 const char* refuses_epilogue(const Program& program, const Insn& product, const Insn& insn);
+// Why the instruction before the product cannot make the step's rows of its operand there; null if it can.
+const char* refuses_prologue(const Program& program, const Step& step, const Insn& insn);
 
 }  // namespace warptape::graph

@@ -187,14 +187,18 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   if (passes.fuses) fuse(e->program, passes.least_row_bytes);
   if (passes.fuses && passes.fuses_epilogues)
     fuse_epilogues(e->program, passes.tunes ? 0 : passes.least_epilogue_bytes);
+  if (passes.fuses && passes.fuses_prologues) fuse_prologues(e->program, passes.least_prologue_bytes);
   verify(e->program);
   const auto readers = e->program.readers();
   for (const Step& s : e->program.steps) {
+    const size_t before = e->program.product_of(s).value_or(0);  // instructions of the prologue
     const bool by_rows =
-        std::ranges::any_of(s.insns, [&](uint32_t i) { return e->program.insns[i].rows > 0; });
-    const bool fused = s.insns.size() > 1;
-    e->chains.push_back(fused && !by_rows ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
-    e->rows.push_back(fused && by_rows ? std::make_unique<RowStep>(e->program, s, readers) : nullptr);
+        before || std::ranges::any_of(s.insns, [&](uint32_t i) { return e->program.insns[i].rows > 0; });
+    const Step rest{{s.insns.begin() + static_cast<std::ptrdiff_t>(before), s.insns.end()}};
+    const bool chained = rest.insns.size() > 1 && (before || !by_rows);
+    e->chains.push_back(chained ? std::make_unique<Chain>(e->program, rest, readers) : nullptr);
+    e->rows.push_back(s.insns.size() > 1 && by_rows ? std::make_unique<RowStep>(e->program, s, readers)
+                                                    : nullptr);
     if (passes.tunes) e->tunings.push_back(e->program.has_epilogue(s) ? std::make_unique<Tuning>() : nullptr);
   }
   e->ends = ends_of(e->program, calls.size());
@@ -235,7 +239,8 @@ std::vector<std::string> Executable::tuned() const {
   for (size_t k = 0; k < tunings.size(); ++k) {
     const auto found = tunings[k] ? tunings[k]->measured() : std::nullopt;
     if (!found) continue;
-    const Insn& product = program.insns[program.steps[k].insns[0]];
+    const Step& step = program.steps[k];
+    const Insn& product = program.insns[step.insns[*program.product_of(step)]];
     const auto [apart, within] = *found;
     out.push_back(message(product.name, " ", AsShape{product.out[0].sizes}, ": ",
                           within <= apart ? "with its epilogue" : "apart", ", ", 1e6 * within, " us with, ",
@@ -252,16 +257,18 @@ static std::string name_of(const Program& program, const Step& step) {
 
 void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, const RowStep* rows,
                           const Ends& ends, std::vector<Call>& calls) const {
-  Call& first = calls[program.insns[step.insns[0]].call];
+  const auto product = program.product_of(step);
+  Call& first = calls[program.insns[step.insns[product.value_or(0)]].call];
   const char* asked = first.asked;
+  const auto run_alone = [&] { chain ? chain->run(calls, tuning) : graph::run(first); };
   const ProfiledScope profiled([&] { return name_of(program, step); }, EventKind::Kernel);
   try {
-    if (chain)
-      chain->run(calls, tuning);
+    if (rows && product)
+      rows->run_before(calls, run_alone);
     else if (rows)
       rows->run(calls);
     else
-      graph::run(first);
+      run_alone();
   } catch (...) {
     failed_op = asked;
     throw;

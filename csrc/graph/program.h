@@ -24,7 +24,7 @@ struct WT_API Executable {
   std::vector<uint64_t> form;  // of the calls that it is for: see form_of()
   Program program;
   std::vector<std::unique_ptr<Chain>> chains;    // of each step; null where one instruction runs alone
-  std::vector<std::unique_ptr<RowStep>> rows;    // likewise, or where the step is a chain
+  std::vector<std::unique_ptr<RowStep>> rows;    // likewise, or where the step is a chain; or its prologue
   std::vector<std::unique_ptr<Tuning>> tunings;  // of each step with an epilogue, where they are tuned
   std::vector<Ends> ends;                        // of each step
   // Where a chain waits for its kernel: the instructions one by one.
@@ -61,10 +61,11 @@ class WT_API Programs {
   Ran run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool fuses = true, fuses_epilogues = true, schedules = true, recomputes = true, captures = false;
+  bool fuses = true, fuses_epilogues = true, fuses_prologues = true, schedules = true, recomputes = true,
+       captures = false;
   bool tunes = false;  // measures what is faster, for mode="max-autotune"
   int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes,
-          least_row_bytes = kLeastRowBytes;
+          least_row_bytes = kLeastRowBytes, least_prologue_bytes = kLeastPrologueBytes;
 
  private:
   std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);

@@ -13,7 +13,7 @@
 //
 // First the memories: those that others see, that are computed again, or that are not as large as what is
 // read and written of them; all others follow from the instructions. Then the steps in the order in which
-// they run, each an instruction or several in braces, the first of which may be a product of matrices. An
+// they run, each an instruction or several in braces, one of which may be a product of matrices. An
 // instruction that does not run in the order in which it was noted has its number in that order before it;
 // the rest have the numbers that are left. `op` calls an op, `node` the backward of a node of the tape,
 // `kernel` a kernel; `rows [512, 1, 3]` before its name says that it may run on some of 512 rows at a time,

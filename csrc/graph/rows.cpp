@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/parallel.h"
+#include "ops/matmul_plan.h"
 
 namespace warptape::graph {
 namespace {
@@ -13,6 +14,7 @@ constexpr int64_t kAtOnce = 32768, kLeastAtOnce = 8192;  // elements of a block
 constexpr int64_t kParts = 16;                           // blocks, at least, where they are not too small
 constexpr int64_t kLeastRows = 4;                        // fewer are too few parts for several threads
 constexpr int64_t kPage = 4096, kShift = 256;            // bytes
+constexpr int64_t kOutside = -1, kMade = -2;             // of RowStep::inside_
 
 bool is_contiguous_operand(const Operand& o) { return o.strides == contiguous_strides(o.sizes); }
 
@@ -78,7 +80,7 @@ struct RowStep::Address {
   int kind;  // 0: input of the chain, 1: its output, 2: read by the kernel, 3: written by it
   size_t index;
   int64_t step;    // bytes
-  int64_t inside;  // where it lies in a block's memory, or -1
+  int64_t inside;  // as in inside_
 };
 
 // All that a run needs, of which each thread has its own.
@@ -102,7 +104,16 @@ RowStep::RowStep(const Program& program, const Step& step,
     elementwise.insns.clear();
   };
   int64_t row = 1;  // elements
-  for (uint32_t i : step.insns) {
+  const std::optional<size_t> product = program.product_of(step);
+  if (product) {
+    const Insn& insn = program.insns[step.insns[*product]];
+    made_ = insn.in[0];
+    product_ = insn.call;
+    row = made_->sizes.back();
+    rows_ = made_->numel() / row;
+    row_bytes_ = row * static_cast<int64_t>(itemsize(made_->dtype));
+  }
+  for (uint32_t i : std::span(step.insns).first(product.value_or(step.insns.size()))) {
     const Insn& insn = program.insns[i];
     if (insn.kind != CallKind::Kernel) {
       elementwise.insns.push_back(i);
@@ -113,7 +124,7 @@ RowStep::RowStep(const Program& program, const Step& step,
     part.call = insn.call;
     part.insn = insn;
     rows_ = insn.rows;
-    row = insn.in[0].numel() / rows_;
+    row = std::max(row, insn.in[0].numel() / rows_);
   }
   end_chain();
   const int64_t share = std::max(rows_ / kParts, kLeastAtOnce / row);
@@ -124,7 +135,8 @@ RowStep::RowStep(const Program& program, const Step& step,
 // What nobody outside of the step sees has no memory of its own.
 void RowStep::find_inside(const Program& program, const Step& step,
                           const std::vector<std::vector<uint32_t>>& readers) {
-  inside_.assign(program.memories.size(), -1);
+  inside_.assign(program.memories.size(), kOutside);
+  if (made_) inside_[made_->memory] = kMade;
   std::vector<bool> outside(program.memories.size(), false);
   for (size_t k = 0; k < program.insns.size(); ++k)
     if (std::ranges::find(step.insns, k) == step.insns.end())
@@ -135,7 +147,8 @@ void RowStep::find_inside(const Program& program, const Step& step,
       const bool read_inside = std::ranges::all_of(readers[o.memory], [&](uint32_t r) {
         return std::ranges::find(step.insns, r) != step.insns.end();
       });
-      if (m.in || m.out || m.again || outside[o.memory] || !read_inside || inside_[o.memory] >= 0) continue;
+      if (m.in || m.out || m.again || outside[o.memory] || !read_inside) continue;
+      if (inside_[o.memory] != kOutside) continue;
       if (o.offset || static_cast<int64_t>(m.bytes) != bytes_of(o)) continue;
       inside_[o.memory] = scratch_;
       // Each begins a bit before where the last one does in its page: loads would wait for stores whose
@@ -145,7 +158,7 @@ void RowStep::find_inside(const Program& program, const Step& step,
 }
 
 char* RowStep::address_of(uint32_t memory, const Tensor& t) const {
-  if (inside_[memory] >= 0) return nullptr;
+  if (inside_[memory] != kOutside) return nullptr;
   if (t.storage().is_deferred()) t.storage().materialize();  // of any contents, where it is read
   return static_cast<char*>(t.data());
 }
@@ -184,40 +197,72 @@ RowStep::Work RowStep::prepare(std::vector<Call>& calls) const {
   return work;
 }
 
+// On the calling thread. `made`: where the rows of a prologue's result go.
+void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end,
+                       char* made) const {
+  thread_local std::vector<char> memory;
+  if (static_cast<int64_t>(memory.size()) < scratch_ + 2 * kPage)
+    memory.resize(static_cast<size_t>(scratch_ + 2 * kPage));
+  char* scratch = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (kPage - 1)) + kPage / 2;
+  Work mine = work;
+  for (int64_t row = begin; row < end; row += at_once_) {
+    const int64_t rows = std::min(at_once_, end - row);
+    for (const Address& a : mine.addresses) {
+      const Work::Launching& from = work.parts[a.part];
+      Work::Launching& to = mine.parts[a.part];
+      const auto move = [&](auto& data, const auto& whole) {
+        data = a.inside >= 0       ? scratch + a.inside
+               : a.inside == kMade ? made + (row - begin) * a.step
+                                   : static_cast<char*>(whole) + row * a.step;
+      };
+      if (a.kind == 0) move(to.plan.input[a.index].data, from.plan.input[a.index].data);
+      if (a.kind == 1) move(to.plan.output[a.index].to.data, from.plan.output[a.index].to.data);
+      if (a.kind >= 2) move(to.views[a.kind - 2][a.index].data, from.views[a.kind - 2][a.index].data);
+    }
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      Work::Launching& to = mine.parts[p];
+      if (parts_[p].chain) {
+        to.plan.sizes[0] = rows * to.per_row;
+        to.plan.numel = work.parts[p].plan.numel / rows_ * rows;
+        chain_slot(Launch(Device()), to.plan);
+      } else {
+        const KernelFunction& f = calls[parts_[p].call].kernel;
+        f.run(f.data.data(), Launch(Device()), to.views[0], to.views[1], rows);
+      }
+    }
+  }
+}
+
 void RowStep::run(std::vector<Call>& calls) const {
   const Work work = prepare(calls);
   const int64_t blocks = std::max<int64_t>(rows_ / at_once_ / kParts, 1);  // that a thread takes in one go
-  kernels::cpu::parallel_for(rows_, at_once_ * blocks, [&](int64_t begin, int64_t end) {
-    thread_local std::vector<char> memory;
-    if (static_cast<int64_t>(memory.size()) < scratch_ + 2 * kPage)
-      memory.resize(static_cast<size_t>(scratch_ + 2 * kPage));
-    char* scratch = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (kPage - 1)) + kPage / 2;
-    Work mine = work;
-    for (int64_t row = begin; row < end; row += at_once_) {
-      const int64_t rows = std::min(at_once_, end - row);
-      for (const Address& a : mine.addresses) {
-        const Work::Launching& from = work.parts[a.part];
-        Work::Launching& to = mine.parts[a.part];
-        const auto move = [&](auto& data, const auto& whole) {
-          data = a.inside >= 0 ? scratch + a.inside : static_cast<char*>(whole) + row * a.step;
-        };
-        if (a.kind == 0) move(to.plan.input[a.index].data, from.plan.input[a.index].data);
-        if (a.kind == 1) move(to.plan.output[a.index].to.data, from.plan.output[a.index].to.data);
-        if (a.kind >= 2) move(to.views[a.kind - 2][a.index].data, from.views[a.kind - 2][a.index].data);
-      }
-      for (size_t p = 0; p < parts_.size(); ++p) {
-        Work::Launching& to = mine.parts[p];
-        if (parts_[p].chain) {
-          to.plan.sizes[0] = rows * to.per_row;
-          to.plan.numel = work.parts[p].plan.numel / rows_ * rows;
-          chain_slot(Launch(Device()), to.plan);
-        } else {
-          const KernelFunction& f = calls[parts_[p].call].kernel;
-          f.run(f.data.data(), Launch(Device()), to.views[0], to.views[1], rows);
-        }
-      }
-    }
-  });
+  kernels::cpu::parallel_for(rows_, at_once_ * blocks,
+                             [&](int64_t begin, int64_t end) { run_rows(work, calls, begin, end, nullptr); });
+}
+
+struct RowStep::Making {
+  const RowStep& step;
+  const Work& work;
+  const std::vector<Call>& calls;
+};
+
+const void* RowStep::make_rows(const void* making, int64_t begin, int64_t end) {
+  thread_local std::vector<char> memory;
+  const auto& m = *static_cast<const Making*>(making);
+  const auto bytes = static_cast<size_t>((end - begin) * m.step.row_bytes_) + 64;
+  if (memory.size() < bytes) memory.resize(bytes);
+  char* made = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & 63);
+  m.step.run_rows(m.work, m.calls, begin, end, made);
+  return made;
+}
+
+void RowStep::run_before(std::vector<Call>& calls, const std::function<void()>& f) const {
+  const Work work = prepare(calls);
+  const Making making{*this, work, calls};
+  ops::Prologue prologue{{make_rows, &making}, &calls[product_].in[0].storage()};
+  Restore<ops::Prologue*> pending(ops::pending_prologue, &prologue);
+  f();
+  WT_CHECK(prologue.taken, Error, "graph: ", calls[product_].name(), " did not take its prologue");
 }
 
 }  // namespace warptape::graph

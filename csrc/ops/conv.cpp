@@ -8,6 +8,7 @@
 
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/matmul_plan.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -127,7 +128,7 @@ void conv_with_tail(const Tensor& out, const Tensor& x, const Tensor& w, const T
   if (residual.defined()) residual = raw_in(residual, p.format);
   const bool more = tail.relu || residual.defined();
   const kernels::ChainPlan chain = more ? tail.plan(out, residual) : kernels::ChainPlan{};
-  const bool within = p.format == p.kernel_format() && p.kernel_used != ConvKernel::Depthwise;
+  const bool within = p.takes_epilogue();
   if (more && within) p.epilogue = &chain;
   if (tail.packed.defined() && p.kernel_used == ConvKernel::ChannelsLast) p.packed = tail.packed.data();
   compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
@@ -144,8 +145,10 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
   }
   if (has_terms(out, x, w, bias)) {
     Tensor row = bias.defined() ? raw_contiguous(bias) : bias;
+    ConvPlan with = p;
+    if (p.takes_epilogue()) with.epilogue = take_epilogue(out);
     compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
-      kernel_of(p, conv_slots)(launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
+      kernel_of(p, conv_slots)(launch, with, to, from, kernel, row.defined() ? row.data() : nullptr);
     });
   }
   if (needs_grad(x, w, bias)) {

@@ -17,6 +17,8 @@ struct ConvPlan : kernels::ConvPlan {
   MemoryFormat kernel_format() const {
     return kernel_used == ConvKernel::RowMajor ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
   }
+  // Whether the forward kernel computes the result where it stays, and runs elementwise ops on it.
+  bool takes_epilogue() const { return format == kernel_format() && kernel_used != ConvKernel::Depthwise; }
 };
 
 // What is computed with a convolution's result, without gradients; and the packed weight.

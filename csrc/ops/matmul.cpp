@@ -13,11 +13,6 @@ namespace {
 
 kernels::Slot<kernels::MatmulFn> matmul_slot{"matmul"};
 
-const kernels::ChainPlan* take_epilogue(const Tensor& out) {
-  Epilogue* e = std::exchange(pending_epilogue, nullptr);
-  return e && e->dtype == out.dtype() && e->plan.numel == out.numel() ? e->on(out.data()) : nullptr;
-}
-
 // ---- the kernel -----------------------------------------------------------------------------------------
 
 // out (contiguous, [..., m, n]) = alpha * a b + beta * out + bias.
@@ -31,6 +26,10 @@ void run_product(kernels::MatmulPlan& p, const Tensor& out, const Tensor& bias, 
   }
   p.alpha = alpha, p.beta = beta;
   p.epilogue = take_epilogue(out);
+  if (pending_prologue && !p.a.data) {
+    p.prologue = &pending_prologue->source;
+    pending_prologue->taken = true;
+  }
   matmul_slot(Launch(out.device()), p);
 }
 
@@ -388,6 +387,7 @@ Tensor addmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const S
 }  // namespace
 
 thread_local Epilogue* pending_epilogue = nullptr;
+thread_local Prologue* pending_prologue = nullptr;
 
 const kernels::ChainPlan* Epilogue::on(void* result) {
   taken = true;
@@ -396,6 +396,11 @@ const kernels::ChainPlan* Epilogue::on(void* result) {
   for (int k = 0; k < plan.outputs; ++k)
     if (!plan.output[k].to.data) plan.output[k].to.data = static_cast<char*>(result);
   return &plan;
+}
+
+const kernels::ChainPlan* take_epilogue(const Tensor& out) {
+  Epilogue* e = std::exchange(pending_epilogue, nullptr);
+  return e && e->dtype == out.dtype() && e->plan.numel == out.numel() ? e->on(out.data()) : nullptr;
 }
 
 Scalar factor_for(const Tensor& x, const Scalar& v) {

@@ -2,6 +2,8 @@
 // products that read the larger operand once where it is. Integers: plain loops.
 #include "kernels/matmul.h"
 
+#include <cstring>
+
 #include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/gemm_plan.h"
@@ -35,10 +37,20 @@ struct Tiles {
   }
 };
 
+// Rows [i, i + m) and the columns from j on.
+template <class Kind>
+Part<Kind> part_of(const MatmulPlan& p, const Matrices<typename Kind::Storage>& x, int64_t i, int64_t m,
+                   int64_t j) {
+  using S = typename Kind::Storage;
+  if (!p.prologue) return Part<Kind>(p, x, i, j);
+  const auto* rows = static_cast<const S*>(p.prologue->make(p.prologue->self, i, i + m));
+  return Part<Kind>(p, Matrices<S>{rows, x.b, x.c + i * p.c.row_stride}, 0, j);
+}
+
 template <class Kind>
 void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& x, int64_t i0, int64_t m,
                    int64_t j0, int64_t n) {
-  Part<Kind> part(p, x, i0, j0);
+  const Part<Kind> part = part_of<Kind>(p, x, i0, m, j0);
   GemmBlocking<Kind> bl = part.blocking(m, n, true);
   char* scratch = static_cast<char*>(cpu::thread_scratch(bl.bytes()));
   gemm_serial<Kind>(m, n, bl, part.pack_a(), part.pack_b(),
@@ -58,7 +70,7 @@ void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p, const Matric
   cpu::parallel_for(gemm_ceil(p.m, rows), 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       int64_t i = t * rows, m = p.m - i < rows ? p.m - i : rows;
-      Part<Kind> part(p, x, i, 0);
+      const Part<Kind> part = part_of<Kind>(p, x, i, m, 0);
       GemmSharedSize<Kind> size{m, p.n, part.blocking(m, p.n, false)};
       gemm_with_shared<Kind>(size, part.pack_a(), b, part.out,
                              static_cast<char*>(cpu::thread_scratch(size.bytes())));
@@ -172,6 +184,14 @@ void multiply_few_rows(const MatmulPlan& p, bool swapped) {
 // Whether m rows are few enough for dot products: their sums across lanes must be rare.
 WT_INLINE bool few(int64_t m, int64_t n, int64_t k) { return m == 1 || (m <= 8 && k >= 256 && n >= m); }
 
+// Whether a task multiplies whole rows of A, and no other task these.
+template <class Kind>
+bool takes_rows(const MatmulPlan& p) {
+  if (p.k == 0 || p.batch[0] * p.batch[1] != 1 || suits_onednn(p)) return false;
+  if (p.b.row_stride == 1 && (few(p.m, p.n, p.k) || few(p.n, p.m, p.k))) return false;
+  return suits_shared<Kind>(p, 1) || Tiles(p.m, p.n, p.k, 1).across == 1;
+}
+
 template <class Kind>
 bool matmul_floating(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
@@ -236,8 +256,31 @@ void matmul_with_epilogue(const LaunchContext& ctx, const MatmulPlan& p) {
   if (!done) epilogue.run_all();
 }
 
+void matmul(const LaunchContext& ctx, const MatmulPlan& p);
+
+// The product of what the prologue makes, as a whole where the kernel does not take it by rows.
+void matmul_with_prologue(const LaunchContext& ctx, const MatmulPlan& p) {
+  const int64_t row = p.k * int64_t(itemsize(p.dtype)), rows = row < 65536 ? 65536 / (row + 1) + 1 : 1;
+  auto* a = static_cast<char*>(ctx.scratch(size_t(p.m * row) + 1));
+  cpu::parallel_for(p.m, rows, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += rows) {
+      const int64_t last = i + rows < end ? i + rows : end;
+      std::memcpy(a + i * row, p.prologue->make(p.prologue->self, i, last), size_t((last - i) * row));
+    }
+  });
+  MatmulPlan whole = p;
+  whole.prologue = nullptr;
+  whole.a.data = a;
+  matmul(ctx, whole);
+}
+
 void matmul(const LaunchContext& ctx, const MatmulPlan& p) {
   if (p.m == 0 || p.n == 0 || p.batch[0] == 0 || p.batch[1] == 0) return;
+  if (p.prologue) {
+    bool by_rows = false;
+    dispatch_gemm(p.dtype, [&](auto kind) { by_rows = takes_rows<decltype(kind)>(p); });
+    if (!by_rows) return matmul_with_prologue(ctx, p);
+  }
   if (p.epilogue) return matmul_with_epilogue(ctx, p);
   if (is_floating(p.dtype))
     return dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p, nullptr); });

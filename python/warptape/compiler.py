@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_LEAST = ("least_recomputed_bytes", "least_epilogue_bytes", "least_row_bytes", "least_prologue_bytes")
 _STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 _stance = "default"
 atexit.register(_C._wait_for_kernels, True)  # the thread that compiles them does not survive the process
@@ -67,16 +68,18 @@ class Explanation(NamedTuple):
     trials: int  # how often both ways were measured
     noted_seconds: float  # a call as a program with its backward, in the last trial: the median
     eager_seconds: float  # the same as without torch.compile
-    epilogues: int  # products of matrices whose kernel runs the elementwise steps behind them
+    epilogues: int  # products and convolutions whose kernel runs the elementwise steps behind them
     row_kernels: int  # of the fused instructions: norm, softmax and their like, run on some rows at a time
-    tuned: list[str]  # with mode="max-autotune": what was measured for each of these, and chosen
+    tuned: list[str]  # with mode="max-autotune": what was measured for each epilogue, and chosen
+    prologues: int  # products of matrices whose kernel makes their operand, rows by rows
 
     def __str__(self) -> str:
         return (
             f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
-            f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products; "
+            f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products, "
+            f"{self.prologues} prologues; "
             f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
             + "".join(f"\ntuned: {line}" for line in self.tuned)
@@ -143,10 +146,7 @@ def _compiled(
         from .graph_drawing import ProgramText  # imported for who looks at pictures alone
 
         counts, programs = region.counts(), region.programs()
-        least = {
-            name: getattr(region, name)
-            for name in ("least_recomputed_bytes", "least_epilogue_bytes", "least_row_bytes")
-        }
+        least = {name: getattr(region, name) for name in _LEAST}
         return Explanation(
             counts["calls"],
             len(programs),
@@ -169,6 +169,7 @@ def _compiled(
             sum(p["epilogues"] for p in programs),
             sum(p["row_kernels"] for p in programs),
             [line for p in programs for line in p["tuned"]],
+            sum(p["prologues"] for p in programs),
         )
 
     call.explain = explain  # type: ignore[attr-defined]

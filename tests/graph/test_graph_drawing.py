@@ -220,7 +220,8 @@ def test_what_was_fused():
     copy = pickle.loads(pickle.dumps(program))
     assert copy == program and type(copy) is str
     with pytest.raises(
-        ValueError, match="noted, remove_dead, schedule, recompute, fuse, fuse_epilogues; got 'melt'"
+        ValueError,
+        match="noted, remove_dead, schedule, recompute, fuse, fuse_epilogues, fuse_prologues; got 'melt'",
     ):
         program.draw(stage="melt")
 

@@ -27,6 +27,7 @@ def run(rt: ModuleType, seed: int, compiled: bool) -> tuple[Any, list[str]]:
     call: Any = rt.compile(program) if compiled else program
     if compiled and seed % 2:
         call.region.least_recomputed_bytes = call.region.least_epilogue_bytes = 1
+        call.region.least_prologue_bytes = 1
     if compiled and seed % 3:
         call.region.least_row_bytes = 1
 

@@ -17,6 +17,13 @@ struct MatrixRef {
   int64_t batch_strides[2];
 };
 
+// Makes rows of a product's A where they are multiplied, so that A as a whole is never in memory.
+struct RowSource {
+  // Rows [begin, end), contiguous: made on the calling thread, and there until its next call.
+  const void* (*make)(const void* self, int64_t begin, int64_t end);
+  const void* self;
+};
+
 // Sums are kept in float (double for Float64) and rounded once at the end; integers wrap. Which products are
 // summed in which order depends on the sizes and strides alone. Bool is not supported, complex numbers on
 // CUDA alone.
@@ -33,6 +40,9 @@ struct MatmulPlan {
   // On the CPU, of floating products: elementwise ops on C, whose elements the plan visits in C's order
   // [batch, m, n], C contiguous. They run on rows that are complete, while these are in the cache.
   const ChainPlan* epilogue = nullptr;
+  // On the CPU, of floating products of one matrix each: makes A, whose rows then follow one another and
+  // whose data is null. Each row is made once.
+  const RowSource* prologue = nullptr;
 };
 
 using MatmulFn = void(const LaunchContext&, const MatmulPlan&);
