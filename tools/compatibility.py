@@ -239,7 +239,7 @@ def text() -> str:
     names = NAMES.format(here=here, total=total) + table
     cases = CASES + case_rows(results("eager_transforms.json") or {})
     if files := results("pytorch_tests.json"):
-        cases += f"{TESTS}{pytorch_tests.table(files)}\n"
+        cases += f"{TESTS}{pytorch_tests.table(files)}\n\n{pytorch_tests.left_out_table(files)}\n"
     libraries = f"{LIBRARIES}{library_rows(results('ecosystem.json'))}"
     programs = PROGRAMS + all_program_rows(results("programs.json"))
     return HEAD + libraries + programs + samples + cases + names

@@ -26,7 +26,8 @@ int64_t numel_of(IntList sizes, const char* op) {
   }
   int64_t bytes;
   overflow |= __builtin_mul_overflow(n, int64_t{8}, &bytes);
-  WT_CHECK(!overflow, ShapeError, op, ": Storage size calculation overflowed with sizes=", AsShape{sizes});
+  WT_CHECK(!overflow, ShapeError, op, empty ? ": Stride" : ": Storage size",
+           " calculation overflowed with sizes=", AsShape{sizes});
   return empty ? 0 : n;
 }
 

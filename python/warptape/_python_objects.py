@@ -23,7 +23,9 @@ NOT_DECLARED = {
         Tensor.new Tensor.new_tensor Tensor.numpy Tensor.tolist""",
     "makes or asks for sparse tensors, which are objects of Python": """
         sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
-        Tensor.dense_dim Tensor.sparse_dim Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
+        Tensor.ccol_indices Tensor.coalesce Tensor.col_indices Tensor.crow_indices Tensor.indices
+        Tensor.is_coalesced Tensor.row_indices Tensor.values Tensor.dense_dim Tensor.sparse_dim
+        Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
         Tensor.to_sparse_coo Tensor.to_sparse_csc Tensor.to_sparse_csr""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
     "reads or writes files": "load save",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 import functools
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,6 +33,20 @@ def _overridable(method: Callable[..., Any]) -> Callable[..., Any]:
             return _C._handle_torch_function(call, (self,), self, *args, **kwargs)
         return method(self, *args, **kwargs)
 
+    return call
+
+
+def _of_layout(name: str, layout: str) -> Callable[[Any], Any]:
+    """A method that sparse tensors of some layouts have, which override it."""
+
+    def call(self: Any) -> Any:
+        own = getattr(type(self), name)
+        if own is not call:
+            return own(self)
+        raise RuntimeError(f"{name} expected sparse {layout}tensor layout but got Strided")
+
+    call.__name__, call.__qualname__ = name, f"Tensor.{name}"
+    call.__doc__ = f"Of a sparse {layout}tensor, see torch.sparse. RuntimeError for a dense one."
     return call
 
 
@@ -287,6 +302,13 @@ class Tensor(_C.TensorBase):
         """The tensor itself, which is dense, in another dtype where one is given."""
         return self if dtype is None else self.to(dtype)
 
+    indices, values = _of_layout("indices", "coordinate "), _of_layout("values", "")
+    coalesce, is_coalesced = (_of_layout(name, "coordinate ") for name in ("coalesce", "is_coalesced"))
+    crow_indices, col_indices = (_of_layout(f"{name}_indices", "row compressed ") for name in ("crow", "col"))
+    ccol_indices, row_indices = (
+        _of_layout(f"{name}_indices", "column compressed ") for name in ("ccol", "row")
+    )
+
     __div__ = _C.TensorBase.__truediv__
     __rdiv__ = _C.TensorBase.__rtruediv__
     __idiv__ = _C.TensorBase.__itruediv__
@@ -440,13 +462,24 @@ class Tensor(_C.TensorBase):
             )
         if id(self) in memo:
             return memo[id(self)]
-        copy = _copied(self, memo)
-        copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
+        if type(self).clone is not Tensor.clone and not self.data_ptr():  # data of its own elsewhere
+            copy = self.clone()
+            if type(copy) is not type(self):
+                raise RuntimeError(
+                    f"deepcopy: {type(self).__name__}.clone() returned a {type(copy).__name__}; it must "
+                    "return an object of its own class"
+                )
+        else:
+            copy = _copied(self, memo)
+            copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
         memo[id(self)] = copy  # before what may lead back here
         copy.requires_grad = self.requires_grad
         if self.grad is not None:
             copy.grad = self.grad.__deepcopy__(memo)
         copy.__dict__.update({k: _deepcopy(v, memo) for k, v in self.__dict__.items()})
+        for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
+            if hasattr(self, name):
+                setattr(copy, name, _deepcopy(getattr(self, name), memo))
         return copy
 
     def as_subclass(self, cls: builtins.type) -> Any:

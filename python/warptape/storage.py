@@ -170,6 +170,14 @@ class UntypedStorage:
         self._bytes.share_memory_()
         return self
 
+    def _share_fd_cpu_(self) -> Any:
+        """Not available: torch.multiprocessing hands storages over itself. RuntimeError on other devices."""
+        if self.device.type != "cpu":
+            raise RuntimeError(f"_share_fd_cpu_: only available on CPU, got a storage on {self.device.type}")
+        raise NotImplementedError("_share_fd_cpu_: storages have no descriptor; share_memory_() shares them")
+
+    _share_filename_cpu_ = _share_fd_cpu_
+
     def is_pinned(self, device: Any = None) -> bool:
         """Whether the memory is page-locked for a GPU."""
         return self._bytes.is_pinned(device)

@@ -137,13 +137,16 @@ def _unpickle(file: Any, limit: int, storages: _Storages, module: Any, options: 
         raise failed.args[0] from None
 
 
-def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any], mmap: bool) -> Any:
+def from_file(
+    file: Any, map_location: Any, module: Any, options: dict[str, Any], mmap: bool, shared: bool = False
+) -> Any:
     """The object in a file.
 
     Args:
         module: with an Unpickler, or None for the closed list.
         options: of the Unpickler.
         mmap: leave storages where they are in the file, which is a real one.
+        shared: what is written to mapped storages reaches the file, which is open for writing.
     """
     source = Source(file)
     if _is_legacy(source):
@@ -153,7 +156,7 @@ def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any]
         found = _unpickle(file, source.size, _Storages(held, map_location), module, options)
         file.seek(end)  # others may have written behind it
         return found
-    mapped = Mapped(file) if mmap else None
+    mapped = Mapped(file, shared) if mmap else None
     if mapped is not None:
         source.mapped = memoryview(mapped.map)
     archive = Archive(source)
@@ -226,6 +229,8 @@ def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[
             key = name.removeprefix(prefix)
             if mapped is not None and record.at % 8 == 0:
                 held[key] = mapped.tensor(record.at, _C.uint8, (record.size,))
+                if mapped.shared:  # who wrote to it left the checksum as it was
+                    del into[name]
             else:
                 held[key] = _C._functions.empty(record.size, dtype=_C.uint8, device="cpu")
                 into[name] = raw_bytes(held[key])
