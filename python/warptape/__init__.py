@@ -181,4 +181,7 @@ _install_getattr(
     cond=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.cond,
     while_loop=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.while_loop,
     **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
+    _storage_classes=lambda: {
+        __import__("warptape.storage").storage.storage_class(n) for n in _storages if n != "TypedStorage"
+    },
 )

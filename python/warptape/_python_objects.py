@@ -28,6 +28,7 @@ NOT_DECLARED = {
         Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
         Tensor.to_sparse_coo Tensor.to_sparse_csc Tensor.to_sparse_csr""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
+    "tells how a tensor lies in memory": "Tensor.dim_order",
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """
         are_deterministic_algorithms_enabled clear_autocast_cache get_autocast_dtype get_default_device
@@ -38,7 +39,7 @@ NOT_DECLARED = {
         set_default_dtype set_default_tensor_type set_float32_matmul_precision set_num_threads
         set_printoptions set_rng_state set_warn_always is_deterministic_algorithms_warn_only_enabled
         is_warn_always_enabled
-        use_deterministic_algorithms""",
+        get_deterministic_debug_mode set_deterministic_debug_mode use_deterministic_algorithms""",
     "runs the tape, whose hooks are Python's": "Tensor.backward Tensor.retain_grad",
     "hands out the memory or names a stream, both objects of Python": """
         Tensor.is_pinned Tensor.is_set_to Tensor.is_shared Tensor.pin_memory Tensor.record_stream Tensor.set_

@@ -231,11 +231,37 @@ class Tensor(_C.TensorBase):
         except TypeError as error:
             raise builtins.type(error)(f"new_tensor: {error}") from None
 
-    def new(self, *args: Any) -> Tensor:
+    def new(self, *args: Any, **kwargs: Any) -> Tensor:
         """Legacy: an uninitialised tensor of the given sizes, or a tensor of data, of this dtype."""
         from ._legacy import legacy_tensor
 
-        return legacy_tensor(Tensor, args, {}, self.dtype, self.device)
+        return legacy_tensor(Tensor, args, kwargs, self.dtype, self.device)
+
+    @_overridable
+    def dim_order(self, *, ambiguity_check: Any = False) -> tuple[builtins.int, ...]:
+        """The dims from the outermost to the innermost, as they lie in memory.
+
+        Args:
+            ambiguity_check: True, or memory formats of which exactly one must fit: refuse a tensor whose
+                order sizes and strides leave open.
+
+        Raises:
+            RuntimeError: the order is left open, and that was to be checked.
+            TypeError: an ambiguity_check that is neither a bool nor a list of memory formats.
+        """
+        formats = ambiguity_check if isinstance(ambiguity_check, list) else []
+        if not isinstance(ambiguity_check, builtins.bool) and not (
+            formats and all(isinstance(f, _C.memory_format) for f in formats)
+        ):
+            raise TypeError("The ambiguity_check argument must be a bool or a list of memory formats.")
+        steps = {stride for stride, size in zip(self.stride(), self.shape) if size != 1}
+        if ambiguity_check and len(steps) < self.ndim:
+            if sum(self.is_contiguous(memory_format=f) for f in formats) != 1:
+                raise RuntimeError(
+                    "The tensor does not have unique dim order, or cannot map to exact one of the given "
+                    "memory formats."
+                )
+        return tuple(builtins.sorted(range(self.ndim), key=lambda d: -self.stride(d)))
 
     # ---- Python's protocols ----
 
@@ -342,9 +368,9 @@ class Tensor(_C.TensorBase):
 
     def storage(self) -> Any:
         """untyped_storage(), read as elements of this tensor's dtype."""
-        from .storage import storage_class_of
+        from .storage import typed_class_of
 
-        return storage_class_of(self.dtype)._on(_C._storage_bytes(self))
+        return typed_class_of(self.dtype)._on(_C._storage_bytes(self))
 
     def storage_type(self) -> Any:
         """The class of storage()."""

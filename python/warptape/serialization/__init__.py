@@ -179,4 +179,12 @@ def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
         return _read.unsafe_names(file)
 
 
-_install_getattr(__name__)
+# Private in PyTorch, too, and called all the same.
+_zip_names = ("_is_zipfile", "_open_file_like", "_open_zipfile_reader", "_open_zipfile_writer")
+_install_getattr(
+    __name__,
+    **{
+        n: lambda n=n: getattr(__import__("warptape.serialization._zip").serialization._zip, n)
+        for n in _zip_names
+    },
+)

@@ -29,7 +29,8 @@ _OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, w
 def _view(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Tensor:
     if not isinstance(storage, UntypedStorage):
         raise UnpicklingError(f"expected a storage, got {type(storage).__name__}")
-    return _C._on_storage(storage._bytes, dtype, tuple(size), tuple(stride), offset)
+    begin = storage._bytes.storage_offset() // dtype.itemsize  # of a part of another storage
+    return _C._on_storage(storage._bytes, dtype, tuple(size), tuple(stride), begin + offset)
 
 
 def rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any) -> Tensor:

@@ -278,7 +278,7 @@ class check_sparse_tensor_invariants:
 def of_dense(x: Tensor, sparse_dim: int | None = None, layout: Any = None) -> Any:
     """The elements of a dense tensor that are not zero (rows of them, with fewer sparse dims than x has)."""
     sparse = x.ndim if sparse_dim is None else sparse_dim
-    if not 0 < sparse <= x.ndim:
+    if not min(1, x.ndim) <= sparse <= x.ndim:
         raise RuntimeError(f"to_sparse: expected 1 to {x.ndim} sparse dims, got {sparse}")
     there = x.detach() != 0
     if sparse < x.ndim:

@@ -96,3 +96,60 @@ def test_writes_to_mapped_files(tmp_path: Path) -> None:
         wt.load(path)
     with pytest.raises(ValueError, match=r"expected mmap\.MAP_PRIVATE"):
         serialization.set_default_mmap_options(77)
+
+
+def test_records_one_by_one(tmp_path: Path) -> None:
+    records = {"a": b"123", "b/c": b"4567"}
+    for target in (tmp_path / "x.zip", io.BytesIO()):
+        with serialization._open_zipfile_writer(target) as file:
+            for name, data in records.items():
+                file.write_record(name, data, len(data))
+            file.write_record("text", "little", 6)
+            file.write_record_metadata("later", 3)
+        if not isinstance(target, Path):
+            target.seek(0)
+            assert serialization._is_zipfile(target) and target.tell() == 0
+        with serialization._open_zipfile_reader(target) as found:
+            assert {name: found.get_record(name) for name in records} == records
+            assert found.get_record("text") == b"little" and found.has_record("later")
+            assert found.get_record_offset("a") % 64 == 0 and not found.has_record("none")
+            with pytest.raises(RuntimeError, match="failed locating file none"):
+                found.get_record("none")
+    with serialization._open_zipfile_reader(tmp_path / "x.zip") as found:
+        assert found.get_all_records() == ["a", "b/c", "text", "later", "version"]
+    assert not serialization._is_zipfile(io.BytesIO(b"PK\5\6"))
+
+
+def parts_of_a_storage(first: int) -> bytes:
+    """Two storages of one element each, of one of two elements, as PyTorch 0.3 wrote them."""
+    import pickle
+
+    class Part:
+        def __init__(self, first: int) -> None:
+            self.first = first
+
+    class Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
+        def persistent_id(self, obj: Any) -> Any:
+            if isinstance(obj, Part):
+                return "storage", wt.FloatStorage, "7", "cpu", 2, (str(obj.first), obj.first, 1)
+            return None
+
+    plain = [
+        0x1950A86A20F9469CFC6C,
+        1001,
+        {"little_endian": True, "protocol_version": 1001, "type_sizes": {}},
+    ]
+    out = io.BytesIO()
+    for fact in plain:
+        pickle.dump(fact, out, 2)
+    Pickler(out, 2).dump((Part(0), Part(first)))
+    pickle.dump(["7"], out, 2)
+    out.write((2).to_bytes(8, "little") + wt.tensor([1.0, 2.0]).numpy().tobytes())
+    return out.getvalue().replace(b"cwarptape.storage\n", b"ctorch\n").replace(b"cwarptape\n", b"ctorch\n")
+
+
+def test_parts_of_storages() -> None:
+    first, second = wt.load(io.BytesIO(parts_of_a_storage(1)))
+    assert (first[0], second[0]) == (1.0, 2.0) and first.data_ptr() + 4 == second.data_ptr()
+    with pytest.raises(RuntimeError, match="does not lie in it"):
+        wt.load(io.BytesIO(parts_of_a_storage(2)))

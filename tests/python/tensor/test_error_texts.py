@@ -48,6 +48,16 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         RuntimeError,
         "Expected floating point type for target with class probabilities",
     ),
+    (
+        lambda: wt.ones(5) + wt.ones(2, 4),
+        RuntimeError,
+        r"size of tensor a \(5\) must match the size of tensor b \(4\) at non-singleton dimension 1",
+    ),
+    (
+        lambda: wt.ones(2, 4) + wt.ones(5),
+        RuntimeError,
+        r"size of tensor a \(4\) must match the size of tensor b \(5\) at non-singleton dimension 1",
+    ),
     (lambda: wt.ones(2).crow_indices(), RuntimeError, "crow_indices expected sparse row compressed tensor"),
     (lambda: wt.ones(2).indices(), RuntimeError, "indices expected sparse coordinate tensor layout"),
     (
@@ -127,3 +137,77 @@ def test_storages_of_other_devices_are_not_shared() -> None:
 
 def test_older_types() -> None:
     assert wt.FloatTensor in wt._tensor_classes and not any(t.is_sparse for t in wt._tensor_classes)
+
+
+@pytest.fixture
+def determinism() -> Any:
+    yield
+    wt.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("determinism")
+def test_debug_modes_of_determinism() -> None:
+    for number, name in enumerate(("default", "warn", "error")):
+        for mode in (number, name):
+            wt.set_deterministic_debug_mode(mode)
+            assert wt.get_deterministic_debug_mode() == number
+            assert wt.are_deterministic_algorithms_enabled() is (number > 0)
+            assert wt.is_deterministic_algorithms_warn_only_enabled() is (number == 1)
+    with pytest.raises(RuntimeError, match="invalid value of debug_mode"):
+        wt.set_deterministic_debug_mode("loud")
+    with pytest.raises(TypeError, match=r"argument 'mode' \(position 1\) must be bool, not int"):
+        wt.use_deterministic_algorithms(1)
+
+
+def test_order_of_dims() -> None:
+    x = wt.empty(2, 3, 5, 7)
+    assert x.dim_order() == (0, 1, 2, 3) and x.transpose(1, 2).dim_order() == (0, 2, 1, 3)
+    assert x.to(memory_format=wt.channels_last).dim_order() == (0, 2, 3, 1)
+    y = wt.empty(1, 2, 3, 4)
+    with pytest.raises(RuntimeError, match="does not have unique dim order"):
+        y.dim_order(ambiguity_check=True)
+    assert y.dim_order(ambiguity_check=[wt.contiguous_format, wt.channels_last]) == (0, 1, 2, 3)
+    with pytest.raises(TypeError, match="must be a bool or a list of memory formats"):
+        y.dim_order(ambiguity_check="ILLEGAL")
+
+
+def test_storages_are_written_to_files(tmp_path: Any) -> None:
+    with open(tmp_path / "x", "wb") as file:
+        wt.tensor([1, 2], dtype=wt.int16).untyped_storage()._write_file(file, True, True, 2)
+    assert (tmp_path / "x").read_bytes() == b"\2" + bytes(7) + b"\1\0\2\0"
+    with pytest.raises(NotImplementedError, match="Cannot copy out"):
+        wt.empty(2, device="meta").untyped_storage()._write_file(None, True, True, 4)
+
+
+def test_sizes_by_name() -> None:
+    assert wt.ones(1).new(size=(3, 4)).shape == (3, 4)
+
+
+def test_a_number_as_a_sparse_tensor() -> None:
+    x = wt.tensor(3.0).to_sparse()
+    assert x.shape == () and x.to_dense().item() == 3.0
+
+
+def test_there_are_no_tensors_of_onednn() -> None:
+    assert not wt.backends.mkldnn.is_available()
+    with wt.backends.mkldnn.flags(enabled=False):
+        assert (wt.ones(2, 2) @ wt.ones(2, 2)).sum() == 8
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, i: x.index_copy_(0, i, x[:3]),
+        lambda x, i: i.index_copy_(0, i, i.clone()),
+        lambda x, i: x.put_(i, x[:3]),
+        lambda x, i: i.put_(i.clone(), i),
+        lambda x, i: x.scatter_(0, i, x),
+        lambda x, i: i.scatter_(0, i, i.clone()),
+        lambda x, i: x[:1].expand(6).index_copy_(0, i, wt.ones(3)),
+        lambda x, i: x[:1].expand(6).put_(i, wt.ones(3)),
+        lambda x, i: x[:1].expand(6).scatter_(0, i, wt.ones(3)),
+    ],
+)
+def test_writes_over_what_is_read(write: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        write(wt.arange(6.0), wt.tensor([2, 1, 0]))
