@@ -43,7 +43,8 @@ def _of_layout(name: str, layout: str) -> Callable[[Any], Any]:
         own = getattr(type(self), name)
         if own is not call:
             return own(self)
-        raise RuntimeError(f"{name} expected sparse {layout}tensor layout but got Strided")
+        found = "Strided" if self.layout is _C.strided else self.layout
+        raise RuntimeError(f"{name} expected sparse {layout}tensor layout but got {found}")
 
     call.__name__, call.__qualname__ = name, f"Tensor.{name}"
     call.__doc__ = f"Of a sparse {layout}tensor, see torch.sparse. RuntimeError for a dense one."
