@@ -95,7 +95,6 @@ void check_no_overlap(const char* op, const Tensor& self, const Tensor& index, c
 }
 
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
-  check_no_overlap(op, self, index, src);
   check_gather(op, self, index, dim);
   check_same_device(op, self, src, "src");
   WT_CHECK(self.dtype() == src.dtype(), DtypeError, op,
@@ -147,6 +146,7 @@ constexpr NodeType kScatter{"ScatterBackward0", scatter_backward},
 
 Tensor scatter_into(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
                     ScatterMode mode) {
+  check_no_overlap(op, self, index, src);
   dim = wrap_dim(dim, self.ndim(), op);
   check_scatter(op, self, dim, index, src);
   WT_CHECK(!is_complex(self.dtype()) || mode < ScatterMode::AMin, DtypeError, op,
