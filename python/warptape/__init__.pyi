@@ -125,6 +125,7 @@ from warptape._functions import finfo as finfo
 from warptape._functions import from_file as from_file
 from warptape._functions import get_default_device as get_default_device
 from warptape._functions import get_default_dtype as get_default_dtype
+from warptape._functions import get_deterministic_debug_mode as get_deterministic_debug_mode
 from warptape._functions import get_device_module as get_device_module
 from warptape._functions import get_float32_matmul_precision as get_float32_matmul_precision
 from warptape._functions import iinfo as iinfo
@@ -133,6 +134,7 @@ from warptape._functions import is_storage as is_storage
 from warptape._functions import is_tensor as is_tensor
 from warptape._functions import set_default_device as set_default_device
 from warptape._functions import set_default_dtype as set_default_dtype
+from warptape._functions import set_deterministic_debug_mode as set_deterministic_debug_mode
 from warptape._functions import set_float32_matmul_precision as set_float32_matmul_precision
 from warptape._functions import set_printoptions as set_printoptions
 from warptape._functions import tensor as tensor
@@ -209,6 +211,7 @@ LongTensor: Any
 PyTorchFileReader: Any
 ShortStorage: Any
 ShortTensor: Any
+_storage_classes: Any
 cdouble: _dtype
 cfloat: _dtype
 double: _dtype
