@@ -27,7 +27,7 @@ GROUPS = {
     ),
     "Autograd": (
         "autograd autograd.function autograd.forward_ad autograd.functional autograd.graph "
-        "autograd.gradcheck func amp amp.grad_scaler cuda.amp"
+        "autograd.gradcheck func amp amp.grad_scaler amp.cpu cuda.amp"
     ),
     "Modules": (
         "nn nn.functional nn.init nn.attention nn.attention.bias nn.attention.flex_attention "

@@ -26,7 +26,8 @@ int64_t numel_of(IntList sizes, const char* op) {
   }
   int64_t bytes;
   overflow |= __builtin_mul_overflow(n, int64_t{8}, &bytes);
-  WT_CHECK(!overflow, ShapeError, op, ": Storage size calculation overflowed with sizes=", AsShape{sizes});
+  WT_CHECK(!overflow, ShapeError, op, empty ? ": Stride" : ": Storage size",
+           " calculation overflowed with sizes=", AsShape{sizes});
   return empty ? 0 : n;
 }
 
@@ -65,15 +66,17 @@ Shape wrap_dims(IntList dims, int64_t ndim, const char* op) {
 }
 
 Shape broadcast_shapes(IntList a, IntList b, const char* op) {
-  if (a.size() < b.size()) std::swap(a, b);
+  const bool swapped = a.size() < b.size();
+  if (swapped) std::swap(a, b);
   Shape out(a);
   size_t shift = a.size() - b.size();
   for (size_t i = 0; i < b.size(); ++i) {
     int64_t& s = out[shift + i];
     if (s == b[i] || b[i] == 1) continue;
-    WT_CHECK(s == 1, ShapeError, op, ": shapes ", AsShape{a}, " and ", AsShape{b},
-             " do not broadcast: The size (", s, ") must match the size (", b[i],
-             ") at non-singleton dimension ", shift + i);
+    WT_CHECK(s == 1, ShapeError, op, ": shapes ", AsShape{swapped ? b : a}, " and ", AsShape{swapped ? a : b},
+             " do not broadcast: The size of tensor a (", swapped ? b[i] : s,
+             ") must match the size of tensor b (", swapped ? s : b[i], ") at non-singleton dimension ",
+             shift + i);
     s = b[i];
   }
   return out;

@@ -53,7 +53,8 @@ Tensor view_as_complex_impl(const Tensor& x) {
            "view_as_complex: view_as_complex is only supported for floating point tensors of 32 or 64 bits, "
            "but got a tensor of scalar type: ",
            x.dtype());
-  WT_CHECK(x.ndim() > 0 && x.sizes().back() == 2, ShapeError,
+  WT_CHECK(x.ndim() > 0, ShapeError, "view_as_complex: Input tensor must have one or more dimensions");
+  WT_CHECK(x.sizes().back() == 2, ShapeError,
            "view_as_complex: Tensor must have a last dimension of size 2, got shape ", x.sizes());
   Shape sizes = x.sizes(), strides = x.strides();
   bool even = x.offset() % 2 == 0;
@@ -126,6 +127,7 @@ Tensor conj_inplace(const Tensor& x) {
   return inplace("conj_physical_", conj_slot, ResultRule::Same, x, {x}, [&] { return record(kConj, x); });
 }
 Tensor itself(const Tensor& x) { return x; }
+Tensor negated(const Tensor& x) { return neg(x); }
 bool never(const Tensor&) { return false; }
 
 void abs_backward(Node& n, Gradients& g) { g.set(0, g[0] * complex_sgn(n.saved(0))); }
@@ -244,6 +246,11 @@ const UnaryOp conj_physical{"conj_physical",
                 kBoth | kComplex | kPointwise | kLinear,
                 {"input"},
                 "The tensor itself: negations are never pending."},
+    neg_view{"_neg_view",
+             negated,
+             kBoth | kComplex | kPointwise | kLinear,
+             {"input"},
+             "-input, in memory of its own: negations are never pending."},
     isreal{"isreal", isreal_impl, kBoth | kComplex, {"input"}, "Where the imaginary part is 0."},
     adjoint{"adjoint",
             adjoint_impl,

@@ -64,7 +64,7 @@ Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const Nod
            ": Expected reduction dim to be specified for input.numel() == 0. Specify the "
            "reduction dim with the 'dim' argument; got ",
            x);
-  WT_CHECK(r.count > 0, IndexError, op, ": Expected the reduced dims to have non-zero size, got ", x);
+  WT_CHECK(r.count > 0, IndexError, op, ": Expected reduction dim to have non-zero size, got ", x);
   Tensor out = empty(r.kept, options_of(x));
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());

@@ -76,8 +76,9 @@ void each_(TensorList self, A... args) {
     const Tensor& x = self[i];
     // What the tape keeps of the input must not be overwritten.
     const bool recorded = needs_grad(x) || (recording(item_of(args, i)) || ...);
-    check_inplace(x, F::name, recorded);
-    write_in_place(F::name, x, F::of(recorded ? clone_with_history(x) : x, item_of(args, i)...));
+    check_inplace(x, F::name_, recorded);
+    constexpr size_t kPrefix = sizeof("_foreach_") - 1;  // errors are those of the op of one tensor
+    write_in_place(F::name_ + kPrefix, x, F::of(recorded ? clone_with_history(x) : x, item_of(args, i)...));
   }
 }
 

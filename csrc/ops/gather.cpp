@@ -88,6 +88,12 @@ Tensor gather_classes(const char* op, const Tensor& x, int64_t dim, const Tensor
   return gathered(op, x, dim, index, std::mem_fn(&Launch::check_index));
 }
 
+void check_no_overlap(const char* op, const Tensor& self, const Tensor& index, const Tensor& source) {
+  WT_CHECK(!overlap(self, index) && !overlap(self, source), Error, op,
+           ": unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+           "single memory location. Please clone() the tensor before performing the operation.");
+}
+
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
   check_gather(op, self, index, dim);
   check_same_device(op, self, src, "src");
@@ -140,6 +146,7 @@ constexpr NodeType kScatter{"ScatterBackward0", scatter_backward},
 
 Tensor scatter_into(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
                     ScatterMode mode) {
+  check_no_overlap(op, self, index, src);
   dim = wrap_dim(dim, self.ndim(), op);
   check_scatter(op, self, dim, index, src);
   WT_CHECK(!is_complex(self.dtype()) || mode < ScatterMode::AMin, DtypeError, op,
@@ -268,10 +275,7 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   check_same_device("index_add_", self, source, "source");
   Tensor i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
   Tensor to = at_least_1d(self), from = at_least_1d(source);
-  for (const Tensor& t : {index, source})
-    WT_CHECK(!overlap(self, t), Error,
-             "index_add_: unsupported operation: some elements of the input tensor and the written-to tensor "
-             "refer to a single memory location. Please clone() the tensor before performing the operation.");
+  check_no_overlap("index_add_", self, index, source);
   Shape expected = to.sizes();
   expected[dim] = i.numel();
   WT_CHECK(self.dtype() == source.dtype(), DtypeError, "index_add_: self (", self.dtype(), ") and source (",
@@ -333,6 +337,7 @@ Tensor index_fill_inplace(const Tensor& self, int64_t dim, const Tensor& index, 
 }
 Tensor index_copy_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
   dim = wrap_dim(dim, self.ndim(), "index_copy_");
+  check_no_overlap("index_copy_", self, index, source);
   std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
   indices.back() = one_dim_view(index);
   index_put_(one_dim_view(self), indices, source, false);

@@ -11,6 +11,8 @@ extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, bool)> gath
 WT_API Tensor gather_classes(const char* op, const Tensor& x, int64_t dim, const Tensor& index);
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> scatter_value;
+// Refuses a tensor to be written that shares memory with what is read.
+void check_no_overlap(const char* op, const Tensor& self, const Tensor& index, const Tensor& source);
 // What scatter and its kin check, and the launch: `self` is written at index along dim.
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src);
 void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,

@@ -114,8 +114,9 @@ Tensor row_order(const char* op, const Tensor& pivots, int64_t m) {
   for (int64_t b = 0; b < order.numel() / m; ++b, row += m, step += k) {
     std::iota(row, row + m, 0);
     for (int64_t i = 0; i < k; ++i) {
-      WT_CHECK(step[i] >= 1 && step[i] <= m, Error, op,
-               ": pivots must be between 1 and LU.size(-2) inclusive, got ", step[i],
+      WT_CHECK(step[i] >= 1 && step[i] <= m, Error, op, ": pivots must be ",
+               step[i] < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
+               ", that is between 1 and LU.size(-2), got ", step[i],
                "; did you pass the result of lu_factor?");
       if (i < m) std::swap(row[i], row[step[i] - 1]);
     }

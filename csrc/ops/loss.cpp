@@ -36,6 +36,9 @@ void check_target(const char* op, const Tensor& input, const Tensor& target, con
   WT_CHECK(target.dtype() == DType::Int64 || target.dtype() == DType::UInt8, DtypeError, op,
            ": expected target of dtype int64 (class indices), got ", target, "; convert it with .long()");
   const Shape expected = without_dim(input.sizes(), class_dim(input));
+  WT_CHECK(input.ndim() > 2 || target.ndim() <= 1, ShapeError, op,
+           ": 0D or 1D target tensor expected, multi-target not supported: expected target of shape ",
+           expected, " for an input of shape ", input.sizes(), ", got ", target.sizes());
   WT_CHECK(target.sizes() == expected, ShapeError, op, ": expected target of shape ", expected,
            " for an input of shape ", input.sizes(), ", got ", target.sizes());
   check_same_device(op, input, target, "target");
@@ -223,6 +226,9 @@ Tensor cross_entropy_impl(const Tensor& input, const Tensor& target, const OptTe
            "cross_entropy: label_smoothing must be between 0.0 and 1.0. Got: ", label_smoothing);
   const CrossEntropyData d{ignore_index, label_smoothing,
                            reduction_of("cross_entropy", size_average, reduce, reduction)};
+  WT_CHECK(is_floating(target.dtype()) || target.sizes() != input.sizes(), DtypeError,
+           "cross_entropy: Expected floating point type for target with class probabilities, got ",
+           target.dtype());
   auto of = is_floating(target.dtype()) ? cross_entropy_of_probabilities : cross_entropy_of_indices;
   return of(input, target, or_undefined(weight), d);
 }

@@ -186,9 +186,9 @@ void check_dims(PadMode mode, const Tensor& x, size_t entries) {
            "3D or 4D, 6 for 4D or 5D");
   if (mode == PadMode::Circular) return;
   for (int64_t d = x.ndim() == padded + 2; d < x.ndim(); ++d)
-    WT_CHECK(x.sizes()[d] > 0, Error,
-             "pad: Expected a tensor with possibly 0 batch size and other non-zero "
-             "dimensions for input, but got: ",
+    WT_CHECK(x.sizes()[d] > 0, Error, "pad: Expected ", padded + 1, "D or ", padded + 2,
+             "D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, but "
+             "got: ",
              x.sizes());
 }
 
@@ -203,9 +203,11 @@ Tensor by_index_impl(const Tensor& x, IntList pad, std::string_view mode) {
     const int64_t limit = p.mode == PadMode::Reflect    ? n - 1
                           : p.mode == PadMode::Circular ? n
                                                         : INT64_MAX / 4;
-    WT_CHECK(std::max(before, after) <= limit, Error, "pad: Padding size should be at most ", limit,
-             " for mode ", name, ", but got: padding (", before, ", ", after, ") at dimension ", d,
-             " of input ", x.sizes());
+    WT_CHECK(
+        std::max(before, after) <= limit, Error,
+        "pad: Padding size should be less than the corresponding input dimension in mode reflect, and at "
+        "most as large in mode circular, here at most ",
+        limit, ", but got: padding (", before, ", ", after, ") at dimension ", d, " of input ", x.sizes());
     const bool sane = before > -INT64_MAX / 4 && after > -INT64_MAX / 4;
     const int64_t size = sane ? n + before + after : -1;
     // Circular padding may leave nothing, but cannot repeat nothing.

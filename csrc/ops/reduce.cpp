@@ -323,7 +323,7 @@ Tensor vector_norm_impl(const Tensor& given, double p, OptDims dims, bool keepdi
   WT_CHECK(is_floating(x.dtype()), DtypeError,
            "norm: Expected a floating point or complex tensor as input. Got ", x.dtype());
   Reduced r = reduced_shape("norm", x, dims, keepdim);
-  WT_CHECK(r.count > 0 || (p >= 0 && !std::isinf(p)), ValueError, "norm: cannot compute the ", p,
+  WT_CHECK(r.count > 0 || (p >= 0 && !std::isinf(p)), ValueError, "linalg.vector_norm cannot compute the ", p,
            " norm on an empty tensor, because the operation does not have an identity");
   if (r.count == 1 && p != 0)
     return reshape(abs(x), r.sizes);  // whatever the order, without a power's rounding

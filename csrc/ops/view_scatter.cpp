@@ -2,6 +2,7 @@
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/gather.h"
 #include "ops/index.h"
 #include "ops/view.h"
 
@@ -93,6 +94,7 @@ Tensor put_inplace(const Tensor& self, const Tensor& index, const Tensor& source
            "put_: Expected source and index to have the same number of elements, but got source.numel() = ",
            source.numel(), ", index.numel() = ", index.numel());
   WT_CHECK(self.numel() || !index.numel(), IndexError, "put_: cannot put into an empty tensor");
+  check_no_overlap("put_", self, index, source);
   const auto one_dim = [](const Tensor& t) { return t.ndim() == 1 ? t : reshape(t, Shape{-1}); };
   const OptTensor place = one_dim(index);
   const std::span<const OptTensor> at{&place, 1};

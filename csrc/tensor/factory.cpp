@@ -80,7 +80,9 @@ Tensor empty_strided(IntList sizes, IntList strides, TensorOptions options) {
     int64_t step;
     bool overflow = extent && (__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) ||
                                __builtin_add_overflow(extent, step, &extent) || extent > INT64_MAX / 16);
-    WT_CHECK(!overflow, ShapeError, "empty_strided: strides ", AsShape{strides}, " reach beyond 60 bits");
+    WT_CHECK(!overflow, ShapeError,
+             "empty_strided: Storage size calculation overflowed with sizes=", AsShape{sizes},
+             " and strides=", AsShape{strides});
   }
   return make(Storage::allocate(static_cast<size_t>(extent) * itemsize(options.dtype), options.device),
               options.dtype, Shape(sizes), Shape(strides));

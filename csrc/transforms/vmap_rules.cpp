@@ -158,9 +158,13 @@ bool as_strided(Call& c, Result& out) {
   const int64_t offset = arg<std::optional<int64_t>>(c, 3).value_or(0);
   if (value.strides()[0] == 0) {  // one tensor for all: memory of its own keeps their gradients apart
     const Shape row(IntList(value.sizes()).subspan(1)), steps(IntList(value.strides()).subspan(1));
-    int64_t last = offset;
+    int64_t last = offset, held = 1;  // elements that the memory of one has
     for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
-    if (steps == contiguous_strides(row) && last < numel_of(row)) value = ops::contiguous(value);
+    for (size_t d = 0; d < row.size(); ++d) held += (row[d] - 1) * steps[d];
+    if (numel_of(row) > 0 && last < held) {
+      const Tensor memory = ops::as_strided(value, Shape{held}, Shape{1}, value.offset());
+      value = ops::contiguous(ops::expand(memory, Shape{c.level.size, held}));
+    }
   }
   return wrapped(c, out,
                  ops::as_strided(value, with(sizes, 0, 0, Shape{c.level.size}),

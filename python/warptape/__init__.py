@@ -135,6 +135,7 @@ if _TYPE_CHECKING:
     from . import backends, cuda, distributed, distributions, optim
 
 globals().update(_legacy_types)
+_tensor_classes = set(_legacy_types.values())
 _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed, optim on first use: not every program needs them.
 _storages = (
@@ -149,6 +150,7 @@ _conditions = (
     *(f"_check{n}" for n in ("", "_index", "_value", "_type", "_not_implemented", "_is_size", "_tensor_all")),
 )
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
+_scaling = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")
 _codes = (
     "quint8",
     "qint8",
@@ -171,10 +173,15 @@ _install_getattr(
     **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
     **{n: lambda n=n: getattr(__import__("warptape.ao.quantization").ao.quantization, n) for n in _codes},
     **{n: lambda n=n: getattr(__import__("warptape._conditions")._conditions, n) for n in _conditions},
+    **{n: lambda n=n: getattr(__import__("warptape.amp.grad_scaler").amp.grad_scaler, n) for n in _scaling},
+    _debug_has_internal_overlap=lambda: __import__("warptape._utils")._utils._debug_has_internal_overlap,
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,
     cond=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.cond,
     while_loop=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.while_loop,
     **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
+    _storage_classes=lambda: {
+        __import__("warptape.storage").storage.storage_class(n) for n in _storages if n != "TypedStorage"
+    },
 )

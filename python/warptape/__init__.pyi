@@ -125,6 +125,7 @@ from warptape._functions import finfo as finfo
 from warptape._functions import from_file as from_file
 from warptape._functions import get_default_device as get_default_device
 from warptape._functions import get_default_dtype as get_default_dtype
+from warptape._functions import get_deterministic_debug_mode as get_deterministic_debug_mode
 from warptape._functions import get_device_module as get_device_module
 from warptape._functions import get_float32_matmul_precision as get_float32_matmul_precision
 from warptape._functions import iinfo as iinfo
@@ -133,6 +134,7 @@ from warptape._functions import is_storage as is_storage
 from warptape._functions import is_tensor as is_tensor
 from warptape._functions import set_default_device as set_default_device
 from warptape._functions import set_default_dtype as set_default_dtype
+from warptape._functions import set_deterministic_debug_mode as set_deterministic_debug_mode
 from warptape._functions import set_float32_matmul_precision as set_float32_matmul_precision
 from warptape._functions import set_printoptions as set_printoptions
 from warptape._functions import tensor as tensor
@@ -149,6 +151,7 @@ from warptape._python_objects import typename as typename
 from warptape._streams import Event as Event
 from warptape._streams import Stream as Stream
 from warptape._tensor import Tensor as Tensor
+from warptape._utils import _debug_has_internal_overlap as _debug_has_internal_overlap
 from warptape.amp.autocast_mode import autocast as autocast
 from warptape.amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
 from warptape.amp.autocast_mode import is_autocast_cache_enabled as is_autocast_cache_enabled
@@ -157,6 +160,8 @@ from warptape.amp.autocast_mode import set_autocast_cache_enabled as set_autocas
 from warptape.amp.autocast_mode import set_autocast_dtype as set_autocast_dtype
 from warptape.amp.autocast_mode import set_autocast_enabled as set_autocast_enabled
 from warptape.amp.grad_scaler import GradScaler as GradScaler
+from warptape.amp.grad_scaler import _amp_foreach_non_finite_check_and_unscale_ as _amp_foreach_non_finite_check_and_unscale_
+from warptape.amp.grad_scaler import _amp_update_scale_ as _amp_update_scale_
 from warptape.ao.quantization._schemes import qscheme as qscheme
 from warptape.autograd.grad_mode import enable_grad as enable_grad
 from warptape.autograd.grad_mode import inference_mode as inference_mode
@@ -206,6 +211,7 @@ LongTensor: Any
 PyTorchFileReader: Any
 ShortStorage: Any
 ShortTensor: Any
+_storage_classes: Any
 cdouble: _dtype
 cfloat: _dtype
 double: _dtype
@@ -508,6 +514,7 @@ def _fused_adam_(self: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequ
 def _fused_adamw_(self: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor], max_exp_avg_sqs: Sequence[Tensor], state_steps: Sequence[Tensor], *, lr: _float, beta1: _float, beta2: _float, weight_decay: _float, eps: _float, amsgrad: _bool, maximize: _bool, grad_scale: Tensor | None = None, found_inf: Tensor | None = None, lr_tensor: Tensor | None = None, master_params: Sequence[Tensor] | None = None) -> None: ...
 def _fused_sgd_(self: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffer_list: Sequence[Tensor], *, weight_decay: _float, momentum: _float, lr: _float, dampening: _float, nesterov: _bool, maximize: _bool, is_first_step: _bool, grad_scale: Tensor | None = None, found_inf: Tensor | None = None, lr_tensor: Tensor | None = None, master_params: Sequence[Tensor] | None = None) -> None: ...
 def _int_mm(self: Tensor, mat2: Tensor, *, out: Any = ...) -> Tensor: ...
+def _neg_view(input: Tensor) -> Tensor: ...
 def _segment_reduce(data: Tensor, reduce: _str, *, lengths: Tensor | None = None, indices: Tensor | None = None, offsets: Tensor | None = None, axis: _int = 0, unsafe: _bool = False, initial: _Number | None = None) -> Tensor: ...
 def _weight_norm(v: Tensor, g: Tensor, dim: _int = 0) -> Tensor: ...
 def abs(input: Tensor, *, out: Any = ...) -> Tensor: ...

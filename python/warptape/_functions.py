@@ -19,6 +19,7 @@ __all__ = [
     "frombuffer",
     "get_default_device",
     "get_default_dtype",
+    "get_deterministic_debug_mode",
     "get_device_module",
     "get_float32_matmul_precision",
     "iinfo",
@@ -27,6 +28,7 @@ __all__ = [
     "is_tensor",
     "set_default_device",
     "set_default_dtype",
+    "set_deterministic_debug_mode",
     "set_float32_matmul_precision",
     "set_printoptions",
     "tensor",
@@ -209,9 +211,23 @@ def set_float32_matmul_precision(precision: str) -> None:
     _switch.set_precision(precision)
 
 
+_warn_only = False
+
+
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Makes ops without a deterministic form raise. On the CPU all are deterministic."""
-    _C._set_deterministic(bool(mode))
+    """Makes ops without a deterministic form raise, with warn_only too. On the CPU all are deterministic.
+
+    Raises:
+        TypeError: something else than a bool.
+    """
+    global _warn_only
+    for name, value in (("'mode' (position 1)", mode), ("'warn_only'", warn_only)):
+        if not isinstance(value, bool):
+            raise TypeError(
+                f"_set_deterministic_algorithms(): argument {name} must be bool, not {type(value).__name__}"
+            )
+    _C._set_deterministic(mode)
+    _warn_only = warn_only
 
 
 def are_deterministic_algorithms_enabled() -> bool:
@@ -220,8 +236,36 @@ def are_deterministic_algorithms_enabled() -> bool:
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """False: ops without a deterministic form raise, also where use_deterministic_algorithms was to warn."""
-    return False
+    """What use_deterministic_algorithms() was given; ops without a deterministic form raise all the same."""
+    return _warn_only
+
+
+_DEBUG_MODES = ("default", "warn", "error")
+
+
+def set_deterministic_debug_mode(debug_mode: int | str) -> None:
+    """use_deterministic_algorithms() by a number or a name: 0 "default", 1 "warn", 2 "error".
+
+    Raises:
+        TypeError: something else than a number or a name.
+        RuntimeError: another one.
+    """
+    if not isinstance(debug_mode, (int, str)):
+        raise TypeError(f"debug_mode must be str or int, but got {type(debug_mode)}")
+    if debug_mode not in (*_DEBUG_MODES, 0, 1, 2):
+        raise RuntimeError(
+            "invalid value of debug_mode, expected one of `default`, `warn`, `error` or 0, 1, 2, but got "
+            f"{debug_mode}"
+        )
+    mode = _DEBUG_MODES.index(debug_mode) if isinstance(debug_mode, str) else debug_mode
+    use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+
+
+def get_deterministic_debug_mode() -> int:
+    """0, 1 or 2: see set_deterministic_debug_mode."""
+    if not are_deterministic_algorithms_enabled():
+        return 0
+    return 1 if _warn_only else 2
 
 
 def set_printoptions(**options: Any) -> None:

@@ -46,7 +46,8 @@ class _TensorType(type):
 
 def make_types(module: str, is_cuda: bool) -> dict[str, type]:
     """FloatTensor and its kin, of host memory or of GPUs."""
-    shared = {"__module__": module, "is_cuda": is_cuda, "layout": _C.strided}
+    shared = {"__module__": module, "is_cuda": is_cuda, "is_sparse": False, "is_xpu": False}
+    shared["layout"] = _C.strided
     text = "A tensor of {}, as older programs make it."
     return {
         f"{kind}Tensor": _TensorType(

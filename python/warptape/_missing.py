@@ -21,6 +21,7 @@ MOVED = {
     "_tensor_str": "_printing",
     "ao.quantization.qconfig_mapping": "ao.quantization.qconfig",
     "autograd.variable": "autograd",
+    "cpu.amp": "amp.cpu",
     "distributed._composable": "distributed",
     "distributed._tensor": "distributed.tensor",
     "distributed.fsdp._fully_shard": "parallel.shard",

@@ -23,9 +23,12 @@ NOT_DECLARED = {
         Tensor.new Tensor.new_tensor Tensor.numpy Tensor.tolist""",
     "makes or asks for sparse tensors, which are objects of Python": """
         sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
-        Tensor.dense_dim Tensor.sparse_dim Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
+        Tensor.ccol_indices Tensor.coalesce Tensor.col_indices Tensor.crow_indices Tensor.indices
+        Tensor.is_coalesced Tensor.row_indices Tensor.values Tensor.dense_dim Tensor.sparse_dim
+        Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
         Tensor.to_sparse_coo Tensor.to_sparse_csc Tensor.to_sparse_csr""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
+    "tells how a tensor lies in memory": "Tensor.dim_order",
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """
         are_deterministic_algorithms_enabled clear_autocast_cache get_autocast_dtype get_default_device
@@ -36,7 +39,7 @@ NOT_DECLARED = {
         set_default_dtype set_default_tensor_type set_float32_matmul_precision set_num_threads
         set_printoptions set_rng_state set_warn_always is_deterministic_algorithms_warn_only_enabled
         is_warn_always_enabled
-        use_deterministic_algorithms""",
+        get_deterministic_debug_mode set_deterministic_debug_mode use_deterministic_algorithms""",
     "runs the tape, whose hooks are Python's": "Tensor.backward Tensor.retain_grad",
     "hands out the memory or names a stream, both objects of Python": """
         Tensor.is_pinned Tensor.is_set_to Tensor.is_shared Tensor.pin_memory Tensor.record_stream Tensor.set_

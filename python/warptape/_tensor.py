@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copyreg
 import functools
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,6 +33,21 @@ def _overridable(method: Callable[..., Any]) -> Callable[..., Any]:
             return _C._handle_torch_function(call, (self,), self, *args, **kwargs)
         return method(self, *args, **kwargs)
 
+    return call
+
+
+def _of_layout(name: str, layout: str) -> Callable[[Any], Any]:
+    """A method that sparse tensors of some layouts have, which override it."""
+
+    def call(self: Any) -> Any:
+        own = getattr(type(self), name)
+        if own is not call:
+            return own(self)
+        found = "Strided" if self.layout is _C.strided else self.layout
+        raise RuntimeError(f"{name} expected sparse {layout}tensor layout but got {found}")
+
+    call.__name__, call.__qualname__ = name, f"Tensor.{name}"
+    call.__doc__ = f"Of a sparse {layout}tensor, see torch.sparse. RuntimeError for a dense one."
     return call
 
 
@@ -216,11 +232,37 @@ class Tensor(_C.TensorBase):
         except TypeError as error:
             raise builtins.type(error)(f"new_tensor: {error}") from None
 
-    def new(self, *args: Any) -> Tensor:
+    def new(self, *args: Any, **kwargs: Any) -> Tensor:
         """Legacy: an uninitialised tensor of the given sizes, or a tensor of data, of this dtype."""
         from ._legacy import legacy_tensor
 
-        return legacy_tensor(Tensor, args, {}, self.dtype, self.device)
+        return legacy_tensor(Tensor, args, kwargs, self.dtype, self.device)
+
+    @_overridable
+    def dim_order(self, *, ambiguity_check: Any = False) -> tuple[builtins.int, ...]:
+        """The dims from the outermost to the innermost, as they lie in memory.
+
+        Args:
+            ambiguity_check: True, or memory formats of which exactly one must fit: refuse a tensor whose
+                order sizes and strides leave open.
+
+        Raises:
+            RuntimeError: the order is left open, and that was to be checked.
+            TypeError: an ambiguity_check that is neither a bool nor a list of memory formats.
+        """
+        formats = ambiguity_check if isinstance(ambiguity_check, list) else []
+        if not isinstance(ambiguity_check, builtins.bool) and not (
+            formats and all(isinstance(f, _C.memory_format) for f in formats)
+        ):
+            raise TypeError("The ambiguity_check argument must be a bool or a list of memory formats.")
+        steps = {stride for stride, size in zip(self.stride(), self.shape) if size != 1}
+        if ambiguity_check and len(steps) < self.ndim:
+            if sum(self.is_contiguous(memory_format=f) for f in formats) != 1:
+                raise RuntimeError(
+                    "The tensor does not have unique dim order, or cannot map to exact one of the given "
+                    "memory formats."
+                )
+        return tuple(builtins.sorted(range(self.ndim), key=lambda d: -self.stride(d)))
 
     # ---- Python's protocols ----
 
@@ -287,6 +329,13 @@ class Tensor(_C.TensorBase):
         """The tensor itself, which is dense, in another dtype where one is given."""
         return self if dtype is None else self.to(dtype)
 
+    indices, values = _of_layout("indices", "coordinate "), _of_layout("values", "")
+    coalesce, is_coalesced = (_of_layout(name, "coordinate ") for name in ("coalesce", "is_coalesced"))
+    crow_indices, col_indices = (_of_layout(f"{name}_indices", "row compressed ") for name in ("crow", "col"))
+    ccol_indices, row_indices = (
+        _of_layout(f"{name}_indices", "column compressed ") for name in ("ccol", "row")
+    )
+
     __div__ = _C.TensorBase.__truediv__
     __rdiv__ = _C.TensorBase.__rtruediv__
     __idiv__ = _C.TensorBase.__itruediv__
@@ -320,9 +369,9 @@ class Tensor(_C.TensorBase):
 
     def storage(self) -> Any:
         """untyped_storage(), read as elements of this tensor's dtype."""
-        from .storage import storage_class_of
+        from .storage import typed_class_of
 
-        return storage_class_of(self.dtype)._on(_C._storage_bytes(self))
+        return typed_class_of(self.dtype)._on(_C._storage_bytes(self))
 
     def storage_type(self) -> Any:
         """The class of storage()."""
@@ -440,13 +489,24 @@ class Tensor(_C.TensorBase):
             )
         if id(self) in memo:
             return memo[id(self)]
-        copy = _copied(self, memo)
-        copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
+        if type(self).clone is not Tensor.clone and not self.data_ptr():  # data of its own elsewhere
+            copy = self.clone()
+            if type(copy) is not type(self):
+                raise RuntimeError(
+                    f"deepcopy: {type(self).__name__}.clone() returned a {type(copy).__name__}; it must "
+                    "return an object of its own class"
+                )
+        else:
+            copy = _copied(self, memo)
+            copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
         memo[id(self)] = copy  # before what may lead back here
         copy.requires_grad = self.requires_grad
         if self.grad is not None:
             copy.grad = self.grad.__deepcopy__(memo)
         copy.__dict__.update({k: _deepcopy(v, memo) for k, v in self.__dict__.items()})
+        for name in copyreg._slotnames(type(self)):  # type: ignore[attr-defined]
+            if hasattr(self, name):
+                setattr(copy, name, _deepcopy(getattr(self, name), memo))
         return copy
 
     def as_subclass(self, cls: builtins.type) -> Any:

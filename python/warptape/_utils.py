@@ -126,6 +126,17 @@ class ExceptionWrapper:
         raise error
 
 
+def _debug_has_internal_overlap(t: Tensor) -> int:
+    """0 where no two elements lie in one place, 1 where some do, 2 where sizes and strides do not tell."""
+    extent = 1
+    sizes = [(stride, size) for stride, size in zip(t.stride(), t.shape) if size != 1]
+    for stride, size in sorted(sizes):
+        if stride != extent:
+            return 1 if any(stride == 0 and size > 1 for stride, size in sizes) else 2
+        extent *= size
+    return 0
+
+
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """`Tensor.type` as a function."""
     return self.type(dtype, non_blocking=non_blocking, **kwargs)

@@ -11,6 +11,7 @@ from warptape import Tensor
 from warptape import memory_format
 from warptape import return_types
 
+_reduction_identity: Any
 
 def amax(input: Tensor, dim: _int | Sequence[_int] | None = None, *, keepdim: _bool = False, dtype: _dtype | None = None, mask: Tensor | None = None) -> Tensor: ...
 def amin(input: Tensor, dim: _int | Sequence[_int] | None = None, *, keepdim: _bool = False, dtype: _dtype | None = None, mask: Tensor | None = None) -> Tensor: ...

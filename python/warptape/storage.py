@@ -65,7 +65,7 @@ class UntypedStorage:
     def _elements(self) -> Tensor:
         if self.device.type == "meta":
             raise NotImplementedError("storage: Not available for 'meta' device type: it has no elements")
-        return _C._on_storage(self._bytes, self.dtype, (self.size(),), (1,), 0)
+        return bytes_as(self, None)
 
     @property
     def device(self) -> _C.device:
@@ -169,6 +169,22 @@ class UntypedStorage:
             raise RuntimeError("share_memory_: only available on CPU and CUDA, got a storage on meta")
         self._bytes.share_memory_()
         return self
+
+    def _write_file(self, f: Any, is_real_file: bool, save_size: bool, element_size: int) -> None:
+        """Writes the bytes to a file, with the number of elements before them where `save_size` is set."""
+        if self.device.type == "meta":
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+        if save_size:
+            f.write((self.nbytes() // element_size).to_bytes(8, "little"))
+        f.write(self._bytes.cpu().numpy().data)
+
+    def _share_fd_cpu_(self) -> Any:
+        """Not available: torch.multiprocessing hands storages over itself. RuntimeError on other devices."""
+        if self.device.type != "cpu":
+            raise RuntimeError(f"_share_fd_cpu_: only available on CPU, got a storage on {self.device.type}")
+        raise NotImplementedError("_share_fd_cpu_: storages have no descriptor; share_memory_() shares them")
+
+    _share_filename_cpu_ = _share_fd_cpu_
 
     def is_pinned(self, device: Any = None) -> bool:
         """Whether the memory is page-locked for a GPU."""
@@ -356,7 +372,8 @@ def bytes_as(storage: UntypedStorage, dtype: Any) -> Tensor:
     kind = dtype or storage.dtype
     if isinstance(storage, TypedStorage) and storage.dtype != kind:
         raise RuntimeError(f"Expected a Storage of type {kind}, got one of {storage.dtype}")
-    return _C._on_storage(storage._bytes, kind, (storage.nbytes() // kind.itemsize,), (1,), 0)
+    begin = storage._bytes.storage_offset() // kind.itemsize  # of a part of another storage
+    return _C._on_storage(storage._bytes, kind, (storage.nbytes() // kind.itemsize,), (1,), begin)
 
 
 # FloatStorage.double() and its kin: the elements, converted.
@@ -397,6 +414,16 @@ def storage_class_of(dtype: Any) -> type[UntypedStorage]:
     """The storage class that has a dtype; UntypedStorage where none has."""
     classes = (storage_class(f"{kind}Storage") for kind in (*_KINDS, *_COMPLEX))
     return next((c for c in classes if c and c.dtype == dtype), UntypedStorage)
+
+
+@cache
+def typed_class_of(dtype: Any) -> type[UntypedStorage]:
+    """The class of Tensor.storage(): for a dtype without a class of its name, a TypedStorage of it."""
+    cls = storage_class_of(dtype)
+    if cls is not UntypedStorage:
+        return cls
+    parts = {"dtype": dtype, "__module__": "warptape", "__doc__": f"A TypedStorage of {dtype}."}
+    return type("TypedStorage", (TypedStorage,), parts)
 
 
 _install_getattr(__name__)

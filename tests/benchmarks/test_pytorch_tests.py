@@ -34,6 +34,9 @@ class TestSmall(unittest.TestCase):
     def test_6_passes_after_them(self):
         self.assertEqual(torch.__spec__.name, "warptape")
 
+    def test_8_takes_all_memory(self):
+        bytearray(2**60)
+
     @unittest.skip("why")
     def test_7_is_skipped(self):
         pass
@@ -51,7 +54,7 @@ def tool() -> ModuleType:
 def test_a_file_is_run_to_its_end(tool: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(FILE)
     options = argparse.Namespace(
-        tests=tmp_path, helpers=tmp_path, k="", part=1.0, timeout=6.0, v=False, python="unused"
+        tests=tmp_path, helpers=tmp_path, k="", part=1.0, timeout=6.0, v=False, python="unused", skip=["8_"]
     )
     found = tool.outcomes("test_small.py", "warptape", options)
     outcomes = {name.partition(".")[2]: outcome for name, (outcome, _) in found.items()}
@@ -70,7 +73,9 @@ def test_a_file_is_run_to_its_end(tool: ModuleType, tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_imported(tool: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text("raise ValueError('planted')\n")
-    options = argparse.Namespace(tests=tmp_path, helpers=tmp_path, k="", part=1.0, timeout=60.0, v=False)
+    options = argparse.Namespace(
+        tests=tmp_path, helpers=tmp_path, k="", part=1.0, timeout=60.0, v=False, skip=[]
+    )
     found = tool.outcomes("test_small.py", "warptape", options)
     assert found == {"": ["failed", "the file is not imported: ValueError: planted"]}
 
@@ -92,5 +97,6 @@ def test_counts(tool: ModuleType) -> None:
         "left out": {"complex32": 1},
         "causes": {"ValueError: at N of N": 2, "not generated here": 1},
     }
+    assert tool.left_out_table({"x.py": row, "y.py": row}).splitlines()[-1] == "| complex32 | 2 |"
     last = tool.table({"x.py": row, "empty.py": tool.compared({}, {})}).splitlines()
     assert len(last) == 4 and last[-1] == "| all | 5 | 1 | 1 | 25.0% |  |"

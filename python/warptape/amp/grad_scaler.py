@@ -29,7 +29,7 @@ class OptState(enum.Enum):
     STEPPED = 2
 
 
-def _fresh_state() -> dict[str, Any]:
+def _refresh_per_optimizer_state() -> dict[str, Any]:
     return {"stage": OptState.READY, "found_inf_per_device": {}}
 
 
@@ -45,7 +45,50 @@ def _groups_of(param: Any) -> tuple[Any, ...]:
     return (*getattr(param, "_norm_groups", ()), *getattr(param, "_norm_stages", ((), True))[0])
 
 
-def _found_inf(optimizer: Optimizer, inverse: Any | None) -> dict[Any, Any]:
+def _amp_foreach_non_finite_check_and_unscale_(tensors: Any, found_inf: Any, inv_scale: Any) -> None:
+    """Multiplies tensors of one device by inv_scale [1], and sets found_inf [1] to 1 if one had inf or nan.
+
+    Both are float32; PyTorch's op of this name, of which scalers in other packages are made.
+    """
+    with warptape.no_grad():
+        for kind in _by_kind(tensors):
+            found_inf.copy_(found_inf.maximum(_non_finite(kind, inv_scale)))
+
+
+def _amp_update_scale_(
+    scale: Any,
+    growth_tracker: Any,
+    found_inf: Any,
+    growth_factor: float,
+    backoff_factor: float,
+    growth_interval: int,
+) -> Any:
+    """Sets the scale, float32 [1], and the count of good steps, int32 [1], to those of the next step.
+
+    Written with tensors, so that nobody waits for a device.
+    """
+    found = found_inf.reshape(scale.shape) != 0
+    steps = warptape.where(found, 0, growth_tracker + 1)
+    grows = steps == growth_interval
+    grown = scale * growth_factor
+    grown = warptape.where(grows & grown.isfinite(), grown, scale)
+    scale.copy_(warptape.where(found, scale * backoff_factor, grown))
+    growth_tracker.copy_(warptape.where(grows, 0, steps))
+    return scale
+
+
+def _non_finite(grads: list[Any], inverse: Any | None) -> Any:
+    """A float32 tensor [1]: 1 where gradients of one dtype and device hold inf or nan, else 0.
+
+    They are first multiplied by `inverse`, where one is given.
+    """
+    if inverse is not None:
+        warptape._foreach_mul_(grads, inverse.to(grads[0].device))
+    largest = warptape.stack(warptape._foreach_norm(grads, float("inf")))
+    return (~largest.isfinite()).any().float().reshape(1)
+
+
+def _found_inf(optimizer: Optimizer, inverse: Any | None, allow_float16: bool = False) -> dict[Any, Any]:
     """By device, a float32 one-element tensor: 1 where a gradient holds inf or nan, else 0.
 
     Gradients are first multiplied by `inverse`, where one is given. What ranks hold parts of is judged as a
@@ -53,16 +96,12 @@ def _found_inf(optimizer: Optimizer, inverse: Any | None) -> dict[Any, Any]:
     """
     every = [p for group in optimizer.param_groups for p in group["params"]]
     params = [p for p in every if p.grad is not None]
-    if inverse is not None and any(p.grad.dtype == warptape.float16 for p in params):
+    if inverse is not None and not allow_float16 and any(p.grad.dtype == warptape.float16 for p in params):
         raise ValueError("Attempting to unscale FP16 gradients.")
     found: dict[Any, Any] = {}
     with warptape.no_grad():
         for grads in _by_kind(p.grad for p in params):
-            device = grads[0].device
-            if inverse is not None:
-                warptape._foreach_mul_(grads, inverse.to(device))
-            largest = warptape.stack(warptape._foreach_norm(grads, float("inf")))
-            bad = (~largest.isfinite()).any().float().reshape(1)
+            device, bad = grads[0].device, _non_finite(grads, inverse)
             found[device] = bad if device not in found else found[device].maximum(bad)
         groups = {group: None for p in every for group in _groups_of(p)}
         if groups:
@@ -126,7 +165,7 @@ class GradScaler:
         self._init_growth_tracker = 0
         self._scale: Any = None  # made by the first use: on the device of what is scaled
         self._growth_tracker: Any = None
-        self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_fresh_state)
+        self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_refresh_per_optimizer_state)
 
     def _make_scale(self, device: Any) -> None:
         self._scale = warptape.full((), self._init_scale, dtype=warptape.float32, device=device)
@@ -193,6 +232,15 @@ class GradScaler:
         inverse = self._scale.double().reciprocal().float()  # in float32 it could overflow too early
         state["found_inf_per_device"] = _found_inf(optimizer, inverse)
         state["stage"] = OptState.UNSCALED
+
+    def _unscale_grads_(
+        self, optimizer: Optimizer, inv_scale: Any, found_inf: Any, allow_fp16: bool
+    ) -> dict[Any, Any]:
+        """Multiplies the optimizer's gradients by inv_scale: by device, whether one was inf or nan."""
+        found = _found_inf(optimizer, inv_scale, allow_fp16)
+        if (flag := found.get(found_inf.device)) is not None:
+            found_inf.copy_(found_inf.maximum(flag))
+        return found
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """`optimizer.step(*args, **kwargs)` unless a gradient is inf or nan; unscales where that is not done.
@@ -273,7 +321,7 @@ class GradScaler:
                 self._set_scale(new_scale)
             else:
                 self._follow_gradients()
-        self._per_optimizer_states = defaultdict(_fresh_state)
+        self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
 
     def _set_scale(self, new_scale: Any) -> None:
         if isinstance(new_scale, warptape.Tensor) and (
@@ -288,18 +336,14 @@ class GradScaler:
         )
 
     def _follow_gradients(self) -> None:
-        """Written with tensors, so that nobody waits for a device."""
         flags = [f for s in self._per_optimizer_states.values() for f in s["found_inf_per_device"].values()]
         if not flags:
             raise AssertionError("No inf checks were recorded prior to update.")
         scale, tracker = self._scale, self._growth_tracker
         found = warptape.stack([f.to(scale.device, non_blocking=True).reshape(()) for f in flags]).any()
-        steps = warptape.where(found, 0, tracker + 1)
-        grows = steps == self._growth_interval
-        grown = scale * self._growth_factor
-        grown = warptape.where(grows & grown.isfinite(), grown, scale)
-        scale.copy_(warptape.where(found, scale * self._backoff_factor, grown))
-        tracker.copy_(warptape.where(grows, 0, steps))
+        _amp_update_scale_(
+            scale, tracker, found, self._growth_factor, self._backoff_factor, self._growth_interval
+        )
 
     def get_scale(self) -> float:
         """The scale as a number; 1.0 when disabled. Waits for the device."""
@@ -385,4 +429,4 @@ class GradScaler:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._per_optimizer_states = defaultdict(_fresh_state)
+        self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)

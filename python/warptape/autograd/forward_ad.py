@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from warptape import _C, Tensor
+from warptape._missing import install_getattr as _install_getattr
 
 from . import function_transforms  # noqa: F401, Functions within dual levels
 from .function import dual_levels as _levels
@@ -111,3 +112,7 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     if not _levels and level is None:
         return UnpackedDualTensor(tensor, None)
     return UnpackedDualTensor(*_C._unpack_dual(tensor, _level(level, "unpack a dual Tensor")))
+
+
+# -1 where no level is open.
+_install_getattr(__name__, _current_level=lambda: len(_levels) - 1)

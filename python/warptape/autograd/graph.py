@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,15 @@ from .._missing import install_getattr as _install_getattr
 from ..utils.hooks import RemovableHandle, add_hook
 from .grad_mode import _Mode
 
-__all__ = ["Node", "disable_saved_tensors_hooks", "draw", "save_on_cpu", "saved_tensors_hooks"]
+__all__ = [
+    "Node",
+    "disable_saved_tensors_hooks",
+    "draw",
+    "increment_version",
+    "register_multi_grad_hook",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
 
 Node = _C.Node
 
@@ -69,6 +79,92 @@ class save_on_cpu(saved_tensors_hooks):
             return t.device, host.pin_memory() if pin_memory and t.is_cuda else host
 
         super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
+
+
+def increment_version(tensor: Any) -> None:
+    """Says that a tensor, or each of several, was changed in place by what the runtime does not see.
+
+    Raises:
+        RuntimeError: an inference tensor, outside of inference mode.
+
+    >>> x = torch.ones(2)
+    >>> torch.autograd.graph.increment_version(x)
+    >>> x._version
+    1
+    """
+    for t in (tensor,) if isinstance(tensor, _C.TensorBase) else tensor:
+        if t.is_inference():
+            if not _C.is_inference_mode_enabled():
+                raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed.")
+        else:
+            _C._increment_version(t)
+
+
+class _Gathered:
+    """The gradients of one backward pass, whose end calls this; lives as long as the pass."""
+
+    def __init__(self, count: int, fn: Callable[[Any], Any]) -> None:
+        self.found: list[Any] = [None] * count
+        self.fn = fn
+
+    def __call__(self) -> None:
+        self.fn(self.found)
+
+
+class _Handles:
+    """The handle of hooks on several tensors."""
+
+    def __init__(self, handles: tuple[RemovableHandle, ...]) -> None:
+        self.handles = handles
+
+    def remove(self) -> None:
+        """Removes the hooks."""
+        for handle in self.handles:
+            handle.remove()
+
+    def __enter__(self) -> _Handles:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.remove()
+
+
+def register_multi_grad_hook(tensors: Any, fn: Callable[[Any], Any], *, mode: str = "all") -> _Handles:
+    """Calls `fn` once per backward pass in which a gradient of one of `tensors` is computed.
+
+    Args:
+        fn: with mode "all", called at the end of the pass with a list of the gradients, None for a tensor
+            that got none. With mode "any", called with the first gradient that is there.
+
+    Returns:
+        A handle whose `remove()` removes the hook.
+
+    Raises:
+        ValueError: another mode.
+        RuntimeError: a tensor that does not require gradients.
+
+    >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    >>> handle = torch.autograd.graph.register_multi_grad_hook((a, b), lambda grads: print(len(grads)))
+    >>> (a * b).sum().backward()
+    2
+    """
+    if mode not in ("all", "any"):
+        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    tensors = tuple(tensors)
+    passing: Callable[[], _Gathered | None] = lambda: None
+
+    def hook(gradient: Any, place: int) -> None:
+        nonlocal passing
+        gathered = passing()
+        if first := gathered is None:
+            gathered = _Gathered(len(tensors), fn if mode == "all" else lambda found: None)
+            passing = weakref.ref(gathered)
+            _C._queue_callback(gathered)
+        gathered.found[place] = gradient
+        if first and mode == "any":
+            fn(gradient)
+
+    return _Handles(tuple(t.register_hook(functools.partial(hook, place=i)) for i, t in enumerate(tensors)))
 
 
 def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:

@@ -24,7 +24,12 @@ class Binomial(ProbsOrLogits):
         self.total_count = count.to(self._param.dtype)
         super().__init__(self.total_count.shape, validate_args=validate_args)
 
-    support = property(lambda self: constraints.integer_interval(0, self.total_count), doc="Possible values.")
+    support = constraints.dependent_property(
+        lambda self: constraints.integer_interval(0, self.total_count),
+        is_discrete=True,
+        event_dim=0,
+        doc="Possible values.",
+    )
     mean = property(lambda self: self.total_count * self.probs)
     mode = property(lambda self: ((self.total_count + 1) * self.probs).floor().clamp(max=self.total_count))
     variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))

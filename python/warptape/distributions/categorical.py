@@ -41,8 +41,11 @@ class Categorical(Distribution):
         super().__init__(self._param.shape[:-1], validate_args=validate_args)
 
     _num_events = property(lambda self: self._param.shape[-1])
-    support = property(
-        lambda self: constraints.integer_interval(0, self._num_events - 1), doc="Possible values."
+    support = constraints.dependent_property(
+        lambda self: constraints.integer_interval(0, self._num_events - 1),
+        is_discrete=True,
+        event_dim=0,
+        doc="Possible values.",
     )
 
     @lazy_property

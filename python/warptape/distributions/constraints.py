@@ -30,13 +30,22 @@ class Constraint:
 class _Dependent(Constraint):
     """A constraint that other parameters decide; nothing is checked."""
 
-    def __init__(self, *, is_discrete: bool = False, event_dim: int = 0) -> None:
-        self.is_discrete, self.event_dim = is_discrete, event_dim
+    def __init__(self, *, is_discrete: bool | None = None, event_dim: int | None = None) -> None:
+        self._is_discrete, self._event_dim = is_discrete, event_dim
+
+    def _known(self, name: str) -> Any:
+        found = getattr(self, f"_{name}")
+        if found is None:
+            raise NotImplementedError(f".{name} cannot be determined statically")
+        return found
+
+    is_discrete = property(lambda self: self._known("is_discrete"), doc="NotImplementedError where open.")
+    event_dim = property(lambda self: self._known("event_dim"), doc="NotImplementedError where open.")
 
     def check(self, value: Any) -> Any:
         raise ValueError("Cannot determine validity of dependent constraint")
 
-    def __call__(self, *, is_discrete: bool = False, event_dim: int = 0) -> _Dependent:
+    def __call__(self, *, is_discrete: bool | None = None, event_dim: int | None = None) -> _Dependent:
         return _Dependent(is_discrete=is_discrete, event_dim=event_dim)
 
 
@@ -44,13 +53,18 @@ class dependent_property(property, _Dependent):
     """A property that gives the constraint, and on the class stands for one that depends."""
 
     def __init__(
-        self, fn: Callable[..., Any] | None = None, *, is_discrete: bool = False, event_dim: int = 0
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        is_discrete: bool | None = None,
+        event_dim: int | None = None,
+        doc: str | None = None,
     ) -> None:
-        super().__init__(fn)
-        self.is_discrete, self.event_dim = is_discrete, event_dim
+        super().__init__(fn, doc=doc)
+        self._is_discrete, self._event_dim = is_discrete, event_dim
 
     def __call__(self, fn: Callable[..., Any]) -> dependent_property:  # type: ignore[override]
-        return dependent_property(fn, is_discrete=self.is_discrete, event_dim=self.event_dim)
+        return dependent_property(fn, is_discrete=self._is_discrete, event_dim=self._event_dim)
 
 
 class independent(Constraint):

@@ -41,7 +41,7 @@ class Independent(Distribution):
         """Whether enumerate_support() lists all values: no dim was reinterpreted, and the base has it."""
         return self.reinterpreted_batch_ndims == 0 and self.base_dist.has_enumerate_support
 
-    @property
+    @constraints.dependent_property
     def support(self) -> Any:
         """The base distribution's, over events with the dims that became part of them."""
         if not self.reinterpreted_batch_ndims:

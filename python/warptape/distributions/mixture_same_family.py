@@ -7,6 +7,7 @@ from typing import Any
 
 import warptape
 
+from . import constraints
 from .categorical import Categorical
 from .distribution import Distribution
 
@@ -16,7 +17,9 @@ class MixtureSameFamily(Distribution):
 
     mixture_distribution = property(attrgetter("_mixture_distribution"), doc="The Categorical that chooses.")
     component_distribution = property(attrgetter("_component_distribution"), doc="What it chooses from.")
-    support = property(attrgetter("_component_distribution.support"), doc="Possible values.")
+    support = constraints.dependent_property(
+        attrgetter("_component_distribution.support"), doc="Possible values."
+    )
 
     def __init__(
         self, mixture_distribution: Any, component_distribution: Any, validate_args: bool | None = None

@@ -31,7 +31,12 @@ class Pareto(TransformedDistribution):
         made = Pareto(scale, alpha, validate_args=False)
         return {k: v for k, v in vars(made).items() if not k.startswith("_")}
 
-    support = property(lambda self: constraints.greater_than_eq(self.scale), doc="Possible values.")  # type: ignore[assignment]
+    support = constraints.dependent_property(
+        lambda self: constraints.greater_than_eq(self.scale),
+        is_discrete=False,
+        event_dim=0,
+        doc="Possible values.",
+    )  # type: ignore[assignment]
     mode = property(lambda self: self.scale)
 
     @property

@@ -59,7 +59,7 @@ class TransformedDistribution(Distribution):
             shape = transform.inverse_shape(shape)
         return {"base_dist": self.base_dist.expand(shape[: len(shape) - len(self.base_dist.event_shape)])}
 
-    @property
+    @constraints.dependent_property
     def support(self) -> Any:
         """The codomain of the last transform; the base distribution's where there is none."""
         if not self.transforms:

@@ -28,7 +28,12 @@ class Uniform(Distribution):
         if self._validate_args and not (self.low < self.high).all():
             raise ValueError("Uniform is not defined when low>= high")
 
-    support = property(lambda self: constraints.interval(self.low, self.high), doc="Possible values.")
+    support = constraints.dependent_property(
+        lambda self: constraints.interval(self.low, self.high),
+        is_discrete=False,
+        event_dim=0,
+        doc="Possible values.",
+    )
     mean = property(lambda self: (self.high + self.low) / 2)
     mode = property(lambda self: math.nan * self.high)
     variance = property(lambda self: (self.high - self.low) ** 2 / 12)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from mmap import MAP_SHARED
 from typing import Any, TypeAlias
 
 from .. import _C
 from .._missing import install_getattr as _install_getattr
 from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
 from ._endianness import LoadEndianness, get_default_load_endianness, set_default_load_endianness
+from ._mmap import get_default_mmap_options, set_default_mmap_options
 
 __all__ = [
     "LoadEndianness",
@@ -21,6 +23,7 @@ __all__ = [
     "clear_safe_globals",
     "default_restore_location",
     "get_default_load_endianness",
+    "get_default_mmap_options",
     "get_safe_globals",
     "get_unsafe_globals_in_checkpoint",
     "load",
@@ -28,6 +31,7 @@ __all__ = [
     "safe_globals",
     "save",
     "set_default_load_endianness",
+    "set_default_mmap_options",
 ]
 
 # What load takes as map_location.
@@ -107,7 +111,8 @@ def load(
         pickle_module: reads with another module's Unpickler, and so as with weights_only=False.
         weights_only: accept tensors, Python's containers and numbers, and what add_safe_globals() allows.
             False runs whatever code the file has: for files that you trust.
-        mmap: tensors lie in the file itself, mapped; what is written to them does not reach it.
+        mmap: tensors lie in the file itself, mapped; what is written to them reaches it only after
+            set_default_mmap_options(mmap.MAP_SHARED).
         pickle_load_args: for the Unpickler of weights_only=False; `encoding` of the strings that Python 2
             wrote, or "bytes" to leave them so, is for both.
 
@@ -131,8 +136,9 @@ def load(
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     module = None if weights_only else (pickle_module or __import__("pickle"))
     if isinstance(f, str | os.PathLike):
-        with open(f, "rb") as file:
-            return _read.from_file(file, map_location, module, pickle_load_args, bool(mmap))
+        shared = bool(mmap) and get_default_mmap_options() == MAP_SHARED
+        with open(f, "r+b" if shared else "rb") as file:
+            return _read.from_file(file, map_location, module, pickle_load_args, bool(mmap), shared)
     if mmap:
         raise ValueError("f must be a file path in order to use the mmap argument")
     if not all(hasattr(f, name) for name in ("seek", "tell", "read")):
@@ -173,4 +179,12 @@ def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
         return _read.unsafe_names(file)
 
 
-_install_getattr(__name__)
+# Private in PyTorch, too, and called all the same.
+_zip_names = ("_is_zipfile", "_open_file_like", "_open_zipfile_reader", "_open_zipfile_writer")
+_install_getattr(
+    __name__,
+    **{
+        n: lambda n=n: getattr(__import__("warptape.serialization._zip").serialization._zip, n)
+        for n in _zip_names
+    },
+)

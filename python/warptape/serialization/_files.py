@@ -29,6 +29,7 @@ class Mapped:
     there."""
 
     def __init__(self, file: Any, shared: bool = False) -> None:
+        self.shared = shared
         self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY)
         self.owner = (ctypes.c_char * len(self.map)).from_buffer(self.map)
 

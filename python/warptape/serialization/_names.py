@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -28,7 +29,8 @@ _OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, w
 def _view(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Tensor:
     if not isinstance(storage, UntypedStorage):
         raise UnpicklingError(f"expected a storage, got {type(storage).__name__}")
-    return _C._on_storage(storage._bytes, dtype, tuple(size), tuple(stride), offset)
+    begin = storage._bytes.storage_offset() // dtype.itemsize  # of a part of another storage
+    return _C._on_storage(storage._bytes, dtype, tuple(size), tuple(stride), begin + offset)
 
 
 def rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
@@ -78,6 +80,9 @@ def rebuild_from_type(make: Callable[..., Any], cls: type, args: Any, state: Any
     made = make(*args)
     if type(made) is not cls:
         made = made.as_subclass(cls).requires_grad_(made.requires_grad)
+    if getattr(cls, "__setstate__", Tensor.__setstate__) is not Tensor.__setstate__:
+        made.__setstate__(state)
+        return made
     return _with_state(made, state)
 
 
@@ -108,7 +113,13 @@ def rebuild_coded(kind: str, shape: Any, dtype: Any, held: Any, parameter: bool 
 
 def _with_state(made: Any, state: Any) -> Any:
     if isinstance(state, tuple):  # of __dict__ and slots
-        state = {**(state[0] or {}), **(state[1] or {})}
+        state, slots = state
+        names = copyreg._slotnames(type(made))  # type: ignore[attr-defined]
+        for name, value in (slots or {}).items():
+            if name in names:
+                setattr(made, name, value)
+            else:
+                made.__dict__[name] = value
     made.__dict__.update(state or {})
     return made
 
@@ -188,6 +199,8 @@ _PLAIN: dict[str, tuple[Any, Callable[..., Any]]] = {
     "torch.Size": (_C.Size, lambda sizes: _C.Size(tuple(sizes))),
     "torch.device": (_C.device, _C.device),
 }
+# Of what rebuilds tensors: id of the function -> its first name
+_THEIRS = {id(f): name for name, f in reversed(_REBUILD.items())}
 # What a file that is not trusted may call: id of the found object -> what is called in its place
 MAKERS: dict[int, Callable[..., Any]] = {id(f): f for f in _REBUILD.values()}
 MAKERS.update((id(obj), maker) for obj, maker in _PLAIN.values())
@@ -229,6 +242,9 @@ def ours(module: str, name: str) -> Any:
 
 def theirs(module: str, name: str, obj: Any) -> tuple[str, str]:
     """The shortest public name of an object of this package, as PyTorch's; other names as they are."""
+    if id(obj) in _THEIRS:
+        home, _, short = _THEIRS[id(obj)].rpartition(".")
+        return home, short
     top, *rest = module.split(".")
     if top not in ("warptape", "torch"):
         return module, name

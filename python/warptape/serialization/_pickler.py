@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import copyreg
 import io
 import pickle
 import sys
@@ -51,6 +52,17 @@ _SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
 _LAYOUT = Global("torch.serialization", "_get_layout")
 _PLACES = {"_functions": "torch", "_nn": "torch.nn.functional", "_linalg": "torch.linalg"}  # of ops
 _OWN_TENSORS = (Tensor.__reduce_ex__, warptape.nn.Parameter.__reduce_ex__)
+
+
+def _state_of(t: Tensor) -> Any:
+    """What a tensor's class says its state is; else its attributes, with those in slots beside them."""
+    if own := getattr(type(t), "__getstate__", None):
+        if own is not getattr(object, "__getstate__", None):  # Python has it from 3.11 on
+            return own(t)
+    names = copyreg._slotnames(type(t))  # type: ignore[attr-defined]
+    if slots := {name: getattr(t, name) for name in names if hasattr(t, name)}:
+        return t.__dict__, slots
+    return t.__dict__ or None
 
 
 _PythonPickler: Any = pickle._Pickler  # the one in C writes no name that is not importable
@@ -146,7 +158,7 @@ class Pickler(_PythonPickler):
     # ---- tensors ----
 
     def _tensor(self, t: Tensor) -> tuple[Any, tuple[Any, ...]]:
-        kind, state = type(t), t.__dict__ or None
+        kind, state = type(t), _state_of(t)
         make, args = self._rebuilt(t)
         if kind is warptape.nn.Parameter:
             args = (t.data, t.requires_grad, OrderedDict())

@@ -72,7 +72,7 @@ class _Storages:
         self.placed: dict[str, Tensor] = {}
 
     def __call__(self, pid: Any) -> UntypedStorage:
-        kind, key, location, count = storage_id(pid)
+        kind, key, location, count, view = storage_id(pid)
         held = self.held.get(key)
         if held is None:
             raise UnpicklingError(f"storage {key!r} is not in the file")
@@ -88,7 +88,11 @@ class _Storages:
                 self.placed[key] = self.place(UntypedStorage._on(held), location)._bytes
             except Exception as error:
                 raise _PlacementFailed(error) from error
-        return (kind if issubclass(kind, TypedStorage) else TypedStorage)._on(self.placed[key])
+        placed = self.placed[key]
+        if view is not None:
+            begin, end = (n * kind.dtype.itemsize for n in view)
+            placed = placed[begin:end]
+        return (kind if issubclass(kind, TypedStorage) else TypedStorage)._on(placed)
 
 
 def _is_module(pid: Any) -> bool:
@@ -96,17 +100,26 @@ def _is_module(pid: Any) -> bool:
     return type(pid) is tuple and len(pid) > 1 and type(pid[0]) is str and pid[0] == "module"
 
 
-def storage_id(pid: Any) -> tuple[type[UntypedStorage], str, str, int]:
-    """Class, key, location and elements of a storage. UnpicklingError for what is none."""
-    if type(pid) is not tuple or len(pid) < 5 or (len(pid) > 5 and pid[5] is not None):
+def storage_id(pid: Any) -> tuple[type[UntypedStorage], str, str, int, tuple[int, int] | None]:
+    """Class, key, location and elements of a storage, and which of them a part of it has, in files before
+    PyTorch 0.4. UnpicklingError for what is none."""
+    if type(pid) is not tuple or len(pid) < 5:
         raise UnpicklingError("a persistent id that is no storage's")
+    part = pid[5] if len(pid) > 5 else None  # its own key, the first element, how many
     # Python 2's strings are bytes where load() was told to leave them so.
     plain: list[Any] = [x.decode() if type(x) is bytes else x for x in pid[:5]]
     tag, kind, key, location, count = plain
     types = [type(x) for x in (tag, key, location, count)]
     if types != [str, str, str, int] or not isinstance(kind, type) or not issubclass(kind, UntypedStorage):
         raise UnpicklingError("a persistent id that is no storage's")
-    return kind, key, location, count
+    if part is None:
+        return kind, key, location, count, None
+    if type(part) is not tuple or [type(x) for x in part[1:]] != [int, int]:
+        raise UnpicklingError("a persistent id that is no storage's")
+    first, size = part[1:]
+    if not 0 <= first <= first + size <= count:
+        raise UnpicklingError(f"a part of a storage of {count} elements that does not lie in it")
+    return kind, key, location, count, (first, first + size)
 
 
 # ---- both formats ----
@@ -137,13 +150,16 @@ def _unpickle(file: Any, limit: int, storages: _Storages, module: Any, options: 
         raise failed.args[0] from None
 
 
-def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any], mmap: bool) -> Any:
+def from_file(
+    file: Any, map_location: Any, module: Any, options: dict[str, Any], mmap: bool, shared: bool = False
+) -> Any:
     """The object in a file.
 
     Args:
         module: with an Unpickler, or None for the closed list.
         options: of the Unpickler.
         mmap: leave storages where they are in the file, which is a real one.
+        shared: what is written to mapped storages reaches the file, which is open for writing.
     """
     source = Source(file)
     if _is_legacy(source):
@@ -153,7 +169,7 @@ def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any]
         found = _unpickle(file, source.size, _Storages(held, map_location), module, options)
         file.seek(end)  # others may have written behind it
         return found
-    mapped = Mapped(file) if mmap else None
+    mapped = Mapped(file, shared) if mmap else None
     if mapped is not None:
         source.mapped = memoryview(mapped.map)
     archive = Archive(source)
@@ -226,6 +242,8 @@ def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[
             key = name.removeprefix(prefix)
             if mapped is not None and record.at % 8 == 0:
                 held[key] = mapped.tensor(record.at, _C.uint8, (record.size,))
+                if mapped.shared:  # who wrote to it left the checksum as it was
+                    del into[name]
             else:
                 held[key] = _C._functions.empty(record.size, dtype=_C.uint8, device="cpu")
                 into[name] = raw_bytes(held[key])
@@ -257,7 +275,7 @@ def _legacy_storages(source: Source) -> tuple[dict[str, Tensor], int]:
 
     def note(pid: Any) -> None:
         if not _is_module(pid):
-            kind, key, _, count = storage_id(pid)
+            kind, key, _, count, _ = storage_id(pid)
             kinds[key] = kind, count
 
     survey = Survey(file, limit)

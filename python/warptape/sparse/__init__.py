@@ -139,13 +139,25 @@ def sparse_compressed_tensor(
             f"sparse_compressed_tensor: expected {lines + 1} compressed indices for size {tuple(size)} in "
             f"layout {layout}, got {ptr.numel()}"
         )
-    steps = ptr[1:] - ptr[:-1]
-    fits = int(ptr[0]) == 0 and (lines == 0 or int(steps.min()) >= 0)
-    if not fits or int(ptr[-1]) != index.numel():
-        raise RuntimeError("compressed indices must grow from 0 to the number of values")
-    if index.numel() and (int(index.min()) < 0 or most > across):
-        raise RuntimeError(f"plain indices must lie in 0..{across - 1}, found {int(index.min())}..{most - 1}")
+    _check_compressed(ptr, index, across, most, rows)
     return CompressedTensor.make(ptr, index, value, size, rows)
+
+
+def _check_compressed(ptr: Tensor, index: Tensor, across: int, most: int, rows: bool) -> None:
+    """RuntimeError where ptr [lines + 1] and index [n], at most `most`, are no lines of `across`."""
+    names = ("crow_indices", "col_indices", "ncols") if rows else ("ccol_indices", "row_indices", "nrows")
+    steps = ptr[1:] - ptr[:-1]
+    unmet = ""
+    if int(ptr[0]) != 0:
+        unmet = f"`{names[0]}[..., 0] == 0`"
+    elif int(ptr[-1]) != index.numel():
+        unmet = f"`{names[0]}[..., -1] == nnz`"
+    elif steps.numel() and int(steps.min()) < 0:
+        unmet = f"`0 <= {names[0]}[..., 1:] - {names[0]}[..., :-1] <= {names[2]}`"
+    elif index.numel() and (int(index.min()) < 0 or most > across):
+        unmet = f"`0 <= {names[1]} < {names[2]}`"
+    if unmet:
+        raise RuntimeError(f"sparse_compressed_tensor: {unmet} is not satisfied.")
 
 
 def sparse_csr_tensor(
@@ -266,7 +278,7 @@ class check_sparse_tensor_invariants:
 def of_dense(x: Tensor, sparse_dim: int | None = None, layout: Any = None) -> Any:
     """The elements of a dense tensor that are not zero (rows of them, with fewer sparse dims than x has)."""
     sparse = x.ndim if sparse_dim is None else sparse_dim
-    if not 0 < sparse <= x.ndim:
+    if not min(1, x.ndim) <= sparse <= x.ndim:
         raise RuntimeError(f"to_sparse: expected 1 to {x.ndim} sparse dims, got {sparse}")
     there = x.detach() != 0
     if sparse < x.ndim:

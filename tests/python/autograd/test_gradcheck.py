@@ -261,3 +261,27 @@ def test_gradients_for_a_generator_of_inputs() -> None:
     model = wt.nn.Linear(2, 1)
     found = wt.autograd.grad((y for y in [model(wt.ones(2))]), model.parameters())
     assert [g.shape for g in found] == [(1, 2), (1,)]
+
+
+class OldTwice(Function):
+    """A Function that knows nothing of transforms."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return 2 * g
+
+
+def test_functions_that_read_values_have_batched_gradients() -> None:
+    def reads(x: Any) -> Any:
+        assert x.sum().item() < 9
+        return OldTwice.apply(x).exp(), x.detach().round().long()
+
+    norm = wt.nn.BatchNorm1d(2).double()  # writes its statistics
+    for call, shape in ((reads, (2,)), (norm, (3, 2))):
+        x = wt.randn(shape, dtype=wt.float64, requires_grad=True)
+        for check in (gradcheck, gradgradcheck):
+            assert check(call, [x], check_batched_grad=True)

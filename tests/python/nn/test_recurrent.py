@@ -242,7 +242,7 @@ def test_parameters():
         (lambda: nn.LSTM(2, 3)(X[:0]), RuntimeError, "sequence length to be larger than 0"),
         (lambda: nn.LSTMCell(2, 3)(X), ValueError, "LSTMCell: Expected input to be 1D or 2D, got 3D"),
         (lambda: nn.LSTMCell(3, 3)(X[0]), RuntimeError, "inconsistent input_size: got 2 expected 3"),
-        (lambda: nn.GRUCell(2, 3)(X[0], wt.zeros(3, 3)), RuntimeError, r"hidden0 \(2, 3\), got \(3, 3\)"),
+        (lambda: nn.GRUCell(2, 3)(X[0], wt.zeros(3, 3)), RuntimeError, "2 doesn't match hidden0"),
         (lambda: nn.RNNCell(2, 3, nonlinearity="elu")(X[0]), RuntimeError, "Unknown nonlinearity: elu"),
         (lambda: pack_padded_sequence(X, [2, 3]), RuntimeError, "sorted in decreasing order"),
         (lambda: pack_padded_sequence(X, [2, 0]), RuntimeError, "greater than 0"),

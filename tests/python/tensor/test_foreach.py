@@ -166,3 +166,16 @@ def test_wrong_lists() -> None:
     with pytest.raises(TypeError):
         wt._foreach_exp(x[0])
     assert all(t.eq(1).all() for t in x)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: wt._foreach_add([wt.ones(5)], [wt.ones(2, 4)]), r"^add: shapes"),
+        (lambda: wt._foreach_asin_([wt.ones(2, dtype=wt.int64)]), r"^asin_: result type float32 can't be"),
+        (lambda: wt._foreach_add([], []), r"^_foreach_add: Tensor list must have at least one"),
+    ],
+)
+def test_errors_are_those_of_one_tensor(call, words):
+    with pytest.raises(RuntimeError, match=words):
+        call()

@@ -170,3 +170,17 @@ def test_expanded_tensors_can_be_filled() -> None:
     assert base.expand(3, 4).fill_(2) is not None and base.flatten().tolist() == [2, 2, 2]
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         base.expand(3, 4).add_(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_storages_of_wide_unsigned_integers(dtype: torch.dtype) -> None:
+    x = torch.tensor([[1, 2], [3, 250]], dtype=dtype)
+    storage = x.storage()
+    assert list(storage) == [1, 2, 3, 250] and storage.dtype == dtype and len(storage) == 4
+    assert storage.untyped().nbytes() == 4 * dtype.itemsize
+    storage[1] = 7
+    assert x[0][1].item() == 7
+
+
+def test_the_classes_of_storages() -> None:
+    assert {torch.FloatStorage, torch.UntypedStorage} <= torch._storage_classes

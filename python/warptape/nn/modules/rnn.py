@@ -350,9 +350,15 @@ class RNNCellBase(Module):
         elif input.dim() == 1:
             first = [h.unsqueeze(0) for h in first]
         for i, h in enumerate(first):
-            if h.shape != (rows.shape[0], self.hidden_size):
+            if h.shape[0] != rows.shape[0]:
                 raise _C.ShapeError(
-                    f"{name}: expected hidden{i} {(rows.shape[0], self.hidden_size)}, got {tuple(h.shape)}"
+                    f"{name}: Input batch size {rows.shape[0]} doesn't match hidden{i} batch size "
+                    f"{h.shape[0]}"
+                )
+            if h.shape[1] != self.hidden_size:
+                raise _C.ShapeError(
+                    f"{name}: hidden{i} has inconsistent hidden_size: got {h.shape[1]}, expected "
+                    f"{self.hidden_size}"
                 )
         weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         states = _layer(rows, [rows.shape[0]], *[*first, None][:2], *weights, None, mode)[1:]

@@ -1,0 +1,27 @@
+"""The names of torch.backends.mkldnn: there are no tensors in oneDNN's layouts.
+
+oneDNN may compute products and convolutions all the same (`python -m warptape.doctor` says so).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from .._missing import install_getattr as _install_getattr
+
+enabled = False
+
+
+def is_available() -> bool:
+    """Whether there are tensors in oneDNN's layouts: False."""
+    return False
+
+
+@contextlib.contextmanager
+def flags(enabled: bool = False, deterministic: bool = False) -> Iterator[None]:
+    """A context in which nothing changes."""
+    yield
+
+
+_install_getattr(__name__)
