@@ -40,12 +40,12 @@ def test_gradients(cut: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> N
 )
 def test_parts_share_a_node(cut: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], name: str) -> None:
     parts = cut(torch.ones(4, 2, requires_grad=True))
-    assert {part.grad_fn.name() for part in parts} == {name}
+    assert {part.grad_fn.name() for part in parts if part.grad_fn} == {name}
     assert [part.output_nr for part in parts] == list(range(len(parts)))
 
 
 def test_of_nothing() -> None:
     x = torch.zeros(0, 3, requires_grad=True)
     assert [p.shape for p in x.chunk(3)] == [(0, 3)] * 3 and x.unbind(0) == ()
-    sum(p.sum() for p in x.split(2)).backward()
+    torch.cat(x.split(2)).sum().backward()
     assert x.grad is not None and x.grad.shape == (0, 3)
