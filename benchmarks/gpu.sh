@@ -53,6 +53,8 @@ if wanted build; then
     part build 440 cmake --build build/gpu
   [ -f python/warptape/libwarptape_cuda.so ] || exit 1
   part doctor 60 "$python" -m warptape.doctor
+  # With it cuDNN makes plans for this GPU on machines without one: tools/cudnn_plans.py plans.
+  part properties 120 "$python" tools/cudnn_plans.py properties "$out/cudnn_properties.json"
 fi
 if wanted sanitize; then
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)

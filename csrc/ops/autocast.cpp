@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <list>
+#include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "ops/copy.h"
@@ -122,6 +124,18 @@ bool has_cuda(const OpInfo& op, std::span<const Value> args) {
   return found;
 }
 
+const OpInfo& float32_form(const OpInfo& op) {
+  static std::mutex mutex;
+  static auto& forms = *new std::unordered_map<const OpInfo*, const OpInfo*>;
+  std::lock_guard lock(mutex);
+  const OpInfo*& form = forms[&op];
+  const std::string name = "_" + std::string(op.name) + "_float32";
+  for (const OpInfo* o = form ? nullptr : all_ops(); o; o = o->next)
+    if (name == o->name) form = o;
+  WT_CHECK(form, Error, op.name, ": there is no op ", name);
+  return *form;
+}
+
 bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mode) {
   const Autocast kind = op.autocast(mode.cuda);
   if (kind == Autocast::Keep || has_cuda(op, args) != mode.cuda) return false;
@@ -131,6 +145,11 @@ bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mo
            op.name, "_with_logits, or leave autocast for this call");
   for (const Arg& a : op.args)
     if (a.marks & kWritten) return false;
+  if (kind == Autocast::Float32Form) {
+    const OpInfo& form = float32_form(op);
+    form.call(form, args.data(), out);
+    return true;
+  }
   std::optional<DType> dtype = kind == Autocast::Lower     ? mode.narrow()
                                : kind == Autocast::Float32 ? DType::Float32
                                                            : widest(op, args, mode);

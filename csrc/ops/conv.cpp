@@ -35,7 +35,10 @@ Slot& kernel_of(const ConvPlan& p, Slot (&slots)[3]) {
 void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
   if (x.ndim() != 4 || !(suggests_channels_last(x) || suggests_channels_last(w))) return;
   p.format = MemoryFormat::ChannelsLast;
-  if (x.device().is_cuda()) return;
+  if (x.device().is_cuda()) {
+    p.kernel_used = ConvKernel::ChannelsLast;
+    return;
+  }
   const int64_t narrowest = std::min(p.in_channels, p.out_channels) / p.groups;
   if (p.groups == 1 || narrowest >= 8)
     p.kernel_used = ConvKernel::ChannelsLast;

@@ -8,7 +8,7 @@
 
 namespace warptape::ops {
 
-// Those that work with channels last are on the CPU.
+// Depthwise, which works with channels last, is the CPU's; on CUDA ChannelsLast takes that case, too.
 enum class ConvKernel : uint8_t { RowMajor, ChannelsLast, Depthwise };
 
 struct ConvPlan : kernels::ConvPlan {

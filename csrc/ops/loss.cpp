@@ -171,12 +171,13 @@ void cross_entropy_backward(Node& n, Gradients& g) {
 constexpr NodeType kCrossEntropy{"CrossEntropyBackward0", cross_entropy_backward};
 
 Tensor cross_entropy_of_indices(const Tensor& input, const Tensor& target, const Tensor& weight,
-                                const CrossEntropyData& d) {
+                                const CrossEntropyData& d, DType dtype) {
   check_target("cross_entropy", input, target, weight);
   Planned p(input, target, weight, d);
   const TensorOptions stats{stats_dtype(input.dtype()), input.device()};
   Tensor lse = empty(Shape{p.plan.rows}, stats), total = empty(Shape{}, stats);
-  Tensor loss = empty(d.reduction == Reduction::None ? target.sizes() : Shape{}, options_of(input));
+  Tensor loss =
+      empty(d.reduction == Reduction::None ? target.sizes() : Shape{}, TensorOptions{dtype, input.device()});
   if (!loss.is_meta()) {
     Launch launch(input.device());
     cross_entropy_slot(launch, loss.view(), lse.view(), total.view(), p.plan);
@@ -219,9 +220,10 @@ Tensor cross_entropy_of_probabilities(const Tensor& input, const Tensor& target,
   return reduced(loss, d.reduction, static_cast<double>(loss.numel()));
 }
 
-Tensor cross_entropy_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
-                          std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
-                          std::string_view reduction, double label_smoothing) {
+// Of indices the loss has the given dtype.
+Tensor cross_entropy_in(DType dtype, const Tensor& input, const Tensor& target, const OptTensor& weight,
+                        std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
+                        std::string_view reduction, double label_smoothing) {
   WT_CHECK(label_smoothing >= 0 && label_smoothing <= 1, Error,
            "cross_entropy: label_smoothing must be between 0.0 and 1.0. Got: ", label_smoothing);
   const CrossEntropyData d{ignore_index, label_smoothing,
@@ -229,8 +231,32 @@ Tensor cross_entropy_impl(const Tensor& input, const Tensor& target, const OptTe
   WT_CHECK(is_floating(target.dtype()) || target.sizes() != input.sizes(), DtypeError,
            "cross_entropy: Expected floating point type for target with class probabilities, got ",
            target.dtype());
-  auto of = is_floating(target.dtype()) ? cross_entropy_of_probabilities : cross_entropy_of_indices;
-  return of(input, target, or_undefined(weight), d);
+  if (is_floating(target.dtype()))
+    return cross_entropy_of_probabilities(input, target, or_undefined(weight), d);
+  return cross_entropy_of_indices(input, target, or_undefined(weight), d, dtype);
+}
+
+Tensor cross_entropy_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
+                          std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
+                          std::string_view reduction, double label_smoothing) {
+  return cross_entropy_in(input.dtype(), input, target, weight, size_average, ignore_index, reduce, reduction,
+                          label_smoothing);
+}
+
+// The kernel computes in float32 whatever it reads, so narrow logits need no wide copy for a wide loss. A
+// weight would be rounded to the logits' dtype.
+Tensor cross_entropy_float32_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
+                                  std::optional<bool> size_average, int64_t ignore_index,
+                                  std::optional<bool> reduce, std::string_view reduction,
+                                  double label_smoothing) {
+  auto wide = [](const Tensor& t) {
+    return is_floating(t.dtype()) && t.dtype() != DType::Float64 ? tape_cast(t, DType::Float32) : t;
+  };
+  const bool as_it_is = input.device().is_cuda() && !is_floating(target.dtype()) && !weight &&
+                        (input.dtype() == DType::BFloat16 || input.dtype() == DType::Float16);
+  const Tensor x = as_it_is ? input : wide(input);
+  return cross_entropy_in(stats_dtype(x.dtype()), x, wide(target), weight ? OptTensor(wide(*weight)) : weight,
+                          size_average, ignore_index, reduce, reduction, label_smoothing);
 }
 
 Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
@@ -301,7 +327,7 @@ Tensor chunked_losses(const Tensor& x, const Tensor& w, const Tensor& target, co
       const int64_t count = std::min(d.rows, x.size(0) - begin);
       losses.push_back(cross_entropy_of_indices(linear(narrow(x, 0, begin, count), w, row),
                                                 narrow(target, 0, begin, count), weight,
-                                                {d.ignore_index, 0, Reduction::None}));
+                                                {d.ignore_index, 0, Reduction::None}, x.dtype()));
     }
   }
   Tensor out = cat(losses, 0);
@@ -415,7 +441,8 @@ Tensor reduced(const Tensor& losses, Reduction reduction) {
   return (reduction == Reduction::Mean ? mean : sum)(losses, std::nullopt, false, std::nullopt);
 }
 
-decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN | kFloat32,
+decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl,
+                                      kNN | kFloat32Cpu | kFloat32FormCuda,
                                       {"input",
                                        "target",
                                        {"weight", none},
@@ -426,6 +453,19 @@ decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN |
                                        {"label_smoothing", 0.0}},
                                       "Cross entropy of logits [N, C, ...] against class indices [N, ...] or "
                                       "probabilities of the input's shape.");
+decltype(cross_entropy_float32) cross_entropy_float32{"_cross_entropy_float32",
+                                                      cross_entropy_float32_impl,
+                                                      kPrivate,
+                                                      {"input",
+                                                       "target",
+                                                       {"weight", none},
+                                                       {"size_average", none},
+                                                       Arg::integer("ignore_index", -100),
+                                                       {"reduce", none},
+                                                       {"reduction", "mean"},
+                                                       {"label_smoothing", 0.0}},
+                                                      "cross_entropy of float16 or bfloat16 logits with a "
+                                                      "float32 loss: what autocast makes of it on CUDA."};
 decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN | kFloat32,
                             {"input",
                              "target",

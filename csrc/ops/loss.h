@@ -19,7 +19,7 @@ WT_API Tensor reduced(const Tensor& losses, Reduction reduction);
 // size_average, ignore_index, reduce, reduction, label_smoothing
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::optional<bool>, int64_t,
                               std::optional<bool>, std::string_view, double)>
-    cross_entropy;
+    cross_entropy, cross_entropy_float32;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::optional<bool>, int64_t,
                               std::optional<bool>, std::string_view)>
     nll_loss;

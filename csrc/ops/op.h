@@ -66,6 +66,7 @@ enum OpFlag : uint32_t {
   kFloat32Cuda = 2u << 20,
   kWidestCuda = 3u << 20,
   kRefuseCuda = 4u << 20,
+  kFloat32FormCuda = 5u << 20,
   kLower = kLowerCpu | kLowerCuda,
   kFloat32 = kFloat32Cpu | kFloat32Cuda,
   kWidest = kWidestCpu | kWidestCuda,
@@ -182,7 +183,8 @@ struct Arg {
 };
 
 // What autocast does with an op's floating arguments; Refuse: narrow floats do not hold what it computes.
-enum class Autocast : uint8_t { Keep, Lower, Float32, Widest, Refuse };
+// Float32Form: the op "_NAME_float32" takes them as they are, and gives what Float32 would.
+enum class Autocast : uint8_t { Keep, Lower, Float32, Widest, Refuse, Float32Form };
 
 // How vmap calls an op whose tensors have the mapped dim in front.
 enum class Batching : uint8_t {

@@ -3,7 +3,6 @@
 #include <memory>
 #include <numeric>
 
-#include "kernels/cpu/interrupt.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/sharing.h"
@@ -252,65 +251,6 @@ Tensor narrow_tensor_impl(const Tensor& x, int64_t dim, const Tensor& start, int
   return narrow(x, dim, item(start).to_int(), length);
 }
 
-// The views part(0), part(1), ...; refused at once where memory cannot hold so many.
-template <class F>
-std::vector<Tensor> list_of(int64_t count, F&& part) {
-  constexpr int64_t kViewBytes = 256, kFew = 1 << 20, kPiece = 4096;
-  if (count > kFew) {
-    std::unique_ptr<char[]> room(new char[static_cast<size_t>(count * kViewBytes)]);
-    asm volatile("" : : "r"(room.get()));  // else the compiler leaves out what is only asked for
-  }
-  std::vector<Tensor> out;
-  out.reserve(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    if (i % kPiece == kPiece - 1) kernels::cpu::poll_interrupt();
-    out.push_back(part(i));
-    if (out.back()->extra && is_view(out.back()))
-      meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
-  }
-  return out;
-}
-
-std::vector<Tensor> split_sizes_impl(const Tensor& x, IntList lengths, int64_t dim) {
-  WT_CHECK(x.ndim() > 0, ShapeError, "split: split expects at least a 1-dimensional tensor");
-  dim = wrap_dim(dim, x.ndim(), "split");
-  int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  WT_CHECK(
-      sum == x.sizes()[dim] && std::all_of(lengths.begin(), lengths.end(), [](int64_t n) { return n >= 0; }),
-      ShapeError, "split: split_with_sizes expects split_sizes to sum exactly to ", x.sizes()[dim],
-      " (input tensor's size at dimension ", dim, "), but got split_sizes=", AsShape{lengths});
-  int64_t at = 0;
-  return list_of(static_cast<int64_t>(lengths.size()), [&](int64_t i) {
-    at += lengths[i];
-    return slice_of(x, dim, at - lengths[i], lengths[i]);
-  });
-}
-
-std::vector<Tensor> split_impl(const Tensor& x, int64_t size, int64_t dim) {
-  WT_CHECK(x.ndim() > 0, ShapeError, "split: split expects at least a 1-dimensional tensor");
-  dim = wrap_dim(dim, x.ndim(), "split");
-  int64_t n = x.sizes()[dim];
-  WT_CHECK(size > 0 || (size == 0 && n == 0), ValueError,
-           "split: split expects split_size be positive, but got split_size=", size);
-  return list_of(n ? (n - 1) / size + 1 : 1,
-                 [&](int64_t i) { return slice_of(x, dim, i * size, std::min(size, n - i * size)); });
-}
-
-std::vector<Tensor> chunk_impl(const Tensor& x, int64_t chunks, int64_t dim) {
-  WT_CHECK(x.ndim() > 0, ShapeError, "chunk: chunk expects at least a 1-dimensional tensor");
-  WT_CHECK(chunks > 0, ValueError, "chunk: chunk expects `chunks` to be greater than 0, got: ", chunks);
-  dim = wrap_dim(dim, x.ndim(), "chunk");
-  int64_t n = x.sizes()[dim], size = (n + chunks - 1) / chunks;
-  if (n == 0) return list_of(chunks, [&](int64_t) { return slice_of(x, dim, 0, 0); });
-  return split_impl(x, size, dim);
-}
-
-std::vector<Tensor> unbind_impl(const Tensor& x, int64_t dim) {
-  WT_CHECK(x.ndim() > 0, IndexError, "unbind: Dimension specified as ", dim, " but tensor has no dimensions");
-  dim = wrap_dim(dim, x.ndim(), "unbind");
-  return list_of(x.sizes()[dim], [&](int64_t i) { return select_impl(x, dim, i); });
-}
-
 Tensor diagonal_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   a = wrap_dim(a, x.ndim(), "diagonal");
   b = wrap_dim(b, x.ndim(), "diagonal");
@@ -506,36 +446,6 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, int64_t)> narrow_tensor{
     kBoth | kComplex | kAlongDims | kLinear,
     {"input", "dim", "start", "length"},
     "narrow with the start in a 0-dim tensor."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
-    "split",
-    split_impl,
-    kBoth | kComplex | kAlongDims | kLinear,
-    {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
-    "Views of split_size each; the last may be shorter."};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
-    "split",
-    split_sizes_impl,
-    kBoth | kComplex | kAlongDims | kLinear,
-    {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
-    "Views of the given lengths."};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_with_sizes{
-    "split_with_sizes",
-    split_sizes_impl,
-    kBoth | kComplex | kAlongDims | kLinear,
-    {"input", "split_sizes", Arg::integer("dim", 0)},
-    "Views of the given lengths."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
-    "chunk",
-    chunk_impl,
-    kBoth | kComplex | kAlongDims | kLinear,
-    {"input", "chunks", Arg::integer("dim", 0)},
-    "At most `chunks` views of equal length (the last may be shorter)."};
-const Alias unsafe_split{"unsafe_split", "split"}, unsafe_chunk{"unsafe_chunk", "chunk"};
-decltype(unbind) unbind{"unbind",
-                        unbind_impl,
-                        kBoth | kComplex | kAlongDims | kLinear,
-                        {"input", Arg::integer("dim", 0)},
-                        "One view per index of a dim."};
 decltype(diagonal) diagonal{
     "diagonal",
     diagonal_impl,
@@ -583,18 +493,14 @@ const auto transpose_copy = copy_of<transpose>("transpose_copy");
 const auto t_copy = copy_of<t>("t_copy");
 const auto expand_copy = copy_of<expand>("expand_copy");
 const auto select_copy = copy_of<select>("select_copy");
-const auto split_copy = copy_of<split>("split_copy");
-const auto split_with_sizes_copy = copy_of<split_with_sizes>("split_with_sizes_copy");
-const auto unbind_copy = copy_of<unbind>("unbind_copy");
 const auto diagonal_copy = copy_of<diagonal>("diagonal_copy");
 const auto detach_copy = copy_of<detach>("detach_copy");
 const Sharing reshapes{
     Sharing::Reshape,
     {&view, &view_dtype, &reshape, &view_as, &reshape_as, &flatten, &unflatten, &ravel, &squeeze,
      &squeeze_dim, &squeeze_list, &expand, &expand_as, &narrow, &slice, &narrow_tensor}};
-const Sharing views{
-    Sharing::View,
-    {&unsqueeze, &permute, &transpose, &swapaxes, &t, &movedim, &select, &split, &split_sizes,
-     &split_with_sizes, &chunk, &unbind, &diagonal, &linalg_diagonal, &detach, &reversed, &mt, &h, &mh}};
+const Sharing views{Sharing::View,
+                    {&unsqueeze, &permute, &transpose, &swapaxes, &t, &movedim, &select, &diagonal,
+                     &linalg_diagonal, &detach, &reversed, &mt, &h, &mh}};
 
 }  // namespace warptape::ops

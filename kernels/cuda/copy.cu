@@ -109,6 +109,39 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
+// The same for elements of two bytes, which move in pairs: a warp moves 128 bytes then, not 64. Sizes and
+// strides are even, addresses multiples of 4.
+constexpr int kPairTile = 2 * kTile;
+
+__global__ void __launch_bounds__(kTile* kTileRows)
+    transpose_pairs_kernel(const __grid_constant__ TransposeArgs a) {
+  // Two lanes meet in a bank when columns are read: a row has whole pairs.
+  __shared__ uint32_t tile[kPairTile][kPairTile / 2 + 1];
+  unsigned at = blockIdx.x;
+  const int64_t col0 = int64_t(at % a.col_tiles) * kPairTile;
+  at /= a.col_tiles;
+  const int64_t row0 = int64_t(at % a.row_tiles) * kPairTile;
+  const auto outer = a.outer(at / a.row_tiles);
+  const auto* in = reinterpret_cast<const uint16_t*>(a.in + outer.of[1]);
+  auto* out = reinterpret_cast<uint16_t*>(a.out + outer.of[0]);
+  const int pair = 2 * threadIdx.x;
+#pragma unroll
+  for (int i = threadIdx.y; i < kPairTile; i += kTileRows) {
+    const int64_t row = row0 + pair, col = col0 + i;
+    if (row < a.rows && col < a.cols)
+      tile[i][threadIdx.x] = *reinterpret_cast<const uint32_t*>(in + col * a.in_col + row);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = threadIdx.y; i < kPairTile; i += kTileRows) {
+    const int64_t row = row0 + i, col = col0 + pair;
+    const int half = i % 2 * 16;
+    const uint32_t first = tile[pair][i / 2] >> half & 0xffff, second = tile[pair + 1][i / 2] >> half;
+    if (row < a.rows && col < a.cols)
+      *reinterpret_cast<uint32_t*>(out + row * a.out_row + col) = first | second << 16;
+  }
+}
+
 // The dim along which the input is packed while the output is packed along the last one; -1 if there is none.
 int transposed_dim(const ElementwisePlan& plan) {
   const Operand &out = plan.operands[0], &in = plan.operands[1];
@@ -119,6 +152,12 @@ int transposed_dim(const ElementwisePlan& plan) {
   for (int d = 0; d < last; ++d)
     if (in.strides[d] == item && plan.sizes[d] >= 8) return d;
   return -1;
+}
+
+bool in_pairs(const TransposeArgs& a, int outer_dims) {
+  int64_t all = a.rows | a.cols | a.in_col | a.out_row;
+  for (int d = 0; d < outer_dims; ++d) all |= a.outer.strides[0][d] / 2 | a.outer.strides[1][d] / 2;
+  return all % 2 == 0 && is_aligned(a.out, 4) && is_aligned(a.in, 4);
 }
 
 bool try_transpose(const LaunchContext& ctx, const ElementwisePlan& plan) {
@@ -143,10 +182,15 @@ bool try_transpose(const LaunchContext& ctx, const ElementwisePlan& plan) {
   }
   const int64_t outer = plan.numel / (a.rows * a.cols);
   a.outer.set_dims(n, sizes, outer);
-  a.row_tiles = unsigned(ceil_div(a.rows, kTile));
-  a.col_tiles = unsigned(ceil_div(a.cols, kTile));
+  const bool pairs = item == 2 && in_pairs(a, n);
+  a.row_tiles = unsigned(ceil_div(a.rows, pairs ? kPairTile : kTile));
+  a.col_tiles = unsigned(ceil_div(a.cols, pairs ? kPairTile : kTile));
   const int64_t blocks = outer * a.row_tiles * a.col_tiles;
   if (blocks > INT32_MAX) return false;
+  if (pairs) {
+    launch(ctx, "copy", transpose_pairs_kernel, dim3(unsigned(blocks)), dim3(kTile, kTileRows), 0, a);
+    return true;
+  }
   dispatch_size(MoveTypes{}, size_t(item), [&](auto tag) {
     using T = typename decltype(tag)::type;
     launch(ctx, "copy", transpose_kernel<T>, dim3(unsigned(blocks)), dim3(kTile, kTileRows), 0, a);

@@ -64,6 +64,7 @@ inline fe::DataType_t graph_type(DType dtype) {
 }
 
 // Lets cuDNN's heuristics choose among the engines that keep the rules; the reason where none is left.
+// Without a handle the graph has the properties of its device.
 inline std::string choose_plan(GraphPlan& plan, cudnnHandle_t handle, DType dtype, const GraphRules& rules) {
   fe::graph::Graph& g = plan.graph;
   auto failed = [](fe::error_t e) { return e.is_good() ? std::string() : e.get_message() + " "; };
@@ -84,21 +85,27 @@ inline std::string choose_plan(GraphPlan& plan, cudnnHandle_t handle, DType dtyp
 
 // Calls describe(graph), which adds tensors and nodes, and finishes the plan.
 template <class Describe>
+void fill_plan(GraphPlan& plan, cudnnHandle_t handle, DType dtype, const GraphRules& rules,
+               Describe&& describe) {
+  const fe::DataType_t compute = dtype == DType::Float64 ? fe::DataType_t::DOUBLE : fe::DataType_t::FLOAT;
+  plan.graph.set_io_data_type(graph_type(dtype))
+      .set_intermediate_data_type(compute)
+      .set_compute_data_type(compute);
+  try {
+    describe(plan.graph);
+    plan.refusal = choose_plan(plan, handle, dtype, rules);
+  } catch (const std::exception& e) {
+    plan.refusal = e.what();
+    if (plan.refusal.empty()) plan.refusal = "unknown";
+  }
+}
+
+template <class Describe>
 std::shared_ptr<GraphPlan> make_plan(CudnnDevice& device, DType dtype, const GraphRules& rules,
                                      Describe&& describe) {
   auto plan = std::make_shared<GraphPlan>();
-  const fe::DataType_t compute = dtype == DType::Float64 ? fe::DataType_t::DOUBLE : fe::DataType_t::FLOAT;
-  plan->graph.set_io_data_type(graph_type(dtype))
-      .set_intermediate_data_type(compute)
-      .set_compute_data_type(compute);
   std::lock_guard lock(device.mutex);
-  try {
-    describe(plan->graph);
-    plan->refusal = choose_plan(*plan, device.handle, dtype, rules);
-  } catch (const std::exception& e) {
-    plan->refusal = e.what();
-    if (plan->refusal.empty()) plan->refusal = "unknown";
-  }
+  fill_plan(*plan, device.handle, dtype, rules, describe);
   return plan;
 }
 

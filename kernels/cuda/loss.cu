@@ -170,10 +170,11 @@ void cross_entropy(const LaunchContext& ctx, const View& loss, const View& lse, 
     const Problem<T> p = problem<T>(ctx, name, plan, plan.logits.data);
     const bool none = plan.reduction == Reduction::None;
     // One more than there are rows, for there may be none.
-    C* losses = static_cast<C*>(ctx.scratch(size_t(p.rows + 1) * sizeof(C)));
+    const bool wide = loss.dtype == dtype_of<C>;  // then the rows' losses are what the kernel keeps
+    C* losses = none && wide ? loss.as<C>() : static_cast<C*>(ctx.scratch(size_t(p.rows + 1) * sizeof(C)));
     C* weights = static_cast<C*>(ctx.scratch(size_t(p.rows + 1) * sizeof(C)));
     launch(ctx, name, forward_kernel<T>, dim3(unsigned(ceil_div(p.rows, kThreads / p.lanes))), dim3(kThreads),
-           0, p, lse.as<C>(), losses, weights, none ? loss.as<T>() : nullptr, fault_sink(ctx, name));
+           0, p, lse.as<C>(), losses, weights, none && !wide ? loss.as<T>() : nullptr, fault_sink(ctx, name));
     const int64_t sizes[1] = {p.rows}, one[1] = {1};
     ReduceGeometry g =
         reduce_geometry(View{nullptr, one, one, 1, dtype_of<C>}, View{losses, sizes, one, 1, dtype_of<C>});
@@ -190,7 +191,7 @@ void cross_entropy(const LaunchContext& ctx, const View& loss, const View& lse, 
 // dx = g * (k * w * (p - onehot) + share * (p * weight_sum - weight)).
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(Problem<T> p, T* to, const T* dloss, const Compute<T>* lse,
+    backward_kernel(Problem<T> p, T* to, const void* dloss, bool wide, const Compute<T>* lse,
                     const Compute<T>* total_weight, Reduction reduction) {
   using C = Compute<T>;
   constexpr int W = kPackedWidth<T>;
@@ -201,7 +202,9 @@ __global__ void __launch_bounds__(kThreads)
   const bool counts = target != p.ignore_index && target >= 0 && target < p.classes;
   const T* x = p.logits + row * p.classes;
   T* dx = to + row * p.classes;
-  C g = counts ? widen<C>(dloss[reduction == Reduction::None ? row : 0]) : C(0);
+  const int64_t at = reduction == Reduction::None ? row : 0;
+  C g = 0;
+  if (counts) g = wide ? static_cast<const C*>(dloss)[at] : widen<C>(static_cast<const T*>(dloss)[at]);
   if (reduction == Reduction::Mean && counts) g /= *total_weight;
   const C norm = lse[row], less = g * p.share;
   const C hard = counts ? g * (C(1) - p.smoothing) * p.weight_of(target) : C(0);
@@ -233,8 +236,8 @@ void cross_entropy_backward(const LaunchContext& ctx, const View& dx, const View
     using C = Compute<T>;
     const Problem<T> p = problem<T>(ctx, name, plan, dx.data);
     launch(ctx, name, backward_kernel<T>, dim3(unsigned(ceil_div(p.rows, kThreads / p.lanes))),
-           dim3(kThreads), 0, p, dx.as<T>(), dloss.as<T>(), lse.as<C>(), total_weight.as<C>(),
-           plan.reduction);
+           dim3(kThreads), 0, p, dx.as<T>(), dloss.data, dloss.dtype == dtype_of<C>, lse.as<C>(),
+           total_weight.as<C>(), plan.reduction);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "cublasLt.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -193,12 +194,22 @@ struct Product {
   T* d;
   S alpha, beta;
 
+  // A number as the tensor cores take it: TF32 has 10 bits of mantissa.
+  S taken(In value) const {
+    if constexpr (std::is_same_v<In, float>)
+      if (p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && std::isfinite(value)) {
+        constexpr uint32_t kHalf = 1u << 12, kDropped = (1u << 13) - 1;
+        return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + kHalf) & ~kDropped);
+      }
+    return S(value);
+  }
+
   // op(X) of one batch as [rows, cols] by columns, in the type of sums.
-  static std::vector<S> read(const In* x, const cublasLtMatrixLayoutOpaque_t& l, bool transpose) {
+  std::vector<S> read(const In* x, const cublasLtMatrixLayoutOpaque_t& l, bool transpose) const {
     std::vector<S> out(static_cast<size_t>(l.rows * l.cols));
     for (int64_t j = 0; j < l.cols; ++j)
       for (int64_t i = 0; i < l.rows; ++i)
-        out[static_cast<size_t>(transpose ? j + i * l.cols : i + j * l.rows)] = S(x[i + j * l.ld]);
+        out[static_cast<size_t>(transpose ? j + i * l.cols : i + j * l.rows)] = taken(x[i + j * l.ld]);
     return out;
   }
 

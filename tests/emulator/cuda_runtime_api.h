@@ -14,11 +14,14 @@
 //   WARPTAPE_EMULATED_DEVICES=2      how many devices there are; 0: none
 //   WARPTAPE_EMULATED_DRIVER=old     the driver is too old for the runtime
 //   WARPTAPE_EMULATED_MEMORY=BYTES   memory of each device, 1 GiB by default
-//   WARPTAPE_EMULATED_FAULT=NAME     the kernel of that name dies of an illegal address
+//   WARPTAPE_EMULATED_CAPABILITY=90  compute capability 9.0; kernels are for 8.0 and later
+//   WARPTAPE_EMULATED_FAULT=NAME     the kernel of that name dies of an illegal address; NAME:misaligned and
+//                                    NAME:assert of another fault, NAME:resources and NAME:image are refused
+//                                    when they are launched
 //   WARPTAPE_EMULATED_REFUSE=WHAT    matmul: cuBLASLt has no algorithm for a product; algorithm: it refuses
 //   the
-//                                    first that it named; algorithms: all of them;
-//                                    solver: cuSOLVER refuses every routine
+//                                    first that it named; algorithms: all of them; solver: cuSOLVER refuses every
+//                                    routine
 //   WARPTAPE_EMULATOR_ORDER=forward|reverse|shuffled   of threads and of blocks; shuffled also runs work of
 //                                    other streams early; the seed is WARPTAPE_EMULATOR_SEED
 //   WARPTAPE_EMULATOR_ALIGNMENT=BYTES  of device memory, 512 by default: it ends at a page that cannot be

@@ -111,6 +111,9 @@ struct Forwarder<void(const LaunchContext&, P...)> {
 WT_FORWARD(conv, ConvFn);
 WT_FORWARD(conv_backward_input, ConvBackwardInputFn);
 WT_FORWARD(conv_backward_weight, ConvBackwardWeightFn);
+WT_FORWARD(conv_channels_last, ConvFn);
+WT_FORWARD(conv_channels_last_backward_input, ConvBackwardInputFn);
+WT_FORWARD(conv_channels_last_backward_weight, ConvBackwardWeightFn);
 WT_FORWARD(sort, SortFn);
 WT_FORWARD(topk, TopkFn);
 WT_FORWARD(searchsorted, SearchsortedFn);

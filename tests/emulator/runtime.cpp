@@ -29,6 +29,32 @@ bool old_driver() {
   return text && !strcmp(text, "old");
 }
 
+// Compute capability of the devices, 90 for 9.0.
+int capability() {
+  static const int number = [] {
+    const char* text = getenv("WARPTAPE_EMULATED_CAPABILITY");
+    return text ? atoi(text) : 90;
+  }();
+  return number;
+}
+constexpr int kOldestCode = 80;  // kernels are compiled for it and, as PTX, for what came later
+
+// How the environment wants this kernel to end.
+cudaError_t planted_fault(const std::string& name) {
+  const char* text = getenv("WARPTAPE_EMULATED_FAULT");
+  if (!text) return cudaSuccess;
+  const std::string all = text;
+  const size_t colon = all.find(':');
+  if (name != all.substr(0, colon)) return cudaSuccess;
+  if (colon == std::string::npos) return cudaErrorIllegalAddress;
+  const std::string kind = all.substr(colon + 1);
+  if (kind == "misaligned") return cudaErrorMisalignedAddress;
+  if (kind == "assert") return cudaErrorAssert;
+  if (kind == "image") return cudaErrorNoKernelImageForDevice;
+  if (kind == "resources") return cudaErrorLaunchOutOfResources;
+  die("WARPTAPE_EMULATED_FAULT: there is no fault '%s'", kind.c_str());
+}
+
 std::string name_of(const void* kernel) {
   if (const char* given = std::exchange(t_launch_name, nullptr)) return given;
   Dl_info info;
@@ -141,6 +167,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
     if (!fits(block, 1024, 1024, 64) || !fits(grid, 0x7fffffff, 65535, 65535) ||
         block.x * block.y * block.z > 1024)
       return cudaErrorInvalidConfiguration;
+    if (capability() < kOldestCode) return cudaErrorNoKernelImageForDevice;
+    const cudaError_t planted = planted_fault(name);
+    if (planted == cudaErrorLaunchOutOfResources || planted == cudaErrorNoKernelImageForDevice)
+      return planted;
     auto limit = g_shared_limit.find(kernel);
     if (shared > static_cast<size_t>(limit == g_shared_limit.end() ? kSharedDefault : limit->second))
       return cudaErrorInvalidValue;
@@ -149,9 +179,8 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
     return push(stream, {[=, body = std::move(body)]() mutable {
                            if (device_fault(device) != cudaSuccess) return;
                            did.start = activity_clock();
-                           const char* dies = getenv("WARPTAPE_EMULATED_FAULT");
-                           if (dies && name == dies)
-                             device_fault(device) = cudaErrorIllegalAddress;
+                           if (planted != cudaSuccess)
+                             device_fault(device) = planted;
                            else
                              run_grid(name.c_str(), grid, block, shared, body);
                            end_activity(did);
@@ -178,6 +207,10 @@ using namespace emulator;
   X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                \
   X(cudaErrorNotReady, "device not ready")                                                          \
   X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                            \
+  X(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device")    \
+  X(cudaErrorMisalignedAddress, "misaligned address")                                               \
+  X(cudaErrorAssert, "device-side assert triggered")                                                \
+  X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                       \
   X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                            \
   X(cudaErrorLaunchFailure, "unspecified launch failure")                                           \
   X(cudaErrorNotSupported, "operation not supported")                                               \
@@ -236,7 +269,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->sharedMemPerBlock = kSharedDefault;
   p->sharedMemPerBlockOptin = kSharedMost;
   p->sharedMemPerMultiprocessor = kSharedOfProcessor;
-  p->major = 9;
+  p->major = capability() / 10, p->minor = capability() % 10;
   p->multiProcessorCount = kMultiProcessors;
   p->warpSize = 32;
   p->maxThreadsPerBlock = 1024;

@@ -533,6 +533,21 @@ void dead_kernel() {
               ("copy: CUDA failed earlier in this process: " + text).c_str()));
 }
 
+// Prints how the failure reads that the environment plants, and whether the device is of use after it.
+void failing_kernel() {
+  Buffer buffer(32);
+  buffer.fill(5);
+  std::puts(thrown<DeviceError>([&] {
+              add(buffer, 1);
+              runtime().synchronize(0);
+            }).c_str());
+  try {
+    std::puts(buffer.all(5) ? "usable" : "wrong numbers");
+  } catch (const DeviceError&) {
+    std::puts("lost");
+  }
+}
+
 const std::map<std::string, void (*)()> kTests = {
     {"stress", stress},
     {"threads", threads},
@@ -548,6 +563,7 @@ const std::map<std::string, void (*)()> kTests = {
     {"kernel_launches", kernel_launches},
     {"bad_index", bad_index},
     {"dead_kernel", dead_kernel},
+    {"failing_kernel", failing_kernel},
     {"uncached", uncached},
     {"overrun", overrun},
 };

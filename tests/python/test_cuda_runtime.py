@@ -92,7 +92,7 @@ def run(program: Path, test: str, **env: str) -> subprocess.CompletedProcess[str
 
 def test_all_are_run(program: Path) -> None:
     assert sorted(run(program, "list").stdout.split()) == sorted(
-        [*TESTS, "dead_kernel", "uncached", "overrun"]
+        [*TESTS, "dead_kernel", "failing_kernel", "uncached", "overrun"]
     )
 
 
@@ -132,6 +132,57 @@ def test_an_access_behind_a_tensor_is_found_without_caching(program: Path) -> No
 def test_a_dead_kernel_is_remembered(program: Path, env: dict[str, str]) -> None:
     done = run(program, "dead_kernel", WARPTAPE_EMULATED_FAULT="probe", **env)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "says", "after"),
+    [
+        (
+            {"WARPTAPE_EMULATED_FAULT": "probe"},
+            ["illegal memory access", "compute-sanitizer", "WARPTAPE_LAUNCH_BLOCKING=1", "a new process"],
+            "lost",
+        ),
+        (
+            {"WARPTAPE_EMULATED_FAULT": "probe:misaligned"},
+            ["misaligned address", "no multiple of them", "WARPTAPE_LAUNCH_BLOCKING=1", "a new process"],
+            "lost",
+        ),
+        (
+            {"WARPTAPE_EMULATED_FAULT": "probe:assert"},
+            ["device-side assert", "has printed where", "a new process"],
+            "lost",
+        ),
+        (
+            {"WARPTAPE_EMULATED_FAULT": "probe:resources"},
+            ["probe: CUDA error: too many resources", "launch smaller blocks"],
+            "usable",
+        ),
+        (
+            {"WARPTAPE_EMULATED_CAPABILITY": "75"},
+            [
+                "probe: CUDA error: no kernel image",
+                "need compute capability 8.0",
+                "of compute capability 7.5",
+            ],
+            "usable",
+        ),
+        (
+            {"WARPTAPE_EMULATED_FAULT": "probe:image"},
+            ["no code for cuda:0", "compute capability 9.0: build with -DWARPTAPE_CUDA_ARCHITECTURES=90"],
+            "usable",
+        ),
+    ],
+    ids=["illegal", "misaligned", "assert", "resources", "old_gpu", "other_gpu"],
+)
+def test_a_failing_kernel_says_what_to_do(
+    program: Path, env: dict[str, str], says: list[str], after: str
+) -> None:
+    done = run(program, "failing_kernel", **env)
+    assert done.returncode == 0, done.stderr
+    text, state = done.stdout.splitlines()
+    assert state == after
+    for part in says:
+        assert part in text
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ bool environment_says(const char* name) {
 // part of CUDA's documentation: uncorrectable memory, link and containment errors, then those of kernels.
 bool is_sticky(cudaError_t error) {
   int code = static_cast<int>(error);
-  return code == 13 || code == 214 || code == 220 || code == 226 || code == 700 || code == 702 ||
-         code == 710 || (code >= 714 && code <= 719) || code == 721;
+  return code == 214 || code == 220 || code == 226 || code == 700 || code == 702 || code == 710 ||
+         (code >= 714 && code <= 719) || code == 721;
 }
 bool is_capture_error(cudaError_t error) {
   int code = static_cast<int>(error);
@@ -37,13 +37,43 @@ LastWords& last_words() {
   return *words;
 }
 
+// What a kernel did wrong, and what finds the place.
+std::string cause(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+      return "; compute-sanitizer, with WARPTAPE_NO_CUDA_MEMORY_CACHING=1, names the access";
+    case cudaErrorMisalignedAddress:
+      return "; a kernel moved several bytes at once at an address that is no multiple of them: memory that "
+             "comes from another library or starts inside of a tensor may begin anywhere";
+    case cudaErrorAssert:
+      return "; an assert() in a kernel failed, and has printed where";
+    default:
+      return "";
+  }
+}
+
+// The current device and how to compile for it; it may be one that cannot be asked.
+std::string missing_code() {
+  int device = 0;
+  cudaDeviceProp p{};
+  if (!warptape::cuda::succeeded(cudaGetDevice(&device)) ||
+      !warptape::cuda::succeeded(cudaGetDeviceProperties(&p, device)))
+    return "; this build has no code for this GPU: build with its architecture";
+  const std::string here =
+      message("cuda:", device, ", ", p.name, " of compute capability ", p.major, ".", p.minor);
+  if (p.major < 8) return message("; kernels need compute capability 8.0 or later, and this is ", here);
+  return message("; this build has no code for ", here,
+                 ": build with -DWARPTAPE_CUDA_ARCHITECTURES=", p.major, p.minor);
+}
+
 std::string advice(cudaError_t error) {
   if (is_sticky(error)) {
     std::string text =
         kernels::cuda::launch_blocking
-            ? std::string()
-            : "; an earlier op may be the cause, for ops return before the device has run them: set "
-              "WARPTAPE_LAUNCH_BLOCKING=1 and run again to see its name";
+            ? cause(error)
+            : cause(error) +
+                  "; an earlier op may be the cause, for ops return before the device has run them: set "
+                  "WARPTAPE_LAUNCH_BLOCKING=1 and run again to see its name";
     return text + "; CUDA cannot be used any more in this process: only a new process helps";
   }
   if (is_capture_error(error))
@@ -57,7 +87,10 @@ std::string advice(cudaError_t error) {
       return "; a forked child cannot use CUDA: start processes with the 'spawn' method";
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
-      return "; this build has no code for this GPU: build with its architecture";
+      return missing_code();
+    case cudaErrorLaunchOutOfResources:
+      return "; a block of this size has not registers or shared memory enough: launch smaller blocks, or "
+             "compile the kernel with __launch_bounds__";
     default:
       return "";
   }

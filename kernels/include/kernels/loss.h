@@ -19,9 +19,9 @@ struct CrossEntropyPlan {
   Reduction reduction;
 };
 
-// Slot "cross_entropy": loss [rows] (None) or one value, dtype of the logits; lse [rows] and total_weight
-// (one value: what Mean divides by), of the compute dtype (float64 for float64, else float32). A target
-// outside [0, classes) that is not ignore_index is reported as a fault.
+// Slot "cross_entropy": loss [rows] (None) or one value, dtype of the logits or, on CUDA, the compute dtype;
+// lse [rows] and total_weight (one value: what Mean divides by), of the compute dtype (float64 for float64,
+// else float32). A target outside [0, classes) that is not ignore_index is reported as a fault.
 using CrossEntropyFn = void(const LaunchContext&, const View& loss, const View& lse, const View& total_weight,
                             const CrossEntropyPlan&);
 

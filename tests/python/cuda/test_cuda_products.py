@@ -273,3 +273,23 @@ def test_bad_offsets_raise_at_the_next_synchronisation() -> None:
         F.grouped_mm(x, weight, offs=torch.tensor(ends).cuda())
         with pytest.raises(IndexError, match="grouped_mm: index"):
             torch.cuda.synchronize()
+
+
+def test_switches_of_tf32_choose_the_compute_type() -> None:
+    """1 + 2**-12 is no number of TF32, which has 10 bits of mantissa: its product with 1 tells. float64 and
+    the highest precision are left alone."""
+    matmul = torch.backends.cuda.matmul
+    fine = 1 + 2.0**-12
+    x, one = torch.full((64, 64), fine, device="cuda"), torch.eye(64, device="cuda")
+    try:
+        for precision, expected in (("highest", fine), ("high", 1.0), ("medium", 1.0), ("highest", fine)):
+            torch.set_float32_matmul_precision(precision)
+            assert matmul.allow_tf32 == (precision != "highest")
+            assert set((x @ one).cpu().unique().tolist()) == {expected}
+            assert set((x.double() @ one.double()).cpu().unique().tolist()) == {fine}
+        matmul.allow_tf32 = True
+        assert (x @ one)[3, 5].item() == 1.0
+        matmul.allow_tf32 = False
+        assert (x @ one)[3, 5].item() == fine
+    finally:
+        torch.set_float32_matmul_precision("highest")

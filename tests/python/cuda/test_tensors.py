@@ -177,3 +177,57 @@ def test_autocast_is_per_device() -> None:
         assert (b @ b).dtype == torch.float32 and (a @ a).dtype == torch.bfloat16
     with pytest.warns(FutureWarning, match="deprecated"), torch.cuda.amp.autocast(dtype=torch.bfloat16):
         assert (b @ b).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_gives_narrow_logits_a_wide_loss_without_a_copy(dtype: torch.dtype, reduction: str) -> None:
+    """The numbers of float32 logits, to the bit, and none of their memory."""
+    entropy = torch.nn.functional.cross_entropy
+    torch.manual_seed(2)
+    narrow = torch.randn(256, 1024, device="cuda").to(dtype).requires_grad_()
+    wide = narrow.detach().float().requires_grad_()
+    target = torch.randint(1024, (256,), device="cuda")
+    target[3] = -100
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.autocast("cuda", dtype=dtype):
+        found = entropy(narrow, target, reduction=reduction, label_smoothing=0.1)
+    assert torch.cuda.max_memory_allocated() - before < narrow.nbytes // 4
+    expected = entropy(wide, target, reduction=reduction, label_smoothing=0.1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+    up = torch.rand(found.shape, device="cuda") + 0.5
+    found.backward(up), expected.backward(up)
+    assert narrow.grad is not None and wide.grad is not None and narrow.grad.dtype == dtype
+    torch.testing.assert_close(narrow.grad.float(), wide.grad, atol=1e-6, rtol=1e-2)
+
+
+def test_autocast_widens_what_the_loss_cannot_take_narrow() -> None:
+    entropy = torch.nn.functional.cross_entropy
+    logits = torch.randn(8, 5, device="cuda", dtype=torch.bfloat16)
+    target, weight = torch.arange(8, device="cuda") % 5, torch.rand(5, device="cuda")
+    shares = torch.softmax(torch.randn(8, 5, device="cuda"), 1)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        found = entropy(logits, target, weight), entropy(logits, shares), entropy(logits.double(), target)
+    expected = (
+        entropy(logits.float(), target, weight),
+        entropy(logits.float(), shares),
+        entropy(logits.double(), target),
+    )
+    assert [f.dtype for f in found] == [torch.float32, torch.float32, torch.float64]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int16, torch.float32, torch.uint8], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 128), (3, 70, 66), (2, 65, 131), (8, 8), (2, 3, 40, 96)])
+def test_transposed_copies(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Elements of two bytes move in pairs where sizes and addresses are even; the others one by one."""
+    x = (torch.arange(torch.Size(sizes).numel()) % 251).reshape(sizes).to(dtype)
+    there = x.cuda()
+    assert torch.equal(there.transpose(-1, -2).contiguous().cpu(), x.transpose(-1, -2).contiguous())
+    part = (..., slice(1, None))  # begins at an odd element
+    assert torch.equal(there[part].transpose(-1, -2).contiguous().cpu(), x[part].transpose(-1, -2))
+    swapped = there.transpose(0, -1).contiguous()
+    assert torch.equal(swapped.cpu(), x.transpose(0, -1))
