@@ -3,31 +3,18 @@ they must be right in every order of threads, and with a planted fault they must
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from time_limits import seconds
+from emulated_kernels import EMULATOR, ORDERS, ROOT, RUNTIME, compile_one, link, needs_compiler, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
-EMULATOR, LADDER = ROOT / "tests/emulator", ROOT / "kernels/cuda/gemm"
-COMPILER = shutil.which("g++")
-CACHE = [found] if (found := shutil.which("ccache")) else []
-RUNTIME = ("fibers", "memory", "streams", "cupti", "races", "runtime", "asynchronous", "test_gemm")
+LADDER = ROOT / "kernels/cuda/gemm"
 STEPS = ("naive", "coalesced", "shared_tile", "register_tile", "vectorised", "async_copy", "warp_tiles")
 STEPS += ("wmma", "mma", "wgmma")
-ORDERS = ("forward", "reverse", "shuffled")
-FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-fwrapv"]
-FLAGS += [f"-I{path}" for path in (EMULATOR, ROOT, ROOT / "kernels/include")]
-FLAGS += ["-DWARPTAPE_CUDA_EMULATED", "-DWARPTAPE_KERNEL_DEVICE=CUDA"]
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or platform.machine() != "x86_64", reason="needs g++ and an x86-64 processor"
-)
+pytestmark = needs_compiler
 
 # Step, what is taken out or exchanged, for what, and the sizes that show it. On a GPU each would read what is
 # not there yet, overwrite what is still read, or take a wrong place.
@@ -67,26 +54,13 @@ FAULTS = [
 ]
 
 
-def compile_one(source: Path, out: Path, kernel: bool) -> Path:
-    language = ["-x", "c++", "-fdata-sections"] if kernel else []
-    command = [*CACHE, str(COMPILER), *FLAGS, *language, "-c", str(source), "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(300), check=False)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-def link(objects: list[Path], out: Path) -> Path:
-    command = [str(COMPILER), *map(str, objects), "-o", str(out), f"-Wl,-T,{EMULATOR / 'shared.ld'}", "-ldl"]
-    subprocess.run([*command, "-pthread"], check=True, timeout=seconds(120))
-    return out
-
-
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("gemm")
     with ThreadPoolExecutor(2) as pool:
         runtime = {
-            n: pool.submit(compile_one, EMULATOR / f"{n}.cpp", folder / f"{n}.o", False) for n in RUNTIME
+            n: pool.submit(compile_one, EMULATOR / f"{n}.cpp", folder / f"{n}.o", False)
+            for n in (*RUNTIME, "test_gemm")
         }
         steps = {n: pool.submit(compile_one, LADDER / f"{n}.cu", folder / f"{n}.cu.o", True) for n in STEPS}
         return {name: job.result() for name, job in (runtime | steps).items()}
@@ -100,10 +74,7 @@ def program(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 def run(
     program: Path, step: str, dtype: str, sizes: tuple[int, ...], order: str, *more: str
 ) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
-    env = clean | {"WARPTAPE_EMULATOR_ORDER": order, "WARPTAPE_EMULATOR_PROTECT": "1"}
-    command = [str(program), str(STEPS.index(step)), dtype, *map(str, sizes), *more]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds(60), check=False)
+    return run_program(program, STEPS.index(step), dtype, *sizes, *more, order=order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
