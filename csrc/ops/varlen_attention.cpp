@@ -179,9 +179,9 @@ decltype(varlen_attention) varlen_attention{
      "cu_seq_k",
      "max_q",
      "max_k",
-     {"scale", none},
-     {"left", -1},
-     {"right", -1},
+     "scale",
+     "left",
+     "right",
      {"seqused_k", none}},
     "(output [T, H, E], log-sum-exp [H, T]) of sequences one behind the other: query [T, H, D], key [S, K, "
     "D], "

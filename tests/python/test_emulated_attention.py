@@ -156,7 +156,7 @@ def differences(got: list[np.ndarray] | str, expected: Arrays, dtype: str) -> li
         finite = np.isfinite(x.ravel())
         if not np.array_equal(x.ravel()[~finite], y[~finite]):
             wrong.append(f"{what}: not the same infinities")
-        error = np.abs(x.ravel() - y)[finite].max(initial=0)
+        error = np.abs(x.ravel()[finite] - y[finite]).max(initial=0)
         if not error <= TOLERANCES[dtype] * max(1, np.abs(x.ravel()[finite]).max(initial=0)):  # NaN, too
             wrong.append(f"{what}: {error}")
     return wrong
