@@ -31,6 +31,7 @@ GROUPS = {
     ),
     "Modules": (
         "nn nn.functional nn.init nn.attention nn.attention.bias nn.attention.flex_attention "
+        "nn.attention.varlen "
         "nn.modules.module nn.modules.utils nn.parameter nn.utils nn.utils.rnn nn.utils.parametrize "
         "nn.utils.parametrizations nn.utils.prune nn.utils.spectral_norm nn.utils.stateless "
         "nn.utils.weight_norm nn.parallel"

@@ -64,6 +64,16 @@ RULES = [
     Rule("attention_mma.cu", "mma_forward", 168, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
     Rule("attention_mma_backward.cu", "mma_query_gradient", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
     Rule("attention_mma_backward.cu", "mma_key_gradients", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("attention_wgmma.cu", "wgmma_forward", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
+    Rule(
+        "attention_wgmma_backward.cu",
+        "wgmma_(query_gradient|key_gradients)",
+        168,
+        0,
+        128,
+        ("UTMALDG", "HGMMA", "SYNCS"),
+        ("90a",),
+    ),
     Rule("quant_linear_mma.cu", "mma_kernel", 168, 0, 0, ("LDGSTS", "LDSM", "IMMA")),
     Rule("packed_linear.cu", "linear_kernel", 128, 128),
     Rule("copy.cu", "fill_kernel", 64, 0, 128),
@@ -235,7 +245,11 @@ def compile_source(source: Path, arch: str, out: Path) -> Path:
     flags += [f"-I{ROOT / folder}" for folder in ("", "kernels/include", "csrc")]
     target = out / f"{source.stem}.{arch}.cubin"
     code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    subprocess.run([need_tool("nvcc"), *flags, code, "-cubin", "-o", str(target), str(source)], check=True)
+    command = [need_tool("nvcc"), *flags, code, "-cubin", "-o", str(target), str(source)]
+    done = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+    print(done.stderr, end="", file=sys.stderr)
+    if "are serialized" in done.stderr:  # ptxas C7510 to C7515: each wgmma waits for the one before
+        raise SystemExit(f"{source.name} for sm_{arch}: its wgmma instructions run one after the other")
     return target
 
 

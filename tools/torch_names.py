@@ -19,7 +19,8 @@ OUT = Path(__file__).resolve().parents[1] / "python" / "warptape" / "torch" / "n
 MODULES = """
 torch torch.nn torch.nn.functional torch.nn.init torch.nn.utils torch.nn.utils.rnn
 torch.nn.utils.parametrize torch.nn.utils.parametrizations torch.nn.attention
-torch.nn.attention.flex_attention torch.nn.parallel torch.optim torch.optim.lr_scheduler
+torch.nn.attention.flex_attention torch.nn.attention.varlen torch.nn.parallel torch.optim
+torch.optim.lr_scheduler
 torch.optim.swa_utils torch.utils torch.utils.data torch.utils.checkpoint torch.utils._pytree
 torch.utils.tensorboard torch.utils.dlpack torch.utils.cpp_extension torch.autograd
 torch.autograd.functional torch.autograd.graph torch.autograd.profiler torch.amp torch.cuda torch.cuda.amp

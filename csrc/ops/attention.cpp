@@ -180,8 +180,10 @@ struct Planned {
                   Shape{m.strides()[0], 0, m.strides()[1], m.strides()[2]}, m.offset());
       mask = expand_view(m, Shape{q.sizes()[0], q.sizes()[1], q.sizes()[2], k.sizes()[2]});
     }
-    plan = {q.planned_view(), k.planned_view(), v.planned_view(), planned_view_of(mask),
-            d.scale,          d.causal,         d.dropout_p,      d.key,
+    plan = {q.planned_view(), k.planned_view(),
+            v.planned_view(), planned_view_of(mask),
+            d.scale,          d.causal ? kernels::Band::causal() : kernels::Band{},
+            d.dropout_p,      d.key,
             d.numbers};
   }
 };

@@ -86,31 +86,31 @@ struct Forward {
     query_panel<T>(m.query, head.at(q, head.b, head.h) + q0 * q.strides[2], q.strides[2], n, head.d,
                    C(head.plan.scale));
     V top[2] = {V(-__builtin_inf()), V(-__builtin_inf())}, sum[2] = {V(C(0)), V(C(0))};
-    const int64_t keys = head.seen(q0 + n);
-    for (int64_t k0 = 0; k0 < keys; k0 += kKeys) {
+    const int64_t keys = head.seen(q0 + n), from = head.first_block(q0);
+    for (int64_t k0 = from; k0 < keys; k0 += kKeys) {
       const KeyBlock k(k0, packed, keys);
       const int64_t nk = k.count;
       block_product<C>(nk, head.d, m.keys + k0 * head.d, head.d, m.query, kQ, m.scores, kQ, false);
       mask_scores(head, m.scores, q0, n, k0, nk);
-      softmax_step(nk, top, sum, k0 == 0);
+      softmax_step(nk, top, sum, k0 == from);
       if (drops) {
         dropout_factors(head, m.factors, q0, n, k0, nk);
         for_vectors<C>(nk * kQ, [&](int64_t i, auto l) {
           store(m.scores + i, load(m.scores + i, l) * load(m.factors + i, l), l);
         });
       }
-      block_product<C>(head.e, nk, m.values + k0 * head.e, k.packed, m.scores, kQ, m.out, kQ, k0 > 0);
+      block_product<C>(head.e, nk, m.values + k0 * head.e, k.packed, m.scores, kQ, m.out, kQ, k0 > from);
     }
-    finish(out, lse, q0, n, top, sum, keys);
+    finish(out, lse, q0, n, top, sum, from < keys);
   }
 
   void finish(const View& out, const View& lse, int64_t q0, int64_t n, V (&top)[2], V (&sum)[2],
-              int64_t keys) const {
-    C* l = lse.as<C>() + (head.b * head.plan.q.sizes[1] + head.h) * head.queries + q0;
+              bool any) const {
+    C* l = head.lse_at(lse, q0);
     for (int half = 0; half < 2; ++half) {
       const Mask<C> none = sum[half] == V(C(0));
       const V inverse = select(none, V(C(0)), V(C(1)) / sum[half]);
-      if (keys == 0) std::memset(m.out, 0, sizeof(C) * head.e * kQ);
+      if (!any) std::memset(m.out, 0, sizeof(C) * head.e * kQ);
       for (int64_t i = 0; i < head.e; ++i) {
         C* o = m.out + i * kQ + half * kL;
         (V::load(o) * inverse).store(o);
@@ -178,8 +178,9 @@ struct FewQueries {
   }
 
   void run(const View& out, const View& lse, int64_t t) const {
-    const int64_t keys = head.seen(t + 1);
+    const int64_t keys = head.seen(t + 1), from = head.plan.band.from(t);
     score(t, keys);
+    for (int64_t j = 0; j < from && j < keys; ++j) scores[j] = -__builtin_inf();
     const C top = keys ? max_of_row(scores, keys) : C(-__builtin_inf());
     const V shift(top == C(-__builtin_inf()) ? C(0) : top);
     const C sum = sum_vectors<C>(keys, [&](int64_t i, auto l) {
@@ -188,8 +189,7 @@ struct FewQueries {
       return keep<C>(p, l);
     });
     weigh(head.at(out, head.b, head.h) + t * out.strides[2], keys, sum == 0 ? C(0) : C(1) / sum);
-    lse.as<C>()[(head.b * head.plan.q.sizes[1] + head.h) * head.queries + t] =
-        sum == 0 ? C(-__builtin_inf()) : top + C(__builtin_log(double(sum)));
+    *head.lse_at(lse, t) = sum == 0 ? C(-__builtin_inf()) : top + C(__builtin_log(double(sum)));
   }
 };
 
@@ -207,7 +207,69 @@ void few_queries(const LaunchContext& ctx, const View& out, const View& lse, con
   });
 }
 
+// ---- sequences one behind the other ----
+
+// Scratch memory of one sequence after the other: the i-th piece of each is the same one, as long as it fits.
+class Reused {
+ public:
+  explicit Reused(const LaunchContext& ctx) : from_(ctx), ctx_(ctx) {
+    ctx_.allocate = allocate;
+    ctx_.allocator = this;
+  }
+  const LaunchContext& next() {
+    at_ = 0;
+    return ctx_;
+  }
+
+ private:
+  static void* allocate(void* self, size_t bytes) {
+    auto& me = *static_cast<Reused*>(self);
+    auto& [piece, size] = me.pieces_[me.at_++ % kPieces];
+    if (size < bytes) size = 2 * bytes, piece = me.from_.scratch(size);
+    return piece;
+  }
+  static constexpr size_t kPieces = 4;  // more than a call asks for
+  const LaunchContext& from_;
+  LaunchContext ctx_;
+  std::pair<void*, size_t> pieces_[kPieces] = {};
+  size_t at_ = 0;
+};
+
+// f(context, plan, queries, keys) of each: its plan, and what cuts a tensor to its queries or its keys. Each
+// is computed as if it were alone.
+template <class F>
+void each_sequence(const LaunchContext& ctx, const AttentionPlan& p, F&& f) {
+  const auto& all = p.sequences;
+  Reused reused(ctx);
+  for (int64_t r = 0; r < all.count; ++r) {
+    const int64_t t0 = all.starts[r], s0 = all.key_starts[r], n = all.starts[r + 1] - t0;
+    const int64_t keys = all.used_keys ? all.used_keys[r] : all.key_starts[r + 1] - s0;
+    if (n == 0 && keys == 0) continue;
+    int64_t sizes[9][4];
+    int used = 0;
+    auto cut = [&](const View& x, int64_t first, int64_t count) {
+      View part = x;
+      int64_t* to = sizes[used++];
+      std::copy(x.sizes, x.sizes + x.ndim, to);
+      to[2] = count;
+      part.sizes = to;
+      part.data = static_cast<char*>(x.data) + first * x.strides[2] * int64_t(itemsize(x.dtype));
+      return part;
+    };
+    auto queries = [&](const View& x) { return cut(x, t0, n); };
+    auto of_keys = [&](const View& x) { return cut(x, s0, keys); };
+    AttentionPlan one = p;
+    one.sequences = {};
+    one.q = queries(p.q), one.k = of_keys(p.k), one.v = of_keys(p.v);
+    one.band.first += keys - n, one.band.last += keys - n;
+    f(reused.next(), one, queries, of_keys);
+  }
+}
 void attention(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
+  if (p.sequences.count)
+    return each_sequence(ctx, p, [&](const LaunchContext& own, const AttentionPlan& one, auto queries, auto) {
+      attention(own, queries(out), queries(lse), one);
+    });
   dispatch(FloatTypes{}, p.q.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using F = Forward<T>;
@@ -339,7 +401,7 @@ struct Backward {
     rows_as(m.query_rows, pq, q.strides[2], n, head.d, scale_by);
     rows_as(m.grad_rows, pg, dout.strides[2], n, head.e, C(1));
     alignas(64) C delta[kQ] = {}, shift[kQ];
-    const C* l = lse.as<C>() + (head.b * head.plan.q.sizes[1] + head.h) * head.queries + q0;
+    const C* l = head.lse_at(lse, q0);
     for (int64_t i = 0; i < kQ; ++i) {
       // A query that saw no key, or that is none: all probabilities are 0.
       shift[i] = i < n && l[i] != C(-__builtin_inf()) ? l[i] : C(__builtin_inf());
@@ -348,8 +410,8 @@ struct Backward {
           return load(m.grad_rows + i * wide(head.e) + k, lanes) * load(po + i * out.strides[2] + k, lanes);
         });
     }
-    const int64_t keys = head.seen(q0 + n);
-    for (int64_t k0 = 0; k0 < keys; k0 += kKeys) {
+    const int64_t keys = head.seen(q0 + n), from = head.first_block(q0);
+    for (int64_t k0 = from; k0 < keys; k0 += kKeys) {
       const KeyBlock k(k0, packed, keys);
       const int64_t nk = k.count;
       block_product<C>(nk, head.d, m.keys + k0 * head.d, head.d, m.query, kQ, m.scores, kQ, false);
@@ -357,11 +419,11 @@ struct Backward {
       block_product<C>(nk, head.e, m.values + k0 * head.e, head.e, m.grad, kQ, m.slopes, kQ, false);
       if (head.plan.dropout_p > 0) dropout_factors(head, m.factors, q0, n, k0, nk);
       softmax_backward(nk, shift, delta);
-      block_product<C>(head.d, nk, m.keys_t + k0 * head.d, k.packed, m.slopes, kQ, m.dquery, kQ, k0 > 0);
+      block_product<C>(head.d, nk, m.keys_t + k0 * head.d, k.packed, m.slopes, kQ, m.dquery, kQ, k0 > from);
       add_outer(dvalues + k0 * wide(head.e), m.scores, m.grad_rows, nk, n, head.e);
       add_outer(dkeys + k0 * wide(head.d), m.slopes, m.query_rows, nk, n, head.d);
     }
-    if (keys == 0) std::memset(m.dquery, 0, sizeof(C) * head.d * kQ);
+    if (from >= keys) std::memset(m.dquery, 0, sizeof(C) * head.d * kQ);
     store_panel<T>(head.at(dq, head.b, head.h) + q0 * dq.strides[2], dq.strides[2], n, head.d, m.dquery,
                    scale_by, m.rows);
   }
@@ -393,6 +455,12 @@ void store_sums(T* to, int64_t stride, const Compute<T>* sums, int64_t chunks, i
 
 void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                         const View& dout, const View& out, const View& lse, const AttentionPlan& p) {
+  if (p.sequences.count)
+    return each_sequence(ctx, p,
+                         [&](const LaunchContext& own, const AttentionPlan& one, auto queries, auto keys) {
+                           attention_backward(own, queries(dq), keys(dk), keys(dv), queries(dout),
+                                              queries(out), queries(lse), one);
+                         });
   dispatch(FloatTypes{}, p.q.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using F = Backward<T>;

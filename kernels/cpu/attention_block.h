@@ -96,8 +96,13 @@ struct Head {
     return v.as<T>() + b * v.strides[0] + h * v.strides[1];
   }
   WT_FN int64_t shared_head() const { return h / (plan.q.sizes[1] / plan.k.sizes[1]); }
-  // How many keys the queries before `last` see.
-  WT_FN int64_t seen(int64_t last) const { return plan.causal && last < keys ? last : keys; }
+  // The queries before `last` see keys before this one; those from `first` on see keys from the other on, the
+  // first of a block of kKeys.
+  WT_FN int64_t seen(int64_t last) const { return plan.band.until(last - 1, keys); }
+  WT_FN int64_t first_block(int64_t first) const { return plan.band.from(first) / kKeys * kKeys; }
+  WT_FN C* lse_at(const View& lse, int64_t t) const {
+    return lse.as<C>() + b * lse.strides[0] + h * lse.strides[1] + t;
+  }
 };
 
 // A block of keys: where it starts, how many keys were packed together, and how many of them are computed:
@@ -152,15 +157,23 @@ void mask_scores(const Head<T>& head, Compute<T>* scores, int64_t q0, int64_t n,
       }
     }
   }
-  if (!head.plan.causal || k0 + nk <= q0 + 1) return;
+  const Band& band = head.plan.band;
   Vec<C> lane;
   for (int i = 0; i < kL; ++i) lane.v[i] = C(i);
-  for (int64_t j = q0 + 1 > k0 ? q0 + 1 - k0 : 0; j < nk; ++j)
-    for (int half = 0; half < 2; ++half) {
-      C* s = scores + j * kQ + half * kL;
-      const Vec<C> first(C(k0 + j - q0 - half * kL));  // the first lane that sees key j
-      select(lane < first, Vec<C>(kLow), Vec<C>::load(s)).store(s);
-    }
+  if (k0 + nk - 1 > q0 + band.last)
+    for (int64_t j = q0 + band.last + 1 > k0 ? q0 + band.last + 1 - k0 : 0; j < nk; ++j)
+      for (int half = 0; half < 2; ++half) {
+        C* s = scores + j * kQ + half * kL;
+        const Vec<C> first(C(k0 + j - q0 - band.last - half * kL));  // the first lane that sees key j
+        select(lane < first, Vec<C>(kLow), Vec<C>::load(s)).store(s);
+      }
+  if (k0 < q0 + kQ - 1 + band.first)
+    for (int64_t j = 0; j < nk && k0 + j < q0 + kQ - 1 + band.first; ++j)
+      for (int half = 0; half < 2; ++half) {
+        C* s = scores + j * kQ + half * kL;
+        const Vec<C> last(C(k0 + j - q0 - band.first - half * kL));  // the last lane that does
+        select(last < lane, Vec<C>(kLow), Vec<C>::load(s)).store(s);
+      }
 }
 
 // What dropout multiplies the probabilities with: 0 or 1 / (1 - p), as [keys][kQueries].

@@ -1,9 +1,11 @@
-// Attention over cuDNN's fused kernels where it takes the case, else by our own: other dtypes than bfloat16
-// and half, dropout (its numbers are ours), masks (a query may see no key), odd head sizes.
+// Attention over cuDNN's fused kernels or by our own, whichever is faster, where cuDNN takes the case; else
+// by our own: other dtypes than bfloat16 and half, dropout (its numbers are ours), masks (a query may see no
+// key), odd head sizes, sequences of several lengths.
 #include "kernels/attention.h"
 
 #include <bit>
 
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/slot.h"
@@ -13,7 +15,11 @@ namespace {
 
 enum Ids : int64_t { kQ = 1, kK, kV, kOut, kLse, kGradOut, kGradQ, kGradK, kGradV };  // tensors of the graphs
 
-using Plans = PlanCache<38, GraphPlan>;
+struct Planned {
+  std::shared_ptr<GraphPlan> graph;
+  AttentionChoice choice;
+};
+using Plans = PlanCache<38, Planned>;
 
 Plans& plans() {
   static auto* all = new Plans(1024);
@@ -43,7 +49,8 @@ bool suits(const View& v) {
 
 bool suits_cudnn(const AttentionPlan& p, std::initializer_list<const View*> others) {
   bool fits = switches().cudnn_enabled && (p.q.dtype == DType::BFloat16 || p.q.dtype == DType::Float16) &&
-              !p.mask.data && p.dropout_p == 0 && p.q.sizes[2] > 0 && p.k.sizes[2] > 0 &&
+              !p.mask.data && p.dropout_p == 0 && !p.sequences.count &&
+              (p.band.is_all() || p.band.is_causal()) && p.q.sizes[2] > 0 && p.k.sizes[2] > 0 &&
               p.q.sizes[0] * p.k.sizes[1] > 0;
   for (const View* v : {&p.q, &p.k, &p.v}) fits = fits && suits(*v);
   for (const View* v : others) fits = fits && suits(*v);
@@ -52,12 +59,18 @@ bool suits_cudnn(const AttentionPlan& p, std::initializer_list<const View*> othe
 
 Plans::Key key_of(int device, const AttentionPlan& p, bool deterministic,
                   std::initializer_list<const View*> views) {
-  Plans::Key key{device,        static_cast<int64_t>(p.q.dtype),
-                 p.causal,      std::bit_cast<int64_t>(p.scale),
-                 deterministic, static_cast<int64_t>(views.size()),
-                 p.q.sizes[0],  p.q.sizes[1],
-                 p.k.sizes[1],  p.q.sizes[2],
-                 p.k.sizes[2],  p.q.sizes[3],
+  Plans::Key key{device,
+                 static_cast<int64_t>(p.q.dtype),
+                 p.band.is_causal(),
+                 std::bit_cast<int64_t>(p.scale),
+                 deterministic,
+                 static_cast<int64_t>(views.size()),
+                 p.q.sizes[0],
+                 p.q.sizes[1],
+                 p.k.sizes[1],
+                 p.q.sizes[2],
+                 p.k.sizes[2],
+                 p.q.sizes[3],
                  p.v.sizes[3]};
   size_t at = 13;
   for (const View* v : views) {
@@ -92,7 +105,7 @@ struct Statistics {
 // Causal is aligned at the top left: query t sees keys 0..t, however many keys there are.
 template <class Attributes>
 Attributes attributes_of(const AttentionPlan& p) {
-  return Attributes().set_attn_scale(static_cast<float>(p.scale)).set_causal_mask(p.causal);
+  return Attributes().set_attn_scale(static_cast<float>(p.scale)).set_causal_mask(p.band.is_causal());
 }
 
 void describe_forward(fe::graph::Graph& g, const AttentionPlan& p, const View& out) {
@@ -130,17 +143,15 @@ constexpr GraphRules kAnyEngine{false, true};
 
 // ---- by measurement -------------------------------------------------------------------------------------
 
-// Milliseconds of a few calls after a first one.
+// Milliseconds of a call, by the device's clock.
 template <class Call>
 float milliseconds(const LaunchContext& ctx, Call&& call) {
-  constexpr int kCalls = 3;
   const auto stream = static_cast<cudaStream_t>(ctx.stream);
   cudaEvent_t begin, end;
   check(cudaEventCreate(&begin), "attention");
   check(cudaEventCreate(&end), "attention");
-  call();
   check(cudaEventRecord(begin, stream), "attention");
-  for (int i = 0; i < kCalls; ++i) call();
+  call();
   check(cudaEventRecord(end, stream), "attention");
   check(cudaEventSynchronize(end), "attention");
   float taken = 0;
@@ -150,14 +161,16 @@ float milliseconds(const LaunchContext& ctx, Call&& call) {
   return taken;
 }
 
-// With torch.backends.cudnn.benchmark the plan is refused where our kernel is faster. Without it the choice,
-// and so the bits of the result, never depend on the clock. A stream that is captured cannot be waited for.
+// Runs own() or library(), which write the same results.
 template <class Own, class Library>
-void measure(const LaunchContext& ctx, GraphPlan& plan, Own&& own, Library&& library) {
+void run_chosen(const LaunchContext& ctx, Planned& plan, bool tensor_cores, Own&& own, Library&& library) {
   cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(static_cast<cudaStream_t>(ctx.stream), &captured), "attention");
-  if (!plan.refusal.empty() || !switches().cudnn_benchmark || captured != cudaStreamCaptureStatusNone) return;
-  if (milliseconds(ctx, own) < milliseconds(ctx, library)) plan.refusal = "our own kernel was faster";
+  const AttentionCall call{attention_kernels(), plan.graph->refusal.empty(), tensor_cores,
+                           ctx.deterministic || switches().cudnn_deterministic,
+                           captured != cudaStreamCaptureStatusNone};
+  auto time = [&](auto& kernel) { return milliseconds(ctx, kernel); };
+  plan.choice.takes_own(call, time, own, library) ? own() : library();
 }
 
 // ---- the two kernels ------------------------------------------------------------------------------------
@@ -166,18 +179,18 @@ void attention(const LaunchContext& ctx, const View& out, const View& lse, const
   if (!suits_cudnn(p, {&out})) return attention_own(ctx, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
   auto own = [&] { attention_own(ctx, out, lse, p); };
-  auto library = [&](GraphPlan& plan) {
-    run_plan(ctx, "attention", device, plan,
+  auto library = [&](GraphPlan& graph) {
+    run_plan(ctx, "attention", device, graph,
              {{kQ, p.q.data}, {kK, p.k.data}, {kV, p.v.data}, {kOut, out.data}, {kLse, lse.data}});
   };
   const auto key = key_of(ctx.device_index, p, true, {&p.q, &p.k, &p.v, &out});
   const auto plan = plans().get(key, [&] {
-    auto made =
+    auto made = std::make_shared<Planned>();
+    made->graph =
         make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
-    if (suits_mma(p, {&out})) measure(ctx, *made, own, [&] { library(*made); });
     return made;
   });
-  plan->refusal.empty() ? library(*plan) : own();
+  run_chosen(ctx, *plan, suits_mma(p, {&out}), own, [&] { library(*plan->graph); });
 }
 
 void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
@@ -186,8 +199,8 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
     return attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
   auto own = [&] { attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p); };
-  auto library = [&](GraphPlan& plan) {
-    run_plan(ctx, "attention_backward", device, plan,
+  auto library = [&](GraphPlan& graph) {
+    run_plan(ctx, "attention_backward", device, graph,
              {{kQ, p.q.data},
               {kK, p.k.data},
               {kV, p.v.data},
@@ -201,13 +214,13 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
   const bool deterministic = ctx.deterministic || switches().cudnn_deterministic;
   const auto key = key_of(ctx.device_index, p, deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
   const auto plan = plans().get(key, [&] {
-    auto made = make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
+    auto made = std::make_shared<Planned>();
+    made->graph = make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
       describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);
     });
-    if (suits_mma(p, {&dq, &dk, &dv, &dout})) measure(ctx, *made, own, [&] { library(*made); });
     return made;
   });
-  plan->refusal.empty() ? library(*plan) : own();
+  run_chosen(ctx, *plan, suits_mma(p, {&dq, &dk, &dv, &dout}), own, [&] { library(*plan->graph); });
 }
 
 }  // namespace

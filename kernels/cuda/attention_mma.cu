@@ -1,6 +1,7 @@
 // Attention by mma.sync (sm_80), forward, after "FlashAttention-2" (Dao 2023, algorithm 1): a block keeps 64
 // queries, 16 a warp, and walks over the keys 64 at a time; the scores of a warp are its registers, which are
 // also the left operand of the second product. Two tiles of keys and values: one is on its way.
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/plain.h"
 
@@ -9,43 +10,9 @@ namespace {
 
 constexpr int kKeys = 64;
 
-// Over the four lanes that share a row.
-template <class Op>
-WT_DEVICE float reduce_four(float value, Op op) {
-  value = op(value, __shfl_xor_sync(kAllLanes, value, 1));
-  return op(value, __shfl_xor_sync(kAllLanes, value, 2));
-}
-
-// A row's softmax so far, in powers of two.
-struct Softmax {
-  float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-
-  // Scores become probabilities by the largest score so far; what was summed before shrinks when that grows.
-  template <int N, int M>
-  WT_DEVICE void step(float (&s)[N][4], float (&out)[M][4]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float found = top[half];
-#pragma unroll
-      for (auto& value : s) found = maximum(found, maximum(value[2 * half], value[2 * half + 1]));
-      found = reduce_four(found, MaximumOf{});
-      // While a query has seen no key its powers are to be 0, not NaN.
-      const float shift = found == -INFINITY ? 0.0f : found, shrink = exp2f(top[half] - shift);
-      top[half] = found;
-      sum[half] *= shrink;
-#pragma unroll
-      for (auto& value : s)
-#pragma unroll
-        for (int c = 2 * half; c < 2 * half + 2; ++c) sum[half] += value[c] = exp2f(value[c] - shift);
-#pragma unroll
-      for (auto& value : out) value[2 * half] *= shrink, value[2 * half + 1] *= shrink;
-    }
-  }
-};
-
 // Products become scores in powers of two, minus infinity where hidden.
 template <class T>
-WT_DEVICE void make_scores(float (&s)[kKeys / 8][4], const Problem& p, int64_t b, int64_t h, int64_t t,
+WT_DEVICE void make_scores(float (&s)[kKeys / 8][4], const Problem& p, const Part& part, int64_t h, int64_t t,
                            int64_t s0, bool all_seen) {
   const int lane = threadIdx.x % kWarp;
   if (all_seen) {
@@ -60,7 +27,7 @@ WT_DEVICE void make_scores(float (&s)[kKeys / 8][4], const Problem& p, int64_t b
   for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
     for (int c = 0; c < 4; ++c)
-      s[j][c] = p.masked<T>(s[j][c], b, h, t + c / 2 * 8, s0 + j * 8 + lane % 4 * 2 + c % 2) * kLog2E;
+      s[j][c] = p.masked<T>(s[j][c], part, h, t + c / 2 * 8, s0 + j * 8 + lane % 4 * 2 + c % 2) * kLog2E;
 }
 
 template <class T>
@@ -82,53 +49,49 @@ template <class T, int D>
 __global__ void __launch_bounds__(kMmaThreads) mma_forward(Problem p, Heads out, float* lse, int64_t blocks) {
   auto& tiles = *dynamic_shared<ForwardTiles<T, D>>();
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * 16;
-  const int64_t head = blockIdx.x / blocks, b = head / p.n.heads, h = head % p.n.heads;
+  const int64_t head = blockIdx.x / blocks, h = head % p.n.heads;
+  const Part part(p, head / p.n.heads);
   // The last queries see the most keys where it is causal: they start first.
   const int64_t t0 = (blocks - 1 - blockIdx.x % blocks) * kMmaRows, t = t0 + first + lane / 4;
-  const Rows<T> k = rows_of<T>(p.k, b, h / p.n.readers, p.n.keys, p.n.d);
-  const Rows<T> v = rows_of<T>(p.v, b, h / p.n.readers, p.n.keys, p.n.e);
-  const int64_t seen = p.causal && t0 + kMmaRows < p.n.keys ? t0 + kMmaRows : p.n.keys;
+  if (t0 >= part.queries) return;
+  const Rows<T> k = key_rows<T>(p.k, part, h / p.n.readers, p.n.d);
+  const Rows<T> v = key_rows<T>(p.v, part, h / p.n.readers, p.n.e);
+  const int64_t from = part.from(t0, kKeys), seen = part.until(t0, kMmaRows);
   auto fetch = [&](int64_t s0, int turn) {
     fetch_rows<kKeys, D>(tiles.k[turn], k, s0);
     fetch_rows<kKeys, D>(tiles.v[turn], v, s0);
     commit_copies();
   };
-  fetch_rows<kMmaRows, D>(tiles.q, rows_of<T>(p.q, b, h, p.n.queries, p.n.d), t0);
-  if (seen > 0) fetch(0, 0);
-  float result[D / 8][4] = {};
+  fetch_rows<kMmaRows, D>(tiles.q, query_rows<T>(p.q, part, h, p.n.d), t0);
+  if (from < seen) fetch(from, 0);
+  float result[D / 8][4] = {}, shrink[2];
   Softmax softmax;
-  for (int64_t s0 = 0, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
+  for (int64_t s0 = from, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
     wait_copies<0>();
     __syncthreads();  // everybody's copies are there, and the other tiles have been read
     if (s0 + kKeys < seen) fetch(s0 + kKeys, int(turn ^ 1));
     float s[kKeys / 8][4];
     multiply_rows<kKeys, D>(s, tiles.q, first, tiles.k[turn]);
-    const bool all_seen = sees_all(p, t0, kMmaRows, s0, kKeys);
-    make_scores<T>(s, p, b, h, t, s0, all_seen);
-    softmax.step(s, result);
-    if (p.threshold) drop<T>(s, p, b, h, t, s0);
+    make_scores<T>(s, p, part, h, t, s0, !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys));
+    softmax.advance(s, shrink);
+    rescale(result, shrink);
+    if (p.threshold) drop<T>(s, p, part.b, h, t, s0);
     add_product<kKeys, D>(result, s, tiles.v[turn]);
   }
   wait_copies<0>();
   float factors[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float sum = reduce_four(softmax.sum[half], SumOf{});
-    factors[half] = sum == 0 ? 0.0f : 1 / sum;
-    if (lse && lane % 4 == 0 && t + 8 * half < p.n.queries)
-      lse[head * p.n.queries + t + 8 * half] = sum == 0 ? -INFINITY : softmax.top[half] * kLn2 + logf(sum);
-  }
-  store_rows<D>(out.at<T>(b, h), out.strides[2], p.n.queries, p.n.e, t0 + first, result, factors);
+  softmax.finish(factors, lse ? lse + p.line(part, h) : nullptr, t, part.queries);
+  store_rows<D>(query_rows<T>(out, part, h, p.n.e), t0 + first, result, factors);
 }
 
 template <class T>
 void run(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan) {
   const Problem p(plan);
-  const int64_t blocks = ceil_div(p.n.queries, kMmaRows);
+  const int64_t blocks = ceil_div(p.most_queries(), kMmaRows);
   with_head_size(p.n, [&](auto size) {
     constexpr int D = decltype(size)::value;
     launch(ctx, "attention", mma_forward<T, D>,
-           dim3(static_cast<unsigned>(plan.q.sizes[0] * p.n.heads * blocks)), dim3(kMmaThreads),
+           dim3(static_cast<unsigned>(p.parts(plan) * p.n.heads * blocks)), dim3(kMmaThreads),
            sizeof(ForwardTiles<T, D>), p, Heads(out), static_cast<float*>(lse.data), blocks);
   });
 }
@@ -143,7 +106,8 @@ bool by_pieces(const View& v) {
 }  // namespace
 
 bool suits_mma(const AttentionPlan& p, std::initializer_list<const View*> others) {
-  bool fits = (p.q.dtype == DType::BFloat16 || p.q.dtype == DType::Float16) && p.q.sizes[3] <= 128 &&
+  bool fits = attention_kernels() != AttentionKernels::Plain &&
+              (p.q.dtype == DType::BFloat16 || p.q.dtype == DType::Float16) && p.q.sizes[3] <= 128 &&
               p.v.sizes[3] <= 128 && p.q.sizes[3] > 0 && p.v.sizes[3] > 0 && p.k.sizes[2] > 0;
   for (const View* v : {&p.q, &p.k, &p.v}) fits = fits && by_pieces(*v);
   for (const View* v : others) fits = fits && by_pieces(*v);
@@ -151,6 +115,7 @@ bool suits_mma(const AttentionPlan& p, std::initializer_list<const View*> others
 }
 
 void attention_own(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan) {
+  if (suits_wgmma(ctx, plan, {&out})) return attention_wgmma(ctx, out, lse, plan);
   if (!suits_mma(plan, {&out})) return attention_plain(ctx, out, lse, plan);
   if (plan.q.dtype == DType::BFloat16) return run<BFloat16>(ctx, out, lse, plan);
   run<Half>(ctx, out, lse, plan);

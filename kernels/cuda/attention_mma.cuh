@@ -74,8 +74,8 @@ WT_DEVICE void add_product(float (&sums)[D / 8][4], const float (&p)[N / 8][4], 
 
 // Rows row.. of `to`, a warp's 16, times a factor for each of the lane's two rows.
 template <int D, class T>
-WT_DEVICE void store_rows(T* to, int64_t stride, int64_t count, int64_t width, int64_t row,
-                          const float (&sums)[D / 8][4], const float (&factors)[2]) {
+WT_DEVICE void store_rows(const Rows<T>& to, int64_t row, const float (&sums)[D / 8][4],
+                          const float (&factors)[2]) {
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half)
@@ -88,16 +88,65 @@ WT_DEVICE void store_rows(T* to, int64_t stride, int64_t count, int64_t width, i
             pack_two<T>(sums[j + i][2 * half] * factors[half], sums[j + i][2 * half + 1] * factors[half]);
       exchange_in_fours(words);
       const int64_t r = row + lane / 4 + 8 * half, c = (j + lane % 4) * kPiece;
-      if (r < count && c < width)
-        store_packed(reinterpret_cast<uint32_t*>(to + r * stride + c),
+      if (r < to.count && c < to.width)
+        store_packed(reinterpret_cast<uint32_t*>(to.data + r * to.stride + c),
                      Packed<uint32_t, 4>{{words[0], words[1], words[2], words[3]}});
     }
 }
 
-// Whether all of these queries see all of these keys, unchanged by a mask.
-WT_DEVICE bool sees_all(const Problem& p, int64_t t0, int queries, int64_t s0, int keys) {
-  return !p.mask.data && t0 + queries <= p.n.queries && s0 + keys <= p.n.keys &&
-         !(p.causal && s0 + keys > t0 + 1);
+// Over the four lanes that share a row.
+template <class Op>
+WT_DEVICE float reduce_four(float value, Op op) {
+  value = op(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return op(value, __shfl_xor_sync(kAllLanes, value, 2));
+}
+
+// The softmax so far of a lane's two rows, in powers of two: scores are multiplied with `scale`, above 0, to
+// be their exponents. A NaN loses against a number and is one as a probability.
+struct Softmax {
+  float scale = 1, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+
+  // Scores become probabilities by the largest score so far. What was summed before shrinks when that grows,
+  // and what was made with the probabilities before is to by `shrink`.
+  template <int N>
+  WT_DEVICE void advance(float (&s)[N][4], float (&shrink)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float found = top[half];
+#pragma unroll
+      for (auto& value : s) found = fmaxf(found, fmaxf(value[2 * half], value[2 * half + 1]));
+      found = reduce_four(found, [](float a, float b) { return fmaxf(a, b); });
+      // While a query has seen no key its powers are to be 0, not NaN.
+      const float shift = found == -INFINITY ? 0.0f : found * scale;
+      shrink[half] = power_of_two(top[half] * scale - shift);
+      top[half] = found;
+      sum[half] *= shrink[half];
+#pragma unroll
+      for (auto& value : s)
+#pragma unroll
+        for (int c = 2 * half; c < 2 * half + 2; ++c)
+          sum[half] += value[c] = power_of_two(value[c] * scale - shift);
+    }
+  }
+
+  // What the rows of the output are to be multiplied with; their log-sum-exp goes to lse[t] and lse[t + 8].
+  WT_DEVICE void finish(float (&factors)[2], float* lse, int64_t t, int64_t queries) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float all = reduce_four(sum[half], SumOf{});
+      factors[half] = all == 0 ? 0.0f : 1 / all;
+      if (lse && threadIdx.x % 4 == 0 && t + 8 * half < queries)
+        lse[t + 8 * half] = all == 0 ? -INFINITY : top[half] * scale * kLn2 + logf(all);
+    }
+  }
+};
+
+template <int N>
+WT_DEVICE void rescale(float (&sums)[N][4], const float (&shrink)[2]) {
+#pragma unroll
+  for (auto& value : sums)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) value[c] *= shrink[c / 2];
 }
 
 // Calls f(D) with 64 or 128, whichever holds both head sizes.

@@ -16,9 +16,9 @@ struct Query {
   int64_t t;
   float lse, delta;  // lse in powers of two; minus infinity where it saw no key, and outside
 
-  WT_DEVICE Query(const Problem& p, const Slopes& g, int64_t line, int64_t at)
+  WT_DEVICE Query(const Part& part, const Slopes& g, int64_t line, int64_t at)
       : t(at), lse(-INFINITY), delta(0) {
-    if (t >= p.n.queries) return;
+    if (t >= part.queries) return;
     lse = static_cast<const float*>(g.lse)[line + t] * kLog2E;
     delta = static_cast<const float*>(g.delta)[line + t];
   }
@@ -27,15 +27,15 @@ struct Query {
 // With F dropout's factor: the product of query and key becomes P F, that of dout and value P (G F - delta).
 // Plain: the query sees the key, and nothing is dropped.
 template <class T, bool Plain>
-WT_DEVICE void make_slope(float& product, float& up, const Problem& p, const Query& q, int64_t b, int64_t h,
-                          int64_t key) {
+WT_DEVICE void make_slope(float& product, float& up, const Problem& p, const Part& part, const Query& q,
+                          int64_t h, int64_t key) {
   if constexpr (Plain) {
-    product = exp2f(product * (float(p.scale) * kLog2E) - q.lse);
+    product = power_of_two(product * (float(p.scale) * kLog2E) - q.lse);
     up = product * (up - q.delta);
   } else {
-    const float score = p.masked<T>(product, b, h, q.t, key) * kLog2E;
-    const float probability = q.lse == -INFINITY ? 0.0f : exp2f(score - q.lse);
-    const float factor = p.threshold ? p.factor<float>(b, h, q.t, key) : 1.0f;
+    const float score = p.masked<T>(product, part, h, q.t, key) * kLog2E;
+    const float probability = q.lse == -INFINITY ? 0.0f : power_of_two(score - q.lse);
+    const float factor = p.threshold ? p.factor<float>(part.b, h, q.t, key) : 1.0f;
     product = probability * factor;
     up = probability * (up * factor - q.delta);
   }
@@ -51,22 +51,24 @@ __global__ void __launch_bounds__(kMmaThreads)
     mma_query_gradient(Problem p, Slopes g, Heads dq, int64_t blocks) {
   auto& tiles = *dynamic_shared<QueryTiles<T, D>>();
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * 16;
-  const int64_t head = blockIdx.x / blocks, b = head / p.n.heads, h = head % p.n.heads;
+  const int64_t head = blockIdx.x / blocks, h = head % p.n.heads;
+  const Part part(p, head / p.n.heads);
   const int64_t t0 = (blocks - 1 - blockIdx.x % blocks) * kMmaRows, t = t0 + first + lane / 4;
-  const Rows<T> k = rows_of<T>(p.k, b, h / p.n.readers, p.n.keys, p.n.d);
-  const Rows<T> v = rows_of<T>(p.v, b, h / p.n.readers, p.n.keys, p.n.e);
-  const int64_t seen = p.causal && t0 + kMmaRows < p.n.keys ? t0 + kMmaRows : p.n.keys;
+  if (t0 >= part.queries) return;
+  const Rows<T> k = key_rows<T>(p.k, part, h / p.n.readers, p.n.d);
+  const Rows<T> v = key_rows<T>(p.v, part, h / p.n.readers, p.n.e);
+  const int64_t from = part.from(t0, kKeys), seen = part.until(t0, kMmaRows);
   auto fetch = [&](int64_t s0, int turn) {
     fetch_rows<kKeys, D>(tiles.k[turn], k, s0);
     fetch_rows<kKeys, D>(tiles.v[turn], v, s0);
     commit_copies();
   };
-  fetch_rows<kMmaRows, D>(tiles.q, rows_of<T>(p.q, b, h, p.n.queries, p.n.d), t0);
-  fetch_rows<kMmaRows, D>(tiles.up, rows_of<T>(g.dout, b, h, p.n.queries, p.n.e), t0);
-  fetch(0, 0);
-  const Query of[2] = {{p, g, head * p.n.queries, t}, {p, g, head * p.n.queries, t + 8}};
+  fetch_rows<kMmaRows, D>(tiles.q, query_rows<T>(p.q, part, h, p.n.d), t0);
+  fetch_rows<kMmaRows, D>(tiles.up, query_rows<T>(g.dout, part, h, p.n.e), t0);
+  fetch(from, 0);
+  const Query of[2] = {{part, g, p.line(part, h), t}, {part, g, p.line(part, h), t + 8}};
   float result[D / 8][4] = {};
-  for (int64_t s0 = 0, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
+  for (int64_t s0 = from, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
     wait_copies<0>();
     __syncthreads();  // everybody's copies are there, and the other tiles have been read
     if (s0 + kKeys < seen) fetch(s0 + kKeys, int(turn ^ 1));
@@ -78,10 +80,10 @@ __global__ void __launch_bounds__(kMmaThreads)
       for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c)
-          make_slope<T, decltype(plain)::value>(s[j][c], up[j][c], p, of[c / 2], b, h,
+          make_slope<T, decltype(plain)::value>(s[j][c], up[j][c], p, part, of[c / 2], h,
                                                 s0 + j * 8 + lane % 4 * 2 + c % 2);
     };
-    if (!p.threshold && sees_all(p, t0, kMmaRows, s0, kKeys))
+    if (!p.threshold && !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys))
       slopes(std::true_type{});
     else
       slopes(std::false_type{});
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   }
   wait_copies<0>();
   const float scale = float(p.scale), factors[2] = {scale, scale};
-  store_rows<D>(dq.at<T>(b, h), dq.strides[2], p.n.queries, p.n.d, t0 + first, result, factors);
+  store_rows<D>(query_rows<T>(dq, part, h, p.n.d), t0 + first, result, factors);
 }
 
 template <class T, int D>
@@ -105,18 +107,20 @@ __global__ void __launch_bounds__(kMmaThreads)
   auto& tiles = *dynamic_shared<KeyTiles<T, D>>();
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * 16;
   const int64_t shared_heads = p.n.heads / p.n.readers, head = blockIdx.x / blocks;
-  const int64_t b = head / shared_heads, shared = head % shared_heads, s0 = blockIdx.x % blocks * kMmaRows;
-  const int64_t key = s0 + first + lane / 4, from = p.causal ? s0 / kTile * kTile : 0;
-  const int64_t walk = from < p.n.queries ? ceil_div(p.n.queries - from, kTile) : 0,
-                steps = walk * p.n.readers;
+  const int64_t shared = head % shared_heads, s0 = blockIdx.x % blocks * kMmaRows;
+  const Part part(p, head / shared_heads);
+  if (s0 >= part.keys) return;
+  const int64_t key = s0 + first + lane / 4, from = part.query_from(s0, kTile);
+  const int64_t until = part.query_until(s0, kMmaRows);
+  const int64_t walk = from < until ? ceil_div(until - from, kTile) : 0, steps = walk * p.n.readers;
   auto fetch = [&](int64_t step, int turn) {
     const int64_t h = shared * p.n.readers + step / walk, t0 = from + step % walk * kTile;
-    fetch_rows<kTile, D>(tiles.q[turn], rows_of<T>(p.q, b, h, p.n.queries, p.n.d), t0);
-    fetch_rows<kTile, D>(tiles.up[turn], rows_of<T>(g.dout, b, h, p.n.queries, p.n.e), t0);
+    fetch_rows<kTile, D>(tiles.q[turn], query_rows<T>(p.q, part, h, p.n.d), t0);
+    fetch_rows<kTile, D>(tiles.up[turn], query_rows<T>(g.dout, part, h, p.n.e), t0);
     commit_copies();
   };
-  fetch_rows<kMmaRows, D>(tiles.k, rows_of<T>(p.k, b, shared, p.n.keys, p.n.d), s0);
-  fetch_rows<kMmaRows, D>(tiles.v, rows_of<T>(p.v, b, shared, p.n.keys, p.n.e), s0);
+  fetch_rows<kMmaRows, D>(tiles.k, key_rows<T>(p.k, part, shared, p.n.d), s0);
+  fetch_rows<kMmaRows, D>(tiles.v, key_rows<T>(p.v, part, shared, p.n.e), s0);
   if (steps > 0) fetch(0, 0);
   float keys[D / 8][4] = {}, values[D / 8][4] = {};
   for (int64_t step = 0, turn = 0; step < steps; ++step, turn ^= 1) {
@@ -133,12 +137,12 @@ __global__ void __launch_bounds__(kMmaThreads)
       for (int j = 0; j < kTile / 8; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const Query q(p, g, (b * p.n.heads + h) * p.n.queries, t0 + j * 8 + lane % 4 * 2 + c);
-          make_slope<T, kPlain>(s[j][c], up[j][c], p, q, b, h, key);
-          make_slope<T, kPlain>(s[j][c + 2], up[j][c + 2], p, q, b, h, key + 8);
+          const Query q(part, g, p.line(part, h), t0 + j * 8 + lane % 4 * 2 + c);
+          make_slope<T, kPlain>(s[j][c], up[j][c], p, part, q, h, key);
+          make_slope<T, kPlain>(s[j][c + 2], up[j][c + 2], p, part, q, h, key + 8);
         }
     };
-    if (!p.threshold && sees_all(p, t0, kTile, s0, kMmaRows))
+    if (!p.threshold && !p.mask.data && part.sees_all(t0, kTile, s0, kMmaRows))
       slopes(std::true_type{});
     else
       slopes(std::false_type{});
@@ -147,8 +151,8 @@ __global__ void __launch_bounds__(kMmaThreads)
   }
   wait_copies<0>();
   const float scale = float(p.scale), scales[2] = {scale, scale}, ones[2] = {1, 1};
-  store_rows<D>(dk.at<T>(b, shared), dk.strides[2], p.n.keys, p.n.d, s0 + first, keys, scales);
-  store_rows<D>(dv.at<T>(b, shared), dv.strides[2], p.n.keys, p.n.e, s0 + first, values, ones);
+  store_rows<D>(key_rows<T>(dk, part, shared, p.n.d), s0 + first, keys, scales);
+  store_rows<D>(key_rows<T>(dv, part, shared, p.n.e), s0 + first, values, ones);
 }
 
 struct Gradients {
@@ -159,8 +163,9 @@ template <class T>
 void run(const LaunchContext& ctx, const Gradients& to, const Slopes& g, const AttentionPlan& plan) {
   const char* op = "attention_backward";
   const Problem p(plan);
-  const int64_t query_blocks = ceil_div(p.n.queries, kMmaRows), key_blocks = ceil_div(p.n.keys, kMmaRows);
-  const int64_t heads = plan.q.sizes[0] * p.n.heads, shared = plan.k.sizes[0] * plan.k.sizes[1];
+  const int64_t query_blocks = ceil_div(p.most_queries(), kMmaRows);
+  const int64_t key_blocks = ceil_div(p.most_keys(), kMmaRows);
+  const int64_t heads = p.parts(plan) * p.n.heads, shared = p.parts(plan) * plan.k.sizes[1];
   with_head_size(p.n, [&](auto size) {
     constexpr int D = decltype(size)::value;
     launch(ctx, op, mma_query_gradient<T, D>, dim3(static_cast<unsigned>(heads * query_blocks)),
@@ -177,6 +182,8 @@ void attention_backward_own(const LaunchContext& ctx, const View& dq, const View
   if (!suits_mma(plan, {&dq, &dk, &dv, &dout}) || plan.q.sizes[2] == 0)
     return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, plan);
   const Slopes g{Heads(dout), lse.data, attention_delta(ctx, dout, out, plan)};
+  if (suits_wgmma(ctx, plan, {&dq, &dk, &dv, &dout}))
+    return attention_backward_wgmma(ctx, dq, dk, dv, dout, lse, g.delta, plan);
   if (plan.q.dtype == DType::BFloat16) return run<BFloat16>(ctx, {dq, dk, dv}, g, plan);
   run<Half>(ctx, {dq, dk, dv}, g, plan);
 }

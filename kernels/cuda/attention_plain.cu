@@ -126,8 +126,8 @@ WT_DEVICE void add_product(Result<Compute<T>>& result, const Compute<T>* tile, c
 
 // Rows x0.. of `to`, columns from `from` on, times a factor for each of the thread's rows.
 template <class T>
-WT_DEVICE void store_result(T* to, int64_t stride, int64_t count, int64_t width, int64_t x0, int64_t from,
-                            const Result<Compute<T>>& result, const Compute<T> (&factors)[4]) {
+WT_DEVICE void store_result(const Rows<T>& to, int64_t x0, int64_t from, const Result<Compute<T>>& result,
+                            const Compute<T> (&factors)[4]) {
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -136,7 +136,8 @@ WT_DEVICE void store_result(T* to, int64_t stride, int64_t count, int64_t width,
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int64_t row = x0 + ty * 4 + i, col = from + g * kBlock + tx * 4 + c;
-        if (row < count && col < width) to[row * stride + col] = narrow<T>(result.of[i][g][c] * factors[i]);
+        if (row < to.count && col < to.width)
+          to.data[row * to.stride + col] = narrow<T>(result.of[i][g][c] * factors[i]);
       }
 }
 
@@ -178,29 +179,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
   using C = Compute<T>;
   C *tile = dynamic_shared<C>(), *slices = tile + kTileSize;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
-  const int64_t head = blockIdx.x / blocks, b = head / p.n.heads, h = head % p.n.heads;
+  const int64_t head = blockIdx.x / blocks, h = head % p.n.heads;
+  const Part part(p, head / p.n.heads);
   // The last queries see the most keys where it is causal: they start first.
   const int64_t t0 = (blocks - 1 - blockIdx.x % blocks) * kBlock, from = int64_t(blockIdx.y) * kWide;
-  const Rows<T> q = rows_of<T>(p.q, b, h, p.n.queries, p.n.d);
-  const Rows<T> k = rows_of<T>(p.k, b, h / p.n.readers, p.n.keys, p.n.d);
-  const Rows<T> v = rows_of<T>(p.v, b, h / p.n.readers, p.n.keys, p.n.e);
-  const int64_t seen = p.causal && t0 + kBlock < p.n.keys ? t0 + kBlock : p.n.keys;
+  if (t0 >= part.queries) return;
+  const Rows<T> q = query_rows<T>(p.q, part, h, p.n.d);
+  const Rows<T> k = key_rows<T>(p.k, part, h / p.n.readers, p.n.d);
+  const Rows<T> v = key_rows<T>(p.v, part, h / p.n.readers, p.n.e);
+  const int64_t seen = part.until(t0, kBlock);
   C top[4], sum[4], factors[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) top[i] = -C(__builtin_inf()), sum[i] = C(0);
   Result<C> result;
   result.clear();
-  for (int64_t s0 = 0; s0 < seen; s0 += kBlock) {
+  for (int64_t s0 = part.from(t0, kBlock); s0 < seen; s0 += kBlock) {
     C s[4][4];
     make_scores(s, q, t0, k, s0, slices);
     for (int i = 0; i < 4; ++i)
-      for (int j = 0; j < 4; ++j) s[i][j] = p.masked<T>(s[i][j], b, h, t0 + ty * 4 + i, s0 + tx + kSide * j);
+      for (int j = 0; j < 4; ++j)
+        s[i][j] = p.masked<T>(s[i][j], part, h, t0 + ty * 4 + i, s0 + tx + kSide * j);
     softmax_step(s, top, sum, result);
     if (p.threshold) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[i][j] *= p.factor<C>(b, h, t0 + ty * 4 + i, s0 + tx + kSide * j);
+        for (int j = 0; j < 4; ++j) s[i][j] *= p.factor<C>(part.b, h, t0 + ty * 4 + i, s0 + tx + kSide * j);
     }
     store_tile(tile, s);
     add_product(result, tile, v, s0, from, slices);
@@ -210,11 +214,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
     sum[i] = reduce_row(sum[i], SumOf{});
     factors[i] = sum[i] == C(0) ? C(0) : C(1) / sum[i];
     const int64_t t = t0 + ty * 4 + i;
-    if (lse && blockIdx.y == 0 && tx == 0 && t < p.n.queries)
-      static_cast<C*>(lse)[head * p.n.queries + t] =
-          sum[i] == C(0) ? -C(__builtin_inf()) : top[i] + log(sum[i]);
+    if (lse && blockIdx.y == 0 && tx == 0 && t < part.queries)
+      static_cast<C*>(lse)[p.line(part, h) + t] = sum[i] == C(0) ? -C(__builtin_inf()) : top[i] + log(sum[i]);
   }
-  store_result(out.at<T>(b, h), out.strides[2], p.n.queries, p.n.e, t0, from, result, factors);
+  store_result(query_rows<T>(out, part, h, p.n.e), t0, from, result, factors);
 }
 
 // ---- backward -------------------------------------------------------------------------------------------
@@ -242,19 +245,18 @@ enum class Of { Query, Key, Value };
 // With P the probabilities, F dropout's factors, G = dout V^T: a tile of P F for the gradient of values, else
 // of P (G F - delta). One side's rows are the tile's, whichever it is: `by_keys`.
 template <class T>
-WT_DEVICE void slope_tile(Compute<T> (&s)[4][4], const Problem& p, const Slopes& g, Of of, int64_t b,
+WT_DEVICE void slope_tile(Compute<T> (&s)[4][4], const Problem& p, const Part& part, const Slopes& g, Of of,
                           int64_t h, int64_t x0, int64_t y0, Compute<T>* slices) {
   using C = Compute<T>;
   const int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
   const bool by_keys = of != Of::Query;
-  const int64_t shared = h / p.n.readers, line = (b * p.n.heads + h) * p.n.queries;
-  const Rows<T> q = rows_of<T>(p.q, b, h, p.n.queries, p.n.d),
-                k = rows_of<T>(p.k, b, shared, p.n.keys, p.n.d);
+  const int64_t shared = h / p.n.readers, line = p.line(part, h);
+  const Rows<T> q = query_rows<T>(p.q, part, h, p.n.d), k = key_rows<T>(p.k, part, shared, p.n.d);
   make_scores(s, by_keys ? k : q, x0, by_keys ? q : k, y0, slices);
   C up[4][4];
   if (of != Of::Value) {
-    const Rows<T> v = rows_of<T>(p.v, b, shared, p.n.keys, p.n.e);
-    const Rows<T> grad = rows_of<T>(g.dout, b, h, p.n.queries, p.n.e);
+    const Rows<T> v = key_rows<T>(p.v, part, shared, p.n.e);
+    const Rows<T> grad = query_rows<T>(g.dout, part, h, p.n.e);
     make_scores(up, by_keys ? v : grad, x0, by_keys ? grad : v, y0, slices);
   }
 #pragma unroll
@@ -263,15 +265,15 @@ WT_DEVICE void slope_tile(Compute<T> (&s)[4][4], const Problem& p, const Slopes&
     for (int j = 0; j < 4; ++j) {
       const int64_t x = x0 + ty * 4 + i, y = y0 + tx + kSide * j;
       const int64_t t = by_keys ? y : x, key = by_keys ? x : y;
-      const C lse = t < p.n.queries ? static_cast<const C*>(g.lse)[line + t] : -C(__builtin_inf());
+      const C lse = t < part.queries ? static_cast<const C*>(g.lse)[line + t] : -C(__builtin_inf());
       // A query that saw no key has an lse of minus infinity: all its probabilities are 0.
-      const C score = p.masked<T>(s[i][j], b, h, t, key);
+      const C score = p.masked<T>(s[i][j], part, h, t, key);
       const C probability = lse == -C(__builtin_inf()) ? C(0) : exp(score - lse);
-      const C factor = p.threshold ? p.factor<C>(b, h, t, key) : C(1);
+      const C factor = p.threshold ? p.factor<C>(part.b, h, t, key) : C(1);
       if (of == Of::Value) {
         s[i][j] = probability * factor;
       } else {
-        const C delta = t < p.n.queries ? static_cast<const C*>(g.delta)[line + t] : C(0);
+        const C delta = t < part.queries ? static_cast<const C*>(g.delta)[line + t] : C(0);
         s[i][j] = probability * (up[i][j] * factor - delta);
       }
     }
@@ -283,20 +285,22 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
     query_gradient(Problem p, Slopes g, Heads dq, int64_t blocks) {
   using C = Compute<T>;
   C *tile = dynamic_shared<C>(), *slices = tile + kTileSize;
-  const int64_t head = blockIdx.x / blocks, b = head / p.n.heads, h = head % p.n.heads;
+  const int64_t head = blockIdx.x / blocks, h = head % p.n.heads;
+  const Part part(p, head / p.n.heads);
   const int64_t t0 = (blocks - 1 - blockIdx.x % blocks) * kBlock, from = int64_t(blockIdx.y) * kWide;
-  const Rows<T> k = rows_of<T>(p.k, b, h / p.n.readers, p.n.keys, p.n.d);
-  const int64_t seen = p.causal && t0 + kBlock < p.n.keys ? t0 + kBlock : p.n.keys;
+  if (t0 >= part.queries) return;
+  const Rows<T> k = key_rows<T>(p.k, part, h / p.n.readers, p.n.d);
+  const int64_t seen = part.until(t0, kBlock);
   Result<C> result;
   result.clear();
-  for (int64_t s0 = 0; s0 < seen; s0 += kBlock) {
+  for (int64_t s0 = part.from(t0, kBlock); s0 < seen; s0 += kBlock) {
     C s[4][4];
-    slope_tile<T>(s, p, g, Of::Query, b, h, t0, s0, slices);
+    slope_tile<T>(s, p, part, g, Of::Query, h, t0, s0, slices);
     store_tile(tile, s);
     add_product(result, tile, k, s0, from, slices);
   }
   const C scale = C(p.scale), factors[4] = {scale, scale, scale, scale};
-  store_result(dq.at<T>(b, h), dq.strides[2], p.n.queries, p.n.d, t0, from, result, factors);
+  store_result(query_rows<T>(dq, part, h, p.n.d), t0, from, result, factors);
 }
 
 // The gradients of keys and of values: blocks of keys walk over the queries that see them, of all heads that
@@ -309,24 +313,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce<T>)
   const Of of = blockIdx.y < key_parts ? Of::Key : Of::Value;
   const int64_t from = (of == Of::Key ? blockIdx.y : blockIdx.y - key_parts) * kWide;
   const int64_t shared_heads = p.n.heads / p.n.readers, head = blockIdx.x / blocks;
-  const int64_t b = head / shared_heads, shared = head % shared_heads, s0 = blockIdx.x % blocks * kBlock;
+  const int64_t shared = head % shared_heads, s0 = blockIdx.x % blocks * kBlock;
+  const Part part(p, head / shared_heads);
+  if (s0 >= part.keys) return;
+  const int64_t until = part.query_until(s0, kBlock);
   Result<C> result;
   result.clear();
   for (int64_t reader = 0; reader < p.n.readers; ++reader) {
     const int64_t h = shared * p.n.readers + reader;
-    const Rows<T> z = of == Of::Key ? rows_of<T>(p.q, b, h, p.n.queries, p.n.d)
-                                    : rows_of<T>(g.dout, b, h, p.n.queries, p.n.e);
-    for (int64_t t0 = p.causal ? s0 : 0; t0 < p.n.queries; t0 += kBlock) {
+    const Rows<T> z =
+        of == Of::Key ? query_rows<T>(p.q, part, h, p.n.d) : query_rows<T>(g.dout, part, h, p.n.e);
+    for (int64_t t0 = part.query_from(s0, kBlock); t0 < until; t0 += kBlock) {
       C s[4][4];
-      slope_tile<T>(s, p, g, of, b, h, s0, t0, slices);
+      slope_tile<T>(s, p, part, g, of, h, s0, t0, slices);
       store_tile(tile, s);
       add_product(result, tile, z, t0, from, slices);
     }
   }
   const C scale = of == Of::Key ? C(p.scale) : C(1), factors[4] = {scale, scale, scale, scale};
   const Heads& to = of == Of::Key ? dk : dv;
-  store_result(to.at<T>(b, shared), to.strides[2], p.n.keys, of == Of::Key ? p.n.d : p.n.e, s0, from, result,
-               factors);
+  store_result(key_rows<T>(to, part, shared, of == Of::Key ? p.n.d : p.n.e), s0, from, result, factors);
 }
 
 dim3 grid_of(int64_t blocks, int64_t parts) {
@@ -343,8 +349,9 @@ void run_backward(const LaunchContext& ctx, const Gradients& to, const View& dou
   using C = Compute<T>;
   const char* op = "attention_backward";
   const Problem p(plan);
-  const int64_t heads = plan.q.sizes[0] * p.n.heads, shared = plan.k.sizes[0] * plan.k.sizes[1];
-  const int64_t query_blocks = ceil_div(p.n.queries, kBlock), key_blocks = ceil_div(p.n.keys, kBlock);
+  const int64_t heads = p.parts(plan) * p.n.heads, shared = p.parts(plan) * plan.k.sizes[1];
+  const int64_t query_blocks = ceil_div(p.most_queries(), kBlock);
+  const int64_t key_blocks = ceil_div(p.most_keys(), kBlock);
   const int64_t d_parts = ceil_div(p.n.d, kWide), e_parts = ceil_div(p.n.e, kWide);
   const Slopes g{Heads(dout), lse.data, attention_delta(ctx, dout, out, plan)};
   const dim3 threads(kThreads);
@@ -359,12 +366,12 @@ void run_backward(const LaunchContext& ctx, const Gradients& to, const View& dou
 
 void attention_plain(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan) {
   const Problem p(plan);
-  const int64_t blocks = ceil_div(p.n.queries, kBlock);
+  const int64_t blocks = ceil_div(p.most_queries(), kBlock);
   dispatch(FloatTypes{}, plan.q.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     // One part also where values have no columns: it writes the lse.
     const int64_t parts = p.n.e > 0 ? ceil_div(p.n.e, kWide) : 1;
-    launch(ctx, "attention", forward<T>, grid_of(plan.q.sizes[0] * p.n.heads * blocks, parts), dim3(kThreads),
+    launch(ctx, "attention", forward<T>, grid_of(p.parts(plan) * p.n.heads * blocks, parts), dim3(kThreads),
            sizeof(Compute<T>) * kShared, p, Heads(out), lse.data, blocks);
   });
 }

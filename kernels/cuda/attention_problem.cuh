@@ -25,6 +25,38 @@ struct Mask {
   bool is_bool;
 };
 
+struct Problem;
+
+// A batch element, or a sequence of those that lie one behind the other: where its rows begin, how many they
+// are, and its band.
+struct Part {
+  static constexpr int kFar = 1 << 29;
+  int64_t b, query = 0, key = 0;
+  int queries, keys, first, last;
+
+  WT_DEVICE Part(const Problem& p, int64_t number);
+  WT_DEVICE bool sees(int64_t t, int64_t s) const {
+    return t < queries && s < keys && s <= t + last && s >= t + first;
+  }
+  // Whether so many queries from t0 on all see so many keys from s0 on.
+  WT_DEVICE bool sees_all(int64_t t0, int rows, int64_t s0, int cols) const {
+    return t0 + rows <= queries && s0 + cols <= keys && s0 + cols - 1 <= t0 + last &&
+           s0 >= t0 + rows - 1 + first;
+  }
+  // Keys from() to until() - 1 are seen by some of the queries from t0 on, in tiles of `tile`.
+  WT_DEVICE int64_t from(int64_t t0, int tile) const {
+    return t0 + first > 0 ? (t0 + first) / tile * tile : 0;
+  }
+  WT_DEVICE int64_t until(int64_t t0, int rows) const { return minimum(t0 + rows + last, int64_t(keys)); }
+  // The same of queries that see some of the keys from s0 on.
+  WT_DEVICE int64_t query_from(int64_t s0, int tile) const {
+    return s0 - last > 0 ? (s0 - last) / tile * tile : 0;
+  }
+  WT_DEVICE int64_t query_until(int64_t s0, int cols) const {
+    return minimum(s0 + cols - first, int64_t(queries));
+  }
+};
+
 struct Sizes {
   int64_t heads, readers;  // H, and how many of them read one key head
   int64_t queries, keys, d, e;
@@ -35,10 +67,11 @@ struct Problem {
   Heads q, k, v;
   Mask mask;
   double scale, keep;  // keep: 1 / (1 - p)
-  bool causal;
+  Band band;
   uint64_t threshold;  // of dropout; 0 for none
   PhiloxKey key;
   AttentionPlan::Numbers numbers;
+  AttentionPlan::Sequences sequences;
 
   explicit Problem(const AttentionPlan& p)
       : n{p.q.sizes[1], p.k.sizes[1] ? p.q.sizes[1] / p.k.sizes[1] : 1,
@@ -50,23 +83,35 @@ struct Problem {
         mask{p.mask.data, {}, p.mask.dtype == DType::Bool},
         scale(p.scale),
         keep(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0),
-        causal(p.causal),
+        band(p.band),
         threshold(p.dropout_p > 0 ? dropout_threshold(p.dropout_p) : 0),
         key(p.key),
-        numbers(p.numbers) {
+        numbers(p.numbers),
+        sequences(p.sequences) {
     for (int d = 0; p.mask.data && d < 4; ++d) mask.strides[d] = p.mask.strides[d];
   }
 
+  // Batch elements or sequences, and the most queries and keys of one: what grids are made for.
+  int64_t parts(const AttentionPlan& p) const { return sequences.count ? sequences.count : p.q.sizes[0]; }
+  int64_t most_queries() const { return sequences.count ? sequences.most_queries : n.queries; }
+  int64_t most_keys() const { return sequences.count ? sequences.most_keys : n.keys; }
+
   // A score as the softmax takes it; minus infinity where query t does not see key s.
   template <class T>
-  WT_DEVICE Compute<T> masked(Compute<T> product, int64_t b, int64_t h, int64_t t, int64_t s) const {
+  WT_DEVICE Compute<T> masked(Compute<T> product, const Part& part, int64_t h, int64_t t, int64_t s) const {
     using C = Compute<T>;
-    if (t >= n.queries || s >= n.keys || (causal && s > t)) return -C(__builtin_inf());
+    if (!part.sees(t, s)) return -C(__builtin_inf());
     C score = product * C(scale);
     if (!mask.data) return score;
-    const int64_t at = b * mask.strides[0] + h * mask.strides[1] + t * mask.strides[2] + s * mask.strides[3];
+    const int64_t at =
+        part.b * mask.strides[0] + h * mask.strides[1] + t * mask.strides[2] + s * mask.strides[3];
     if (!mask.is_bool) return score + widen<C>(static_cast<const T*>(mask.data)[at]);
     return static_cast<const Bool*>(mask.data)[at] ? score : -C(__builtin_inf());
+  }
+
+  // Where the log-sum-exps of a part's head begin, of [B, H, T].
+  WT_DEVICE int64_t line(const Part& part, int64_t h) const {
+    return (part.b * n.heads + h) * n.queries + part.query;
   }
 
   // What dropout multiplies a probability with.
@@ -78,6 +123,24 @@ struct Problem {
   }
 };
 
+WT_DEVICE Part::Part(const Problem& p, int64_t number)
+    : b(number),
+      queries(int(p.n.queries)),
+      keys(int(p.n.keys)),
+      first(int(maximum(p.band.first, int64_t(-kFar)))),
+      last(int(minimum(p.band.last, int64_t(kFar)))) {
+  const auto& all = p.sequences;
+  if (all.count == 0) return;
+  // What is out of range is cut: numbers on a device were not looked at before.
+  auto within = [](int64_t at, int64_t from, int64_t to) { return maximum(from, minimum(at, to)); };
+  query = within(all.starts[number], 0, p.n.queries);
+  key = within(all.key_starts[number], 0, p.n.keys);
+  queries = int(within(all.starts[number + 1], query, p.n.queries) - query);
+  keys = int(within(all.used_keys ? key + all.used_keys[number] : all.key_starts[number + 1], key, p.n.keys) -
+             key);
+  b = 0, first += keys - queries, last += keys - queries;
+}
+
 struct Slopes {
   Heads dout;
   const void *lse, *delta;  // [B, H, T], compute dtype
@@ -86,12 +149,22 @@ struct Slopes {
 // Rows of one head.
 template <class T>
 struct Rows {
-  const T* data;
+  T* data;
   int64_t stride, count, width;
 };
 template <class T>
-WT_DEVICE Rows<T> rows_of(const Heads& x, int64_t b, int64_t h, int64_t count, int64_t width) {
-  return {x.at<T>(b, h), x.strides[2], count, width};
+WT_DEVICE Rows<T> rows_of(const Heads& x, const Part& part, int64_t h, int64_t first, int64_t count,
+                          int64_t width) {
+  return {x.at<T>(part.b, h) + first * x.strides[2], x.strides[2], count, width};
+}
+// Of queries, and of keys or values.
+template <class T>
+WT_DEVICE Rows<T> query_rows(const Heads& x, const Part& part, int64_t h, int64_t width) {
+  return rows_of<T>(x, part, h, part.query, part.queries, width);
+}
+template <class T>
+WT_DEVICE Rows<T> key_rows(const Heads& x, const Part& part, int64_t h, int64_t width) {
+  return rows_of<T>(x, part, h, part.key, part.keys, width);
 }
 
 }  // namespace warptape::kernels::cuda

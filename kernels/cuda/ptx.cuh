@@ -123,6 +123,13 @@ WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64
                    "{%2, %3}], [%4];" ::"r"(shared_address(shared)),
                    "l"(map), "r"(x), "r"(y), "r"(shared_address(barrier)) : "memory"));
 }
+// The same of [B, H, T, D], a map of tensor_map_of_heads: column x, row y of head h of batch element b.
+WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h, int b, uint64_t* barrier) {
+  WT_HOPPER(
+      asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+                   "{%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
+                   "l"(map), "r"(x), "r"(y), "r"(h), "r"(b), "r"(shared_address(barrier)) : "memory"));
+}
 WT_DEVICE void prefetch_map(const TensorMap* map) {
   WT_HOPPER(asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"));
 }
@@ -146,23 +153,27 @@ WT_DEVICE void wait_products() {
   WT_HOPPER(asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"));
 }
 
-#define WT_WGMMA_REGISTERS                                                                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+#define WT_REGISTERS_0                                                     \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WT_REGISTERS_1                                                               \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WT_REGISTERS_2                                                               \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WT_REGISTERS_3                                                                           \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define WT_SUMS8(i)                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define WT_SUMS32(i) WT_SUMS8(i), WT_SUMS8(i + 8), WT_SUMS8(i + 16), WT_SUMS8(i + 24)
-#define WT_WGMMA(type)                                                                                 \
-  asm volatile("{\nwgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" WT_WGMMA_REGISTERS \
-               "}, %128, %129, 1, 1, 1, 0, 1;\n}"                                                      \
-               : WT_SUMS32(0), WT_SUMS32(32), WT_SUMS32(64), WT_SUMS32(96)                             \
+#define WT_WGMMA(type)                                                                             \
+  asm volatile("{\nwgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" WT_REGISTERS_0 \
+               ", " WT_REGISTERS_1 ", " WT_REGISTERS_2 ", " WT_REGISTERS_3                         \
+               "}, %128, %129, 1, 1, 1, 0, 1;\n}"                                                  \
+               : WT_SUMS32(0), WT_SUMS32(32), WT_SUMS32(64), WT_SUMS32(96)                         \
                : "l"(a), "l"(b))
 
 // D += A B, [64, 16] by [16, 256]: A by rows, B with its columns next to each other. Warp w of the group has
@@ -175,9 +186,97 @@ WT_DEVICE void multiply_async(float (&d)[128], uint64_t a, uint64_t b) {
     WT_HOPPER(WT_WGMMA("f16"));
 }
 #undef WT_WGMMA
-#undef WT_WGMMA_REGISTERS
 #undef WT_SUMS32
 #undef WT_SUMS8
+
+#define WT_SUMS4(how, i) how(d[i][0]), how(d[i][1]), how(d[i][2]), how(d[i][3])
+#define WT_SUMS32(how, i)                                                                                   \
+  WT_SUMS4(how, i), WT_SUMS4(how, i + 1), WT_SUMS4(how, i + 2), WT_SUMS4(how, i + 3), WT_SUMS4(how, i + 4), \
+      WT_SUMS4(how, i + 5), WT_SUMS4(how, i + 6), WT_SUMS4(how, i + 7)
+#define WT_BY_ROWS_64(type, add, how)                                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" WT_REGISTERS_0 \
+               "}, %32, %33, " add ", 1, 1, 0, 0;"                                             \
+               : WT_SUMS32(how, 0)                                                             \
+               : "l"(a), "l"(b))
+#define WT_BY_ROWS_128(type, add, how)                                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" WT_REGISTERS_0 \
+               ", " WT_REGISTERS_1 "}, %64, %65, " add ", 1, 1, 0, 0;"                          \
+               : WT_SUMS32(how, 0), WT_SUMS32(how, 8)                                           \
+               : "l"(a), "l"(b))
+#define WT_BY_ROWS(type)                          \
+  do {                                            \
+    if constexpr (Eights == 8 && Add)             \
+      WT_HOPPER(WT_BY_ROWS_64(type, "1", "+f"));  \
+    else if constexpr (Eights == 8)               \
+      WT_HOPPER(WT_BY_ROWS_64(type, "0", "=f"));  \
+    else if constexpr (Add)                       \
+      WT_HOPPER(WT_BY_ROWS_128(type, "1", "+f")); \
+    else                                          \
+      WT_HOPPER(WT_BY_ROWS_128(type, "0", "=f")); \
+  } while (false)
+
+// D += A B^T, or D = A B^T: [64, 16] by [N, 16], both by rows; N is 64 or 128. d[j] are a lane's sums 4 j on.
+template <class T, bool Add, int Eights>
+WT_DEVICE void multiply_rows_async(float (&d)[Eights][4], uint64_t a, uint64_t b) {
+  static_assert(Eights == 8 || Eights == 16);
+  if constexpr (std::is_same_v<T, BFloat16>)
+    WT_BY_ROWS("bf16");
+  else
+    WT_BY_ROWS("f16");
+}
+#undef WT_BY_ROWS
+#undef WT_BY_ROWS_64
+#undef WT_BY_ROWS_128
+
+#define WT_BY_COLUMNS_64(type)                                                                 \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" WT_REGISTERS_0 \
+               "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                     \
+               : WT_SUMS32("+f", 0)                                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define WT_BY_COLUMNS_128(type)                                                                 \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" WT_REGISTERS_0 \
+               ", " WT_REGISTERS_1 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"                  \
+               : WT_SUMS32("+f", 0), WT_SUMS32("+f", 8)                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+// D += A B, [64, 16] by [16, N]: A in registers as mma_16x8x16 has it for the warp's 16 rows, B with its
+// columns next to each other; N is 64 or 128. The words of A are read until wait_products().
+template <class T, int Eights>
+WT_DEVICE void add_product_async(float (&d)[Eights][4], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(Eights == 8 || Eights == 16);
+  if constexpr (Eights == 8 && std::is_same_v<T, BFloat16>)
+    WT_HOPPER(WT_BY_COLUMNS_64("bf16"));
+  else if constexpr (Eights == 8)
+    WT_HOPPER(WT_BY_COLUMNS_64("f16"));
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    WT_HOPPER(WT_BY_COLUMNS_128("bf16"));
+  else
+    WT_HOPPER(WT_BY_COLUMNS_128("f16"));
+}
+#undef WT_BY_COLUMNS_64
+#undef WT_BY_COLUMNS_128
+#undef WT_SUMS32
+#undef WT_SUMS4
+#undef WT_REGISTERS_0
+#undef WT_REGISTERS_1
+#undef WT_REGISTERS_2
+#undef WT_REGISTERS_3
+
+// 2^x in one instruction, to 2 units in the last place; below 2^-126 it is 0.
+WT_DEVICE float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// What makes these numbers stays before this place, and what uses them behind it: the compiler may not move
+// work that is to run beside a product behind the wait for it.
+template <int N>
+WT_DEVICE void keep_in_place(float (&d)[N][4]) {
+#pragma unroll
+  for (auto& four : d)
+    asm volatile("" : "+f"(four[0]), "+f"(four[1]), "+f"(four[2]), "+f"(four[3])::"memory");
+}
 
 // Registers move from warps that need few to those that need many; every warp of a warpgroup calls.
 template <int N>

@@ -16,24 +16,19 @@ struct Copy {
   const char* from;
   int bytes, read;
 };
-struct Product {
-  float* sums;
-  uint64_t a, b;
-  bool bfloat16;
-};
 // Groups of a thread: [0 .. marks[0]) of `items`, [marks[0] .. marks[1]), ..., and the open one.
 template <class Item>
 struct Groups {
   std::vector<Item> items;
   std::vector<size_t> marks;
   void commit() { marks.push_back(items.size()); }
-  template <class Run>
-  void wait(size_t left, Run run) {
+  // How many items are waited for so that `left` groups remain.
+  size_t due(size_t left) const { return marks.size() <= left ? 0 : marks[marks.size() - left - 1]; }
+  void drop(size_t left) {
     if (marks.size() <= left) return;
-    const size_t done = marks.size() - left, n = marks[done - 1];
-    for (size_t i = 0; i < n; ++i) run(items[i]);
+    const size_t n = due(left);
     items.erase(items.begin(), items.begin() + static_cast<ptrdiff_t>(n));
-    marks.erase(marks.begin(), marks.begin() + static_cast<ptrdiff_t>(done));
+    marks.erase(marks.begin(), marks.end() - static_cast<ptrdiff_t>(left));
     for (size_t& m : marks) m -= n;
   }
 };
@@ -45,7 +40,7 @@ struct Thread {
 struct Box {
   char* to;
   TensorMap map;
-  int x, y;
+  int at[4];
   uint64_t* barrier;
 };
 std::vector<Thread> g_threads;
@@ -92,10 +87,15 @@ void run_box(const Box& b) {
   const uint32_t base = shared_address(b.to);
   for (int r = 0; r < b.map.box_rows; ++r)
     for (int c = 0; c < b.map.box_cols; ++c) {
-      const int64_t row = int64_t(b.y) + r, col = int64_t(b.x) + c;
+      const int64_t at[4] = {int64_t(b.at[0]) + c, int64_t(b.at[1]) + r, b.at[2], b.at[3]};
       uint16_t value = 0;
-      if (row >= 0 && row < b.map.rows && col >= 0 && col < b.map.cols)
-        memcpy(&value, b.map.data + (row * b.map.cols + col) * 2, 2);
+      const char* from = b.map.data;
+      bool inside = true;
+      for (int d = 0; d < 4; ++d) {
+        inside = inside && at[d] >= 0 && at[d] < b.map.sizes[d];
+        from += at[d] * b.map.strides[d];
+      }
+      if (inside) memcpy(&value, from, 2);
       memcpy(at_shared(swizzled(base + uint32_t(r * b.map.box_cols + c) * 2)), &value, 2);
     }
   State s = read(b.barrier);
@@ -206,32 +206,42 @@ struct Operand {
                               uint32_t(k % 8 * 128 + n % 64 * 2)));
   }
 };
-void run_product(const Product& p, unsigned thread) {
-  const Operand a(p.a), b(p.b);
+// Element k of A's row `row`, the i-th of a thread's two: from shared memory, or from the words of the four
+// lanes that hold the row.
+float left_at(const Product& p, size_t number, unsigned thread, int row, int i, int k) {
+  if (!p.words) return half_at(Operand(p.a).by_k(row + 8 * i, k), p.bfloat16);
+  const Product& holder = g_threads[thread / 4 * 4 + unsigned(k) % 8 / 2].products.items[number];
+  const uint32_t word = holder.words[i + k / 8 * 2];
+  return k % 2 ? high(word, p.bfloat16) : low(word, p.bfloat16);
+}
+void run_product(unsigned thread, size_t number) {
+  const Product& p = g_threads[thread].products.items[number];
+  const Operand b(p.b);
   const int lane = static_cast<int>(thread % 32), row = static_cast<int>(thread / 32 % 4) * 16 + lane / 4;
   float left[2][16];
   for (int i = 0; i < 2; ++i)
-    for (int k = 0; k < 16; ++k) left[i][k] = half_at(a.by_k(row + 8 * i, k), p.bfloat16);
-  for (int j = 0; j < 64; ++j) {
+    for (int k = 0; k < 16; ++k) left[i][k] = left_at(p, number, thread, row, i, k);
+  for (int j = 0; j < p.n / 4; ++j) {
     const int column = j / 2 * 8 + lane % 4 * 2 + j % 2;
     float& first = p.sums[j / 2 * 4 + j % 2];
     float& second = p.sums[j / 2 * 4 + 2 + j % 2];
+    if (!p.add) first = second = 0;
     for (int k = 0; k < 16; ++k) {
-      const float right = half_at(b.by_column(column, k), p.bfloat16);
+      const float right = half_at(p.transposed ? b.by_k(column, k) : b.by_column(column, k), p.bfloat16);
       first += left[0][k] * right, second += left[1][k] * right;
     }
   }
 }
 struct ProductsWait {
   unsigned thread;
-  int left;
+  size_t left;
 };
 void run_products(void* const* lanes) {
-  for (int l = 0; l < 32; ++l) {
-    const auto& w = *static_cast<const ProductsWait*>(lanes[l]);
-    g_threads[w.thread].products.wait(static_cast<size_t>(w.left),
-                                      [&](const Product& p) { run_product(p, w.thread); });
-  }
+  auto at = [&](int l) -> const ProductsWait& { return *static_cast<const ProductsWait*>(lanes[l]); };
+  const size_t n = g_threads[at(0).thread].products.due(at(0).left);
+  for (size_t i = 0; i < n; ++i)
+    for (int l = 0; l < 32; ++l) run_product(at(l).thread, i);
+  for (int l = 0; l < 32; ++l) g_threads[at(l).thread].products.drop(at(l).left);
 }
 
 }  // namespace
@@ -266,7 +276,12 @@ void copy_async(void* shared, const void* global, int bytes, int read) {
   self().copies.items.push_back(copy);
 }
 void commit_copies() { self().copies.commit(); }
-void wait_copies(int left) { self().copies.wait(static_cast<size_t>(left), run_copy); }
+void wait_copies(int left) {
+  auto& copies = self().copies;
+  const size_t n = copies.due(static_cast<size_t>(left));
+  for (size_t i = 0; i < n; ++i) run_copy(copies.items[i]);
+  copies.drop(static_cast<size_t>(left));
+}
 
 void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
   check_aligned("ldmatrix", row, 16);
@@ -299,23 +314,23 @@ void wait_barrier(uint64_t* barrier, uint32_t parity) {
   wait_until(is_over, &wait);
 }
 
-void load_box(void* shared, const TensorMap& map, int x, int y, uint64_t* barrier) {
+void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier) {
   check_aligned("TMA", shared, 128);
   g_used = true;
-  const Box box{static_cast<char*>(shared), map, x, y, barrier};
+  const Box box{static_cast<char*>(shared), map, {x, y, z, w}, barrier};
   if (early()) return run_box(box);
   g_boxes.push_back(box);
 }
 
 void fence_products() { self().fenced = true; }
-void multiply_async(float (&d)[128], uint64_t a, uint64_t b, bool bfloat16) {
+void multiply_async(const Product& product) {
   if (!self().fenced) die("wgmma.mma_async without wgmma.fence since the sums were last waited for");
-  self().products.items.push_back({d, a, b, bfloat16});
+  self().products.items.push_back(product);
 }
 void commit_products() { self().products.commit(); }
 void wait_products(int left) {
   self().fenced = false;
-  ProductsWait wait{thread_of_block(), left};
+  ProductsWait wait{thread_of_block(), static_cast<size_t>(left)};
   call_warp(run_products, &wait);
 }
 

@@ -28,18 +28,29 @@ void init_barrier(uint64_t* barrier, int arrivals);
 void arrive(uint64_t* barrier, uint32_t bytes);
 void wait_barrier(uint64_t* barrier, uint32_t parity);
 
-// A row-major matrix of 2-byte elements, its boxes swizzled by 128 bytes.
+// Matrices of 2-byte elements, in two further dims; the innermost dim first, strides in bytes. Boxes are of
+// one matrix and swizzled by 128 bytes.
 struct TensorMap {
   const char* data;
-  int64_t rows, cols;
+  int64_t sizes[4], strides[4];
   int box_rows, box_cols;
 };
-void load_box(void* shared, const TensorMap& map, int x, int y, uint64_t* barrier);
+void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier);
 
 void fence_products();
 void commit_products();
 void wait_products(int left);
-void multiply_async(float (&d)[128], uint64_t a, uint64_t b, bool bfloat16);
+// A wgmma of [64, 16] by [16, n] into a thread's n / 2 sums. `words` is A in registers, read at the wait:
+// null where it lies in shared memory at `a`. B at `b` lies by rows of its transpose, or with columns next to
+// each other.
+struct Product {
+  float* sums;
+  const uint32_t* words;
+  uint64_t a, b;
+  int n;
+  bool transposed, add, bfloat16;
+};
+void multiply_async(const Product& product);
 
 // bfloat16 or float16 at p.
 float half_at(const void* p, bool bfloat16);

@@ -3,32 +3,19 @@ they are they must be right in every order of threads, and with a planted fault 
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from time_limits import seconds
+from emulated_kernels import EMULATOR, ORDERS, ROOT, RUNTIME, compile_one, link, needs_compiler, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
-EMULATOR, LADDER = ROOT / "tests/emulator", ROOT / "kernels/cuda/gemm"
-COMPILER = shutil.which("g++")
-CACHE = [found] if (found := shutil.which("ccache")) else []
+LADDER = ROOT / "kernels/cuda/gemm"
 GROUPED = ROOT / "kernels/cuda/grouped_mm.cu"
-RUNTIME = ("fibers", "memory", "streams", "cupti", "races", "runtime", "asynchronous")
 STEPS = ("naive", "coalesced", "shared_tile", "register_tile", "vectorised", "async_copy", "warp_tiles")
 STEPS += ("wmma", "mma", "wgmma")
-ORDERS = ("forward", "reverse", "shuffled")
-FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-fwrapv"]
-FLAGS += [f"-I{path}" for path in (EMULATOR, ROOT, ROOT / "kernels/include")]
-FLAGS += ["-DWARPTAPE_CUDA_EMULATED", "-DWARPTAPE_KERNEL_DEVICE=CUDA"]
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or platform.machine() != "x86_64", reason="needs g++ and an x86-64 processor"
-)
+pytestmark = needs_compiler
 
 # Step, what is taken out or exchanged, for what, and the sizes that show it. On a GPU each would read what is
 # not there yet, overwrite what is still read, or take a wrong place.
@@ -107,26 +94,13 @@ GROUPED_CASES = {
 }
 
 
-def compile_one(source: Path, out: Path, kernel: bool, *more: str) -> Path:
-    language = ["-x", "c++", "-fdata-sections"] if kernel else []
-    command = [*CACHE, str(COMPILER), *FLAGS, *language, *more, "-c", str(source), "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(300), check=False)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-def link(objects: list[Path], out: Path) -> Path:
-    command = [str(COMPILER), *map(str, objects), "-o", str(out), f"-Wl,-T,{EMULATOR / 'shared.ld'}", "-ldl"]
-    subprocess.run([*command, "-pthread"], check=True, timeout=seconds(120))
-    return out
-
-
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("gemm")
     with ThreadPoolExecutor(2) as pool:
         runtime = {
-            n: pool.submit(compile_one, EMULATOR / f"{n}.cpp", folder / f"{n}.o", False) for n in RUNTIME
+            n: pool.submit(compile_one, EMULATOR / f"{n}.cpp", folder / f"{n}.o", False)
+            for n in (*RUNTIME, "test_gemm")
         }
         steps = {n: pool.submit(compile_one, LADDER / f"{n}.cu", folder / f"{n}.cu.o", True) for n in STEPS}
         return {name: job.result() for name, job in (runtime | steps).items()}
@@ -157,7 +131,7 @@ def program(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 def grouped_program(source: Path, objects: dict[str, Path], folder: Path) -> Path:
     named = f'-DWARPTAPE_TEST_SOURCE="{source}"'
-    main = compile_one(EMULATOR / "test_grouped.cpp", folder / "test_grouped.cu.o", True, named)
+    main = compile_one(EMULATOR / "test_grouped.cpp", folder / "test_grouped.cu.o", True, EMULATOR, named)
     return link([main, *(objects[name] for name in RUNTIME)], folder / "test_grouped")
 
 
@@ -169,14 +143,7 @@ def grouped(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 def run(
     program: Path, step: str, dtype: str, sizes: tuple[int, ...], order: str, *more: str
 ) -> subprocess.CompletedProcess[str]:
-    return run_in_order(order, program, STEPS.index(step), dtype, *sizes, *more)
-
-
-def run_in_order(order: str, *command: object) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
-    env = clean | {"WARPTAPE_EMULATOR_ORDER": order, "WARPTAPE_EMULATOR_PROTECT": "1"}
-    words = [str(word) for word in command]
-    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=seconds(60), check=False)
+    return run_program(program, STEPS.index(step), dtype, *sizes, *more, order=order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -218,7 +185,7 @@ def test_groups_are_right_in_every_order(grouped: Path, form: str, case: str, or
         ("float32", 21, 35),
         ("float64", 21, 35),
     ):
-        done = run_in_order(order, grouped, dtype, form, cut, other, n, *ends)
+        done = run_program(grouped, dtype, form, cut, other, n, *ends, order=order)
         assert done.returncode == 0, (dtype, other, n, done.stdout, done.stderr)
 
 
@@ -226,7 +193,7 @@ def test_groups_are_right_in_every_order(grouped: Path, form: str, case: str, or
 @pytest.mark.parametrize("ends", [(3, 2, 9), (3, 10, 10), (-1, 4, 9)], ids=str)
 def test_bad_ends_are_reported(grouped: Path, form: str, ends: tuple[int, ...]) -> None:
     for dtype in ("bfloat16", "float32", "float64"):
-        done = run_in_order("shuffled", grouped, dtype, form, 9, 8, 16, *ends)
+        done = run_program(grouped, dtype, form, 9, 8, 16, *ends, order="shuffled")
         assert done.returncode == 3, (dtype, done.stdout, done.stderr)
 
 
@@ -237,5 +204,5 @@ def test_a_planted_fault_in_groups_shows(
     old, new, case = fault
     source = planted(GROUPED, old, new, tmp_path / "grouped_mm.cu")
     program = grouped_program(source, objects, tmp_path)
-    results = [run_in_order(order, program, *case.split()) for order in ORDERS]
+    results = [run_program(program, *case.split(), order=order) for order in ORDERS]
     assert any(done.returncode != 0 for done in results), [done.stdout for done in results]

@@ -11,6 +11,7 @@
 // the 16-byte pieces of each 8 rows, as wgmma's descriptors say. n and k are multiples of 8.
 #include "kernels/cuda/formula.cuh"
 #include "kernels/cuda/gemm/half_tile.cuh"
+#include "kernels/cuda/tma_ring.cuh"
 
 namespace warptape::kernels::cuda {
 namespace {
@@ -27,17 +28,7 @@ struct Slice {
 };
 constexpr uint32_t kSliceBytes = sizeof(Slice);
 
-struct Barriers {
-  uint64_t full[kStages], empty[kStages];
-};
-// Buffers are taken in turn; the parity of a barrier's phase changes with each round.
-struct Turn {
-  int stage = 0;
-  uint32_t parity = 0;
-  WT_DEVICE void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
+using Barriers = Ring<kStages>;
 
 template <class T>
 struct WgmmaArgs {
@@ -59,7 +50,7 @@ WT_DEVICE void place_tile(int64_t tile, int64_t down, int64_t across, int64_t& i
 template <class T>
 WT_DEVICE void produce(const WgmmaArgs<T>& args, Slice* slices, Barriers& barriers) {
   prefetch_map(&args.a), prefetch_map(&args.b);
-  Turn turn;
+  Turn<kStages> turn;
   for (int64_t tile = blockIdx.x; tile < args.down * args.g.across; tile += gridDim.x) {
     int64_t i0, j0;
     place_tile(tile, args.down, args.g.across, i0, j0);
@@ -86,7 +77,7 @@ WT_DEVICE void consume(const WgmmaArgs<T>& args, Slice* slices, Barriers& barrie
     if (args.bias && col < args.g.n) sum += float(args.bias[col]);
     return args.gelu ? GeluTanh::apply(sum) : sum;
   };
-  Turn turn;
+  Turn<kStages> turn;
   for (int64_t tile = blockIdx.x; tile < args.down * args.g.across; tile += gridDim.x) {
     int64_t i0, j0;
     place_tile(tile, args.down, args.g.across, i0, j0);
@@ -119,10 +110,7 @@ __global__ void __launch_bounds__(kStep.threads, 1) wgmma_tiles(const __grid_con
   char* memory = dynamic_shared<char>();
   auto* slices = reinterpret_cast<Slice*>(memory + (0 - shared_address(memory)) % kAtom);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      init_barrier(&barriers.full[s], 1);
-      init_barrier(&barriers.empty[s], kConsumers * kGroup / kWarp);
-    }
+    barriers.init(kConsumers * kGroup / kWarp);
     publish_barriers();
   }
   __syncthreads();

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import warptape as torch
 import warptape.nn.functional as F
+from warptape.nn.attention.varlen import AuxRequest, varlen_attn
 
 pytestmark = pytest.mark.cuda
 
@@ -122,3 +123,41 @@ def test_packed_projection() -> None:
         results.append((out.detach().cpu().double().numpy(), leaf.grad.cpu().double().numpy()))
     for x, y in zip(*results, strict=True):
         np.testing.assert_allclose(x, y, atol=3e-2, rtol=3e-2)
+
+
+SEQUENCES = {
+    "all keys": ([0, 70, 70, 71, 111], [0, 70, 70, 71, 111], (-1, -1), 16),
+    "causal": ([0, 40, 130, 135], [0, 90, 130, 130], (-1, 0), 64),
+    "window": ([0, 100, 120], [0, 100, 200], (20, 5), 24),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_as_on_the_cpu(name: str, dtype: Any) -> None:
+    of_queries, of_keys, window, d = SEQUENCES[name]
+    rng = np.random.default_rng(3)
+    rows = 3  # in no sequence
+    q, up = (tensor(rng, dtype, of_queries[-1] + rows, 2, d) for _ in range(2))
+    k, v = (tensor(rng, dtype, of_keys[-1] + rows, 1, d) for _ in range(2))
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves = [x.to(device).detach().requires_grad_(True) for x in (q, k, v)]
+        starts = [torch.tensor(x, dtype=torch.int32).to(device) for x in (of_queries, of_keys)]
+        aux = AuxRequest(lse=True)
+        out, lse = varlen_attn(
+            *leaves, *starts, 100, 100, window_size=window, enable_gqa=True, return_aux=aux
+        )
+        out.backward(up.to(device))
+        grads = [leaf.grad for leaf in leaves]
+        results.append([x.detach().cpu().double().numpy() for x in (out, lse, *grads)])
+    for what, x, y in zip(("out", "lse", "dq", "dk", "dv"), *results, strict=True):
+        np.testing.assert_array_equal(np.isfinite(x), np.isfinite(y), what)
+        x, y = (np.nan_to_num(z, neginf=0) for z in (x, y))
+        assert np.abs(x - y).max() <= TOLERANCES[dtype] * max(1, np.abs(x).max()), what
+
+
+def test_numbers_out_of_range_stay_within_the_tensors() -> None:
+    x = torch.ones(10, 1, 8, device="cuda", dtype=torch.bfloat16)
+    starts = torch.tensor([0, 1000, -5, 8], dtype=torch.int32).to("cuda")
+    assert varlen_attn(x, x, x, starts, starts, 64, 64).isfinite().all()

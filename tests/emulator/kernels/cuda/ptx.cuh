@@ -43,7 +43,10 @@ WT_DEVICE void arrive_and_expect(uint64_t* barrier, uint32_t bytes) { emulator::
 WT_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) { emulator::wait_barrier(barrier, parity); }
 
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64_t* barrier) {
-  emulator::load_box(shared, *map, x, y, barrier);
+  emulator::load_box(shared, *map, x, y, 0, 0, barrier);
+}
+WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h, int b, uint64_t* barrier) {
+  emulator::load_box(shared, *map, x, y, h, b, barrier);
 }
 WT_DEVICE void prefetch_map(const TensorMap*) {}
 
@@ -59,8 +62,26 @@ WT_DEVICE void wait_products() {
 }
 template <class T>
 WT_DEVICE void multiply_async(float (&d)[128], uint64_t a, uint64_t b) {
-  emulator::multiply_async(d, a, b, std::is_same_v<T, BFloat16>);
+  emulator::multiply_async({d, nullptr, a, b, 256, false, true, std::is_same_v<T, BFloat16>});
 }
+template <class T, bool Add, int Eights>
+WT_DEVICE void multiply_rows_async(float (&d)[Eights][4], uint64_t a, uint64_t b) {
+  static_assert(Eights == 8 || Eights == 16);
+  emulator::multiply_async({&d[0][0], nullptr, a, b, 8 * Eights, true, Add, std::is_same_v<T, BFloat16>});
+}
+template <class T, int Eights>
+WT_DEVICE void add_product_async(float (&d)[Eights][4], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(Eights == 8 || Eights == 16);
+  emulator::multiply_async({&d[0][0], a, 0, b, 8 * Eights, false, true, std::is_same_v<T, BFloat16>});
+}
+
+WT_DEVICE float power_of_two(float x) {
+  const float y = exp2f(x);
+  return y < 0x1p-126f ? 0.0f : y;
+}
+
+template <int N>
+WT_DEVICE void keep_in_place(float (&)[N][4]) {}
 
 template <int N>
 WT_DEVICE void give_registers() {

@@ -1,0 +1,74 @@
+// Which kernel serves attention where both cuDNN's and our own do it: by measurement, once for each shape, or
+// by WARPTAPE_ATTENTION.
+#pragma once
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/cuda/runtime.h"
+
+namespace warptape::kernels::cuda {
+
+enum class AttentionKernels { Measured, Cudnn, Own, Mma, Plain };
+
+inline AttentionKernels attention_kernels_named(const char* name) {
+  constexpr std::string_view kNames[] = {"measured", "cudnn", "own", "mma", "plain"};
+  const std::string_view asked = name ? name : "";
+  if (asked.empty()) return AttentionKernels::Measured;
+  for (int i = 0; i < 5; ++i)
+    if (asked == kNames[i]) return static_cast<AttentionKernels>(i);
+  raise_library_error("WARPTAPE_ATTENTION: expected measured, cudnn, own, mma or plain, got '" +
+                      std::string(asked) + "'");
+}
+// What the process' environment asks for. `mma` and `plain` are our own without WGMMA, and without tensor
+// cores.
+inline AttentionKernels attention_kernels() {
+  static const AttentionKernels asked = attention_kernels_named(std::getenv("WARPTAPE_ATTENTION"));
+  return asked;
+}
+
+// What is known of a call before any clock is looked at.
+struct AttentionCall {
+  AttentionKernels asked;
+  bool library;        // cuDNN has a plan
+  bool tensor_cores;   // our own kernel is more than the plain one
+  bool deterministic;  // the bits may not depend on a clock
+  bool captured;       // nothing can be waited for
+};
+
+// The choice for one shape.
+class AttentionChoice {
+ public:
+  // Whether our own kernel is to run. time(call) are the milliseconds of a call that was made before.
+  template <class Time, class Own, class Library>
+  bool takes_own(const AttentionCall& call, Time&& time, Own&& own, Library&& library) {
+    if (!call.library) return true;
+    if (call.asked != AttentionKernels::Measured) return call.asked != AttentionKernels::Cudnn;
+    if (!call.tensor_cores || call.deterministic) return false;
+    if (const State state = state_.load(); state != State::Unknown) return state == State::Own;
+    if (call.captured) return false;  // and the next call measures
+    const bool faster = is_faster(time, own, library);
+    state_.store(faster ? State::Own : State::Library);
+    return faster;
+  }
+
+ private:
+  enum class State { Unknown, Library, Own };
+  static constexpr int kRounds = 3;
+
+  // By the best of a few rounds in turn, so that a pause of the machine decides nothing.
+  template <class Time, class Own, class Library>
+  static bool is_faster(Time&& time, Own&& own, Library&& library) {
+    own(), library();  // the first calls load code
+    float best[2] = {};
+    for (int round = 0; round < kRounds; ++round) {
+      const float taken[2] = {time(own), time(library)};
+      for (int i = 0; i < 2; ++i) best[i] = round == 0 || taken[i] < best[i] ? taken[i] : best[i];
+    }
+    return best[0] < best[1];
+  }
+  std::atomic<State> state_{State::Unknown};
+};
+
+}  // namespace warptape::kernels::cuda

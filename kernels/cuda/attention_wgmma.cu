@@ -1,0 +1,192 @@
+// Attention by WGMMA and TMA (sm_90a), forward, after "FlashAttention-3" (Shah et al. 2024, sections 3.1 and
+// 3.2): one thread of a producer warpgroup asks TMA for tiles of keys and values, two consumer warpgroups
+// keep 64 queries each. Scores are a warpgroup's registers; the products of one tile's probabilities and
+// values run beside the scores of the next tile. Masks and dropout are attention_mma.cu's.
+//
+//   grid      a block for each 128 queries of a head      block   3 warpgroups; 128 keys a tile
+//   fragment (one wgmma)  64 x 128 x 16 for scores, 64 x D x 16 for the output
+#include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/plain.h"
+
+namespace warptape::kernels::cuda {
+namespace {
+
+constexpr int kKeys = 128;
+
+template <int D>
+struct Tiles {
+  Tile<kWgmmaRows, D> q;
+  Tile<kKeys, D> k[kTurns], v[kTurns];
+};
+
+struct Barriers {
+  uint64_t q;
+  TileRing k, v;
+};
+
+struct Args {
+  Problem p;
+  Heads out;
+  float* lse;
+  int64_t blocks;
+  TensorMap q, k, v;
+};
+
+// What a block makes: kWgmmaRows queries of a head from t0 on, which see the first `seen` keys.
+struct Place {
+  int64_t head;
+  int b, h, shared, t0, seen;
+
+  WT_DEVICE explicit Place(const Args& args)
+      : head(blockIdx.x / args.blocks),
+        b(int(head / args.p.n.heads)),
+        h(int(head % args.p.n.heads)),
+        shared(h / int(args.p.n.readers)),
+        // The last queries see the most keys where it is causal: they start first.
+        t0(int(args.blocks - 1 - blockIdx.x % args.blocks) * kWgmmaRows),
+        seen(int(args.p.band.until(t0 + kWgmmaRows - 1, args.p.n.keys))) {}
+};
+
+template <int D>
+WT_DEVICE void produce(const Args& args, Tiles<D>& tiles, Barriers& barriers) {
+  const Place at(args);
+  prefetch_map(&args.q), prefetch_map(&args.k), prefetch_map(&args.v);
+  arrive_and_expect(&barriers.q, sizeof tiles.q);
+  fetch_tile(tiles.q, args.q, at.t0, at.h, at.b, &barriers.q);
+  TileTurn turn;
+  auto fetch = [&](Tile<kKeys, D>(&to)[kTurns], const TensorMap& map, TileRing& ring, int s0) {
+    wait_barrier(&ring.empty[turn.stage], turn.parity ^ 1);
+    arrive_and_expect(&ring.full[turn.stage], sizeof to[0]);
+    fetch_tile(to[turn.stage], map, s0, at.shared, at.b, &ring.full[turn.stage]);
+  };
+  for (int s0 = 0; s0 < at.seen; s0 += kKeys, turn.next()) {
+    fetch(tiles.k, args.k, barriers.k, s0);
+    fetch(tiles.v, args.v, barriers.v, s0);
+  }
+}
+
+// Minus infinity for the keys that a row does not see: it sees columns up to last[half].
+WT_DEVICE void hide_scores(float (&s)[kKeys / 8][4], const int (&last)[2], int column) {
+#pragma unroll
+  for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (j * 8 + column + c % 2 > last[c / 2]) s[j][c] = -INFINITY;
+}
+
+template <class T, int D>
+WT_DEVICE void consume(const Args& args, Tiles<D>& tiles, Barriers& barriers) {
+  const Problem& p = args.p;
+  const Place at(args);
+  const Consumer me;
+  const int t = at.t0 + me.row;
+  float s[kKeys / 8][4], result[D / 8][4] = {}, shrink[2];
+  uint32_t probabilities[kKeys / 16][4];
+  Softmax softmax{float(p.scale) * kLog2E};
+  TileTurn keys, values;
+  auto ask_next_scores = [&] {
+    wait_barrier(&barriers.k.full[keys.stage], keys.parity);
+    fence_products();
+    ask_scores<T>(s, tiles.q, me.group, tiles.k[keys.stage]);
+    commit_products();
+  };
+  auto ask_last_product = [&] {
+    fence_products();
+    ask_product<T>(result, probabilities, tiles.v[values.stage]);
+    commit_products();
+  };
+  // With the scores there: they become probabilities, whose values are waited for. The loop of that wait also
+  // keeps the compiler from waiting for the last product before the probabilities are made.
+  auto advance = [&](int s0) {
+    release(&barriers.k.empty[keys.stage]);
+    keys.next();
+    const int last[2] = {int(p.band.until(t, p.n.keys)) - s0 - 1,
+                         int(p.band.until(t + 8, p.n.keys)) - s0 - 1};
+    if (p.band.until(at.t0 + me.group * kGroupRows, p.n.keys) < s0 + kKeys) hide_scores(s, last, me.column());
+    softmax.advance(s, shrink);
+    keep_in_place(s);
+    wait_barrier(&barriers.v.full[values.stage], values.parity);
+  };
+  wait_barrier(&barriers.q, 0);
+  ask_next_scores();
+  wait_products<0>();
+  advance(0);
+  pack_rows<T, kKeys>(probabilities, s);
+  for (int s0 = kKeys; s0 < at.seen; s0 += kKeys) {
+    ask_next_scores();
+    ask_last_product();
+    wait_products<1>();
+    uint64_t* last = &barriers.v.empty[values.stage];
+    values.next();
+    advance(s0);
+    wait_products<0>();  // what read the last probabilities
+    release(last);
+    rescale(result, shrink);
+    pack_rows<T, kKeys>(probabilities, s);
+  }
+  ask_last_product();
+  wait_products<0>();
+  float factors[2];
+  softmax.finish(factors, args.lse ? args.lse + at.head * p.n.queries : nullptr, t, p.n.queries);
+  const Rows<T> out{args.out.at<T>(at.b, at.h), args.out.strides[2], p.n.queries, p.n.e};
+  store_rows<D>(out, at.t0 + me.warp_row(), result, factors);
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_forward(const __grid_constant__ Args args) {
+  __shared__ Barriers barriers;
+  auto& tiles = aligned_tiles<Tiles<D>>();
+  if (threadIdx.x == 0) {
+    init_barrier(&barriers.q, 1);
+    barriers.k.init(kArrivals), barriers.v.init(kArrivals);
+    publish_barriers();
+  }
+  __syncthreads();
+  if (threadIdx.x < kGroup) {
+    give_registers<24>();
+    if (threadIdx.x == 0) produce<D>(args, tiles, barriers);
+  } else {
+    take_registers<240>();
+    consume<T, D>(args, tiles, barriers);
+  }
+}
+
+}  // namespace
+
+bool suits_wgmma(const LaunchContext& ctx, const AttentionPlan& p,
+                 std::initializer_list<const View*> others) {
+  constexpr int64_t kMost = int64_t(1) << 30;  // TMA's coordinates are ints
+  bool fits = capability(ctx.device_index) == 90 && attention_kernels() != AttentionKernels::Mma &&
+              suits_mma(p, others) && !p.mask.data && p.dropout_p == 0 && p.scale > 0 && !p.sequences.count &&
+              (p.band.is_all() || p.band.is_causal()) && p.q.sizes[2] > 0;
+  auto by_tma = [&](const View& v) {
+    for (int d = 0; d < 4; ++d) fits = fits && v.sizes[d] < kMost && (v.sizes[d] <= 1 || v.strides[d] > 0);
+  };
+  for (const View* v : {&p.q, &p.k, &p.v}) by_tma(*v);
+  for (const View* v : others) by_tma(*v);
+  return fits;
+}
+
+void attention_wgmma(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan) {
+  const char* op = "attention";
+  const Problem p(plan);
+  const int64_t blocks = ceil_div(p.n.queries, kWgmmaRows);
+  const Args args{p,
+                  Heads(out),
+                  static_cast<float*>(lse.data),
+                  blocks,
+                  tensor_map_of_heads(op, plan.q, kWgmmaRows),
+                  tensor_map_of_heads(op, plan.k, kKeys),
+                  tensor_map_of_heads(op, plan.v, kKeys)};
+  const dim3 grid(static_cast<unsigned>(plan.q.sizes[0] * p.n.heads * blocks));
+  with_head_size(p.n, [&](auto size) {
+    constexpr int D = decltype(size)::value;
+    dispatch(Types<BFloat16, Half>{}, plan.q.dtype, [&](auto t) {
+      using T = typename decltype(t)::type;
+      launch(ctx, op, wgmma_forward<T, D>, grid, dim3(kWgmmaThreads), sizeof(Tiles<D>) + kAtom, args);
+    });
+  });
+}
+
+}  // namespace warptape::kernels::cuda

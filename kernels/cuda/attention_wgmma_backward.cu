@@ -1,0 +1,312 @@
+// The gradients of attention by WGMMA and TMA (sm_90a), from the log-sum-exp that forward left. Two kernels,
+// as in attention_mma_backward.cu, so that each sum has one owner and one order and no addition is atomic:
+// blocks of queries walk over keys, blocks of keys walk over queries. A producer warpgroup and two consumer
+// warpgroups as in attention_wgmma.cu; the products that use a tile's slopes run beside the scores of the
+// next tile.
+//
+//   grid      a block for each 128 queries, or keys, of a head      block   3 warpgroups
+//   fragment (one wgmma)  64 x N x 16 for scores, N rows a tile of the other side; 64 x D x 16 for gradients
+#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/plain.h"
+
+namespace warptape::kernels::cuda {
+namespace {
+
+template <int D> constexpr int kKeys = D == 64 ? 128 : 64;  // of a tile: a gradient is in registers, too
+constexpr int kQueries = 64;                                // of a tile: two gradients are
+
+struct Barriers {
+  uint64_t own;   // the tiles of the block's own rows
+  TileRing ring;  // pairs of tiles of the other side
+};
+
+// The block's own rows, and the pairs of tiles that it walks over.
+template <int N, int D>
+struct Tiles {
+  Tile<kWgmmaRows, D> own[2];
+  struct Pair {
+    Tile<N, D> of[2];
+  } pairs[kTurns];
+};
+
+struct Args {
+  Problem p;
+  const float *lse, *delta;  // [B, H, T]
+  Heads to, to_values;
+  int64_t blocks;
+  TensorMap own[2], other[2];  // of queries and their gradients, or of keys and values
+};
+
+template <int N, int D>
+WT_DEVICE void fetch_own(const Args& args, Tiles<N, D>& tiles, Barriers& barriers, int row, int h, int b) {
+  arrive_and_expect(&barriers.own, sizeof tiles.own);
+  for (int i = 0; i < 2; ++i) fetch_tile(tiles.own[i], args.own[i], row, h, b, &barriers.own);
+}
+template <int N, int D>
+WT_DEVICE void fetch_pair(const Args& args, Tiles<N, D>& tiles, Barriers& barriers, const TileTurn& turn,
+                          int row, int h, int b) {
+  uint64_t* full = &barriers.ring.full[turn.stage];
+  wait_barrier(&barriers.ring.empty[turn.stage], turn.parity ^ 1);
+  arrive_and_expect(full, sizeof tiles.pairs[0]);
+  for (int i = 0; i < 2; ++i) fetch_tile(tiles.pairs[turn.stage].of[i], args.other[i], row, h, b, full);
+}
+
+// Both scores of the next pair: of the block's rows with each tile, to be waited for.
+template <class T, int N, int D>
+WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], const Tiles<N, D>& tiles, int group,
+                        Barriers& barriers, const TileTurn& turn) {
+  wait_barrier(&barriers.ring.full[turn.stage], turn.parity);
+  fence_products();
+  ask_scores<T>(s, tiles.own[0], group, tiles.pairs[turn.stage].of[0]);
+  ask_scores<T>(up, tiles.own[1], group, tiles.pairs[turn.stage].of[1]);
+  commit_products();
+}
+
+// ---- the gradient of queries ----
+
+struct QueryPlace {
+  int64_t head;
+  int b, h, shared, t0, seen;
+
+  WT_DEVICE explicit QueryPlace(const Args& args)
+      : head(blockIdx.x / args.blocks),
+        b(int(head / args.p.n.heads)),
+        h(int(head % args.p.n.heads)),
+        shared(h / int(args.p.n.readers)),
+        t0(int(args.blocks - 1 - blockIdx.x % args.blocks) * kWgmmaRows),
+        seen(int(args.p.band.until(t0 + kWgmmaRows - 1, args.p.n.keys))) {}
+};
+
+template <int D>
+WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
+  const QueryPlace at(args);
+  fetch_own(args, tiles, barriers, at.t0, at.h, at.b);
+  TileTurn turn;
+  for (int s0 = 0; s0 < at.seen; s0 += kKeys<D>, turn.next())
+    fetch_pair(args, tiles, barriers, turn, s0, at.shared, at.b);
+}
+
+template <class T, int D>
+WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
+  constexpr int N = kKeys<D>;
+  const Problem& p = args.p;
+  const QueryPlace at(args);
+  const Consumer me;
+  const float scale = float(p.scale) * kLog2E;
+  float lse[2], delta[2], result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
+  uint32_t slopes[N / 16][4];
+  int until[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int t = at.t0 + me.row + 8 * half;
+    const int64_t line = at.head * p.n.queries + t;
+    lse[half] = t < p.n.queries ? args.lse[line] * kLog2E : 0.0f;
+    delta[half] = t < p.n.queries ? args.delta[line] : 0.0f;
+    until[half] = int(p.band.until(t, p.n.keys));
+  }
+  TileTurn turn;
+  auto ask_gradient = [&](int s0) {  // with both scores there
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const bool seen = s0 + j * 8 + me.column() + c % 2 < until[c / 2];
+        const float probability = seen ? power_of_two(s[j][c] * scale - lse[c / 2]) : 0.0f;
+        up[j][c] = probability * (up[j][c] - delta[c / 2]);
+      }
+    pack_rows<T, N>(slopes, up);
+    fence_products();
+    ask_product<T>(result, slopes, tiles.pairs[turn.stage].of[0]);
+    commit_products();
+  };
+  wait_barrier(&barriers.own, 0);
+  ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+  wait_products<0>();
+  for (int s0 = N; s0 < at.seen; s0 += N) {
+    ask_gradient(s0 - N);
+    uint64_t* last = &barriers.ring.empty[turn.stage];
+    turn.next();
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+    wait_products<0>();  // the gradient of the last keys, the scores of these
+    release(last);
+  }
+  ask_gradient((at.seen - 1) / N * N);
+  wait_products<0>();
+  const float factors[2] = {float(p.scale), float(p.scale)};
+  const Rows<T> to{args.to.at<T>(at.b, at.h), args.to.strides[2], p.n.queries, p.n.d};
+  store_rows<D>(to, at.t0 + me.warp_row(), result, factors);
+}
+
+// ---- the gradients of keys and values ----
+
+// Of all query heads that read the keys, in order.
+struct KeyPlace {
+  int b, shared, s0, from, walk, steps;
+
+  WT_DEVICE explicit KeyPlace(const Args& args) {
+    const auto readers = args.p.n.readers, heads = args.p.n.heads / readers;
+    const int64_t head = blockIdx.x / args.blocks;
+    b = int(head / heads), shared = int(head % heads), s0 = int(blockIdx.x % args.blocks) * kWgmmaRows;
+    from = args.p.band.is_causal() ? s0 / kQueries * kQueries : 0;
+    const int queries = int(args.p.n.queries) - from;
+    walk = queries > 0 ? int(ceil_div(queries, kQueries)) : 0;
+    steps = walk * int(readers);
+  }
+  WT_DEVICE int head(const Args& args, int step) const {
+    return shared * int(args.p.n.readers) + step / walk;
+  }
+  WT_DEVICE int query(int step) const { return from + step % walk * kQueries; }
+};
+
+template <int D>
+WT_DEVICE void produce_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Barriers& barriers) {
+  const KeyPlace at(args);
+  fetch_own(args, tiles, barriers, at.s0, at.shared, at.b);
+  TileTurn turn;
+  for (int step = 0; step < at.steps; ++step, turn.next())
+    fetch_pair(args, tiles, barriers, turn, at.query(step), at.head(args, step), at.b);
+}
+
+template <class T, int D>
+WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Barriers& barriers) {
+  constexpr int N = kQueries;
+  const Problem& p = args.p;
+  const KeyPlace at(args);
+  const Consumer me;
+  const float scale = float(p.scale) * kLog2E;
+  // The first query that sees each of the lane's two keys.
+  const int first[2] = {p.band.is_causal() ? at.s0 + me.row : 0, p.band.is_causal() ? at.s0 + me.row + 8 : 0};
+  float keys[D / 8][4] = {}, values[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
+  uint32_t probabilities[N / 16][4], slopes[N / 16][4];
+  TileTurn turn;
+  auto ask_gradients = [&](int step) {  // with both scores there
+    const int t0 = at.query(step) + me.column();
+    const int64_t line = (int64_t(at.b) * p.n.heads + at.head(args, step)) * p.n.queries;
+    const float *lse = args.lse + line, *delta = args.delta + line;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int t = t0 + j * 8 + c;
+        const bool there = t < p.n.queries;  // else dout and query are zeros
+        const float shift = there ? lse[t] * kLog2E : 0.0f, less = there ? delta[t] : 0.0f;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float &score = s[j][c + 2 * half], &slope = up[j][c + 2 * half];
+          score = t >= first[half] ? power_of_two(score * scale - shift) : 0.0f;
+          slope = score * (slope - less);
+        }
+      }
+    pack_rows<T, N>(probabilities, s);
+    pack_rows<T, N>(slopes, up);
+    fence_products();
+    ask_product<T>(values, probabilities, tiles.pairs[turn.stage].of[1]);
+    ask_product<T>(keys, slopes, tiles.pairs[turn.stage].of[0]);
+    commit_products();
+  };
+  wait_barrier(&barriers.own, 0);
+  if (at.steps > 0) {
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+    wait_products<0>();
+    for (int step = 1; step < at.steps; ++step) {
+      ask_gradients(step - 1);
+      if constexpr (D == 128) wait_products<0>();  // both at once would take more registers than there are
+      uint64_t* last = &barriers.ring.empty[turn.stage];
+      turn.next();
+      ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+      wait_products<0>();  // the gradients by the last queries, these scores
+      release(last);
+    }
+    ask_gradients(at.steps - 1);
+    wait_products<0>();
+  }
+  const float factors[2] = {float(p.scale), float(p.scale)}, ones[2] = {1, 1};
+  const Rows<T> to{args.to.at<T>(at.b, at.shared), args.to.strides[2], p.n.keys, p.n.d};
+  const Rows<T> to_values{args.to_values.at<T>(at.b, at.shared), args.to_values.strides[2], p.n.keys, p.n.e};
+  store_rows<D>(to, at.s0 + me.warp_row(), keys, factors);
+  store_rows<D>(to_values, at.s0 + me.warp_row(), values, ones);
+}
+
+// ---- kernels ----
+
+WT_DEVICE void make_barriers(Barriers& barriers) {
+  if (threadIdx.x == 0) {
+    init_barrier(&barriers.own, 1);
+    barriers.ring.init(kArrivals);
+    publish_barriers();
+  }
+  __syncthreads();
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_query_gradient(const __grid_constant__ Args args) {
+  __shared__ Barriers barriers;
+  auto& tiles = aligned_tiles<Tiles<kKeys<D>, D>>();
+  make_barriers(barriers);
+  if (threadIdx.x < kGroup) {
+    give_registers<24>();
+    if (threadIdx.x == 0) produce_for_queries<D>(args, tiles, barriers);
+  } else {
+    take_registers<240>();
+    consume_for_queries<T, D>(args, tiles, barriers);
+  }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_key_gradients(const __grid_constant__ Args args) {
+  __shared__ Barriers barriers;
+  auto& tiles = aligned_tiles<Tiles<kQueries, D>>();
+  make_barriers(barriers);
+  if (threadIdx.x < kGroup) {
+    give_registers<24>();
+    if (threadIdx.x == 0) produce_for_keys<D>(args, tiles, barriers);
+  } else {
+    take_registers<240>();
+    consume_for_keys<T, D>(args, tiles, barriers);
+  }
+}
+
+template <class T, int D>
+void run(const LaunchContext& ctx, const Args& by_queries, const Args& by_keys, int64_t heads,
+         int64_t shared) {
+  const char* op = "attention_backward";
+  launch(ctx, op, wgmma_query_gradient<T, D>, dim3(static_cast<unsigned>(heads * by_queries.blocks)),
+         dim3(kWgmmaThreads), sizeof(Tiles<kKeys<D>, D>) + kAtom, by_queries);
+  launch(ctx, op, wgmma_key_gradients<T, D>, dim3(static_cast<unsigned>(shared * by_keys.blocks)),
+         dim3(kWgmmaThreads), sizeof(Tiles<kQueries, D>) + kAtom, by_keys);
+}
+
+}  // namespace
+
+void attention_backward_wgmma(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
+                              const View& dout, const View& lse, const void* delta,
+                              const AttentionPlan& plan) {
+  const Problem p(plan);
+  const auto *lse_data = static_cast<const float*>(lse.data), *delta_data = static_cast<const float*>(delta);
+  auto map = [](const View& v, int rows) { return tensor_map_of_heads("attention_backward", v, rows); };
+  const int64_t query_blocks = ceil_div(p.n.queries, kWgmmaRows), key_blocks = ceil_div(p.n.keys, kWgmmaRows);
+  const int64_t heads = plan.q.sizes[0] * p.n.heads, shared = plan.k.sizes[0] * plan.k.sizes[1];
+  with_head_size(p.n, [&](auto size) {
+    constexpr int D = decltype(size)::value;
+    const Args by_queries{p,
+                          lse_data,
+                          delta_data,
+                          Heads(dq),
+                          Heads(dq),
+                          query_blocks,
+                          {map(plan.q, kWgmmaRows), map(dout, kWgmmaRows)},
+                          {map(plan.k, kKeys<D>), map(plan.v, kKeys<D>)}};
+    const Args by_keys{p,
+                       lse_data,
+                       delta_data,
+                       Heads(dk),
+                       Heads(dv),
+                       key_blocks,
+                       {map(plan.k, kWgmmaRows), map(plan.v, kWgmmaRows)},
+                       {map(plan.q, kQueries), map(dout, kQueries)}};
+    dispatch(Types<BFloat16, Half>{}, plan.q.dtype,
+             [&](auto t) { run<typename decltype(t)::type, D>(ctx, by_queries, by_keys, heads, shared); });
+  });
+}
+
+}  // namespace warptape::kernels::cuda

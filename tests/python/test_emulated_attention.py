@@ -1,0 +1,250 @@
+"""The tensor-core kernels of attention on the emulated device against a dense formula in float64: as they are
+they must be right in every order of threads, and with a planted fault they must not. Shapes: B batch, H query
+heads, K key heads, T queries, S keys, D and E head sizes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from emulated_kernels import EMULATOR, ORDERS, ROOT, RUNTIME, compile_one, link, needs_compiler, run_program
+
+pytestmark = needs_compiler
+
+KERNELS = ("attention_mma", "attention_mma_backward", "attention_plain")
+KERNELS += ("attention_wgmma", "attention_wgmma_backward")
+FAR = 1 << 40
+TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2}  # of the largest value
+
+
+class Case(NamedTuple):
+    h: int
+    k: int
+    t: int
+    s: int
+    d: int
+    e: int
+    causal: bool = False
+    b: int = 1
+
+
+DENSE = {
+    "heads of 64": Case(2, 2, 130, 270, 64, 64),
+    "heads of 64, causal, grouped": Case(4, 2, 150, 150, 64, 64, True, 2),
+    "heads of 128": Case(1, 1, 70, 200, 128, 128),
+    "heads of 128, causal, grouped": Case(2, 1, 200, 200, 128, 128, True),
+    "narrow heads, more queries": Case(1, 1, 300, 100, 24, 40, True),
+    "narrow heads, more keys": Case(1, 1, 40, 300, 80, 120, True),
+    "one of each": Case(1, 1, 1, 1, 64, 64, True),
+}
+
+
+class Packed(NamedTuple):
+    lengths: tuple[tuple[int, int], ...]  # queries and keys of each sequence
+    h: int
+    k: int
+    d: int
+    left: int = -1
+    right: int = -1
+
+
+SEQUENCES = {
+    "all keys": Packed(((70, 70), (0, 0), (1, 1), (40, 40)), 2, 1, 64),
+    "causal": Packed(((130, 130), (3, 3), (0, 5), (64, 64)), 2, 2, 64, -1, 0),
+    "causal, other numbers of keys": Packed(((40, 90), (90, 40), (5, 0), (66, 70)), 2, 1, 128, -1, 0),
+    "window": Packed(((150, 150), (20, 100)), 1, 1, 64, 30, 10),
+}
+
+# File, what is taken out, and the case that shows it. On a GPU each would read what is not there yet, or
+# overwrite what is still read.
+FORWARD, BACKWARD = "attention_wgmma", "attention_wgmma_backward"
+LONG, TALL = Case(1, 1, 64, 700, 64, 64), Case(1, 1, 300, 64, 64, 64)
+FAULTS = [
+    (FORWARD, "  wait_barrier(&barriers.q, 0);\n", LONG),
+    (FORWARD, "    wait_barrier(&barriers.k.full[keys.stage], keys.parity);\n", LONG),
+    (FORWARD, "    wait_barrier(&barriers.v.full[values.stage], values.parity);\n", LONG),
+    (FORWARD, "    wait_barrier(&ring.empty[turn.stage], turn.parity ^ 1);\n", LONG),
+    (FORWARD, "    fence_products();\n    ask_scores", LONG),
+    (FORWARD, "  wait_products<0>();\n  advance(0);", LONG),
+    (FORWARD, "    wait_products<1>();\n", LONG),
+    (FORWARD, "    wait_products<0>();  // what read the last probabilities\n", LONG),
+    (BACKWARD, "  wait_barrier(&barriers.ring.full[turn.stage], turn.parity);\n", LONG),
+    (BACKWARD, "  wait_barrier(&barriers.ring.empty[turn.stage], turn.parity ^ 1);\n", LONG),
+    (BACKWARD, "    wait_products<0>();  // the gradient of the last keys, the scores of these\n", LONG),
+    (BACKWARD, "      wait_products<0>();  // the gradients by the last queries, these scores\n", TALL),
+    (BACKWARD, "      release(last);\n    }\n    ask_gradients", TALL),
+    (BACKWARD, "    fence_products();\n    ask_product<T>(result", LONG),
+]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("attention")
+    with ThreadPoolExecutor(2) as pool:
+        jobs = {
+            n: pool.submit(compile_one, ROOT / f"kernels/cuda/{n}.cu", folder / f"{n}.cu.o", True)
+            for n in KERNELS
+        }
+        jobs |= {
+            n: pool.submit(compile_one, EMULATOR / f"{n}.cpp", folder / f"{n}.o", False)
+            for n in (*RUNTIME, "test_attention")
+        }
+        return {name: job.result() for name, job in jobs.items()}
+
+
+@pytest.fixture(scope="module")
+def program(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return link(list(objects.values()), tmp_path_factory.mktemp("program") / "test_attention")
+
+
+def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """To what the dtype can hold."""
+    if dtype == "float16":
+        return x.astype(np.float16).astype(np.float32)
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+Arrays = tuple[np.ndarray, ...]
+
+
+def dense(q: np.ndarray, k: np.ndarray, v: np.ndarray, up: np.ndarray, first: int, last: int) -> Arrays:
+    """out, lse, dq, dk, dv of [B, H, T, D] and [B, K, S, D], in float64; query t sees keys t + first to
+    t + last."""
+    b, h, t, d = q.shape
+    heads, s = k.shape[1:3]
+    q, up = (x.reshape(b, heads, h // heads, t, x.shape[-1]).astype(np.float64) for x in (q, up))
+    k, v = (x[:, :, None].astype(np.float64) for x in (k, v))
+    place = np.arange(s)[None] - np.arange(t)[:, None]
+    scores = np.where((place >= first) & (place <= last), q @ k.swapaxes(-1, -2) / np.sqrt(d), -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lse = np.log(np.exp(scores).sum(-1, keepdims=True))
+        p = np.where(np.isinf(scores), 0, np.exp(scores - lse))
+    out = p @ v
+    slopes = p * (up @ v.swapaxes(-1, -2) - (up * out).sum(-1, keepdims=True)) / np.sqrt(d)
+    dq = slopes @ k
+    dk, dv = ((x.swapaxes(-1, -2) @ y).sum(2) for x, y in ((slopes, q), (p, up)))
+    return out.reshape(b, h, t, v.shape[-1]), lse.reshape(b, h, t), dq.reshape(b, h, t, d), dk, dv
+
+
+def call(
+    program: Path, folder: Path, kernel: str, dtype: str, order: str, header: list[int], data: Arrays
+) -> list[np.ndarray] | str:
+    """out, lse, dq, dk and dv, flat; or how it ended."""
+    with (folder / "input").open("wb") as file:
+        np.array(header, np.int64).tofile(file)
+        for x in data:
+            x.tofile(file)
+    done = run_program(program, kernel, dtype, folder / "input", folder / "output", order=order)
+    if done.returncode:
+        return done.stderr + done.stdout
+    b, h, k, t, s, d, e = header[:7]
+    sizes = [b * h * t * e, b * h * t, b * h * t * d, b * k * s * d, b * k * s * e]
+    found = np.fromfile(folder / "output", np.float32)
+    return np.split(found, np.cumsum(sizes)[:-1])
+
+
+def differences(got: list[np.ndarray] | str, expected: Arrays, dtype: str) -> list[str]:
+    if isinstance(got, str):
+        return [got]
+    wrong = []
+    for what, x, y in zip(("out", "lse", "dq", "dk", "dv"), expected, got, strict=True):
+        finite = np.isfinite(x.ravel())
+        if not np.array_equal(x.ravel()[~finite], y[~finite]):
+            wrong.append(f"{what}: not the same infinities")
+        error = np.abs(x.ravel()[finite] - y[finite]).max(initial=0)
+        if not error <= TOLERANCES[dtype] * max(1, np.abs(x.ravel()[finite]).max(initial=0)):  # NaN, too
+            wrong.append(f"{what}: {error}")
+    return wrong
+
+
+def run_dense(program: Path, folder: Path, kernel: str, case: Case, dtype: str, order: str) -> list[str]:
+    rng = np.random.default_rng(0)
+    b, h, k, t, s, d, e = case.b, case.h, case.k, case.t, case.s, case.d, case.e
+    shapes = ((b, h, t, d), (b, k, s, d), (b, k, s, e), (b, h, t, e))
+    data = tuple(rounded(rng.standard_normal(shape), dtype) for shape in shapes)
+    first, last = -FAR, 0 if case.causal else FAR
+    header = [b, h, k, t, s, d, e, first, last, 0, 0, 0]
+    got = call(program, folder, kernel, dtype, order, header, data)
+    return differences(got, dense(*data, first, last), dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("kernel", ["mma", "wgmma"])
+def test_as_the_dense_formula(program: Path, tmp_path: Path, kernel: str, name: str, dtype: str) -> None:
+    order = ORDERS[list(DENSE).index(name) % 3]
+    assert not run_dense(program, tmp_path, kernel, DENSE[name], dtype, order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_long_rows_in_every_order(program: Path, tmp_path: Path, order: str) -> None:
+    for case in {case for *_, case in FAULTS}:
+        assert not run_dense(program, tmp_path, "wgmma", case, "bfloat16", order)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_as_the_dense_formula_of_each(program: Path, tmp_path: Path, name: str) -> None:
+    case = SEQUENCES[name]
+    rng = np.random.default_rng(1)
+    starts = [np.cumsum([0, *(n[i] for n in case.lengths)]) for i in range(2)]
+    t, s = (int(x[-1]) for x in starts)
+    h, k, d = case.h, case.k, case.d
+    shapes = ((1, h, t, d), (1, k, s, d), (1, k, s, d), (1, h, t, d))
+    data = tuple(rounded(rng.standard_normal(shape), "bfloat16") for shape in shapes)
+    first, last = -case.left if case.left >= 0 else -FAR, case.right if case.right >= 0 else FAR
+    most = [max(n[i] for n in case.lengths) for i in range(2)]
+    header = [1, h, k, t, s, d, d, first, last, len(case.lengths), *most]
+    numbers = tuple(x.astype(np.int32) for x in starts)
+    got = call(program, tmp_path, "mma", "bfloat16", "shuffled", header, (*numbers, *data))
+    parts = []
+    for (t0, t1), (s0, s1) in zip(pairwise(starts[0]), pairwise(starts[1]), strict=True):
+        q, up = data[0][:, :, t0:t1], data[3][:, :, t0:t1]
+        shift = (s1 - s0) - (t1 - t0)  # the last query sees the last key
+        parts.append(dense(q, data[1][:, :, s0:s1], data[2][:, :, s0:s1], up, first + shift, last + shift))
+    expected = tuple(np.concatenate(x, 2) for x in zip(*parts, strict=True))
+    assert not differences(got, expected, "bfloat16")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f[0]}: {f[1].strip()[:50]}")
+def test_a_planted_fault_shows(
+    objects: dict[str, Path], tmp_path: Path, fault: tuple[str, str, Case]
+) -> None:
+    name, old, case = fault
+    text = (ROOT / f"kernels/cuda/{name}.cu").read_text()
+    assert text.count(old) == 1, old
+    source = tmp_path / f"{name}.cu"
+    kept = old.partition("\n")[2]  # the first line goes
+    source.write_text(text.replace(old, kept))
+    wrong = objects | {name: compile_one(source, tmp_path / f"{name}.cu.o", True, EMULATOR, "-Wno-unused")}
+    program = link(list(wrong.values()), tmp_path / "wrong")
+    assert any(run_dense(program, tmp_path, "wgmma", case, "bfloat16", order) for order in ORDERS)
+
+
+# What is taken out of the choice between cuDNN's kernels and our own.
+CHOICES = [
+    "",
+    "    if (call.captured) return false;  // and the next call measures\n",
+    "    if (const State state = state_.load(); state != State::Unknown) return state == State::Own;\n",
+    " || call.deterministic",
+    "    own(), library();  // the first calls load code\n",
+]
+
+
+@pytest.mark.parametrize("left_out", CHOICES, ids=lambda x: x.strip()[:40] or "as it is")
+def test_choice_by_a_set_clock(tmp_path: Path, left_out: str) -> None:
+    header = "kernels/cuda/attention_choice.h"
+    text = (ROOT / header).read_text()
+    assert left_out in text
+    (tmp_path / header).parent.mkdir(parents=True)
+    (tmp_path / header).write_text(text.replace(left_out, "") if left_out else text)
+    program = link(
+        [compile_one(EMULATOR / "test_choice.cpp", tmp_path / "choice.o", False, first=tmp_path)],
+        tmp_path / "choice",
+    )
+    done = run_program(program, order="forward")
+    assert (done.returncode == 0) == (left_out == ""), done.stdout
