@@ -49,12 +49,12 @@ Tensor triu_inplace(const Tensor& x, int64_t k) { return copy_(x, triu_impl(x, k
 
 decltype(tril) tril{"tril",
                     tril_impl,
-                    kBoth | kOut | kComplex | kMovesOnly | kLeading,
+                    kBoth | kOut | kComplex | kLeading,
                     {"input", Arg::integer("diagonal", 0)},
                     "The lower triangle; zeros above the diagonal."};
 decltype(triu) triu{"triu",
                     triu_impl,
-                    kBoth | kOut | kComplex | kMovesOnly | kLeading,
+                    kBoth | kOut | kComplex | kLeading,
                     {"input", Arg::integer("diagonal", 0)},
                     "The upper triangle; zeros below the diagonal."};
 
@@ -62,12 +62,12 @@ namespace {
 
 const Op<Tensor(const Tensor&, int64_t)> tril_op_{"tril_",
                                                   tril_inplace,
-                                                  kMethod | kComplex | kMovesOnly | kAlongDims | kLinear,
+                                                  kMethod | kComplex | kAlongDims | kLinear,
                                                   {{"input", kWritten}, Arg::integer("diagonal", 0)},
                                                   "tril in place."},
     triu_op_{"triu_",
              triu_inplace,
-             kMethod | kComplex | kMovesOnly | kAlongDims | kLinear,
+             kMethod | kComplex | kAlongDims | kLinear,
              {{"input", kWritten}, Arg::integer("diagonal", 0)},
              "triu in place."};
 
@@ -117,7 +117,7 @@ Tensor roll_impl(const Tensor& x, IntList shifts, IntList dims) {
 const Op<Tensor(const Tensor&, IntList, IntList)> roll_op{
     "roll",
     roll_impl,
-    kBoth | kComplex | kMovesOnly,
+    kBoth | kComplex,
     {"input", "shifts", {"dims", {}}},
     "Elements moved along dims, those that fall off come in at the other end."};
 
@@ -212,13 +212,13 @@ const Arg kDimOfRepeats{"dim", none}, kOutputSize{"output_size", none, kKeywordO
 const Op<Tensor(const Tensor&, int64_t, OptInt, OptInt)> repeat_interleave_op{
     "repeat_interleave",
     repeat_interleave_impl,
-    kBoth | kComplex | kMovesOnly,
+    kBoth | kComplex,
     {"input", "repeats", kDimOfRepeats, kOutputSize},
     "Each element repeated in place."};
 const Op<Tensor(const Tensor&, const Tensor&, OptInt, OptInt)> repeat_interleave_tensor_op{
     "repeat_interleave",
     repeat_interleave_tensor_impl,
-    kBoth | kComplex | kMovesOnly,
+    kBoth | kComplex,
     {"input", "repeats", kDimOfRepeats, kOutputSize},
     "Each element repeated as often as its count says."};
 const Op<Tensor(const Tensor&, OptInt)> repeated_range_op{"repeat_interleave",
@@ -374,7 +374,7 @@ decltype(as_strided) as_strided{"as_strided",
 
 decltype(flip) flip{"flip",
                     flip_impl,
-                    kBoth | kComplex | kMovesOnly | kAlongDims | kLinear,
+                    kBoth | kComplex | kAlongDims | kLinear,
                     {"input", {"dims", kVarArgs}},
                     "The tensor mirrored in the given dims."};
 

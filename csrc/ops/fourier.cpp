@@ -240,14 +240,10 @@ const FrequencyOp fftfreq{"fftfreq",
 const Op<Tensor(const Tensor&, std::optional<IntList>)> fftshift{
     "fftshift",
     shifted<false>,
-    kFFT | kComplex | kMovesOnly,
+    kFFT | kComplex,
     {"input", kDims},
     "The frequency 0 moved to the middle of the dims given, or of all."},
-    ifftshift{"ifftshift",
-              shifted<true>,
-              kFFT | kComplex | kMovesOnly,
-              {"input", kDims},
-              "The inverse of fftshift."};
+    ifftshift{"ifftshift", shifted<true>, kFFT | kComplex, {"input", kDims}, "The inverse of fftshift."};
 
 }  // namespace
 

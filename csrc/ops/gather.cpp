@@ -360,7 +360,7 @@ const Arg kSelf{"input", kWritten};
 
 decltype(gather) gather{"gather",
                         gather_impl,
-                        kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly | kAlongDims | kLinear,
+                        kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear,
                         {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}},
                         "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
 decltype(scatter_add) scatter_add{"scatter_add",
@@ -375,24 +375,24 @@ decltype(scatter_value) scatter_value{"_scatter_value",
                                       "scatter of one number."};
 decltype(scatter) scatter{"scatter",
                           scatter_impl,
-                          kBoth | kOut | kOutExact | kComplex | kMovesOnly | kAlongDims,
+                          kBoth | kOut | kOutExact | kComplex | kAlongDims,
                           {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
                           "A copy of input with src written at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op{
     "scatter_",
     scatter_inplace,
-    kMethod | kComplex | kMovesOnly | kAlongDims,
+    kMethod | kComplex | kAlongDims,
     {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}},
     "Writes src at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
     "scatter",
     scatter_number_impl,
-    kBoth | kOut | kOutExact | kComplex | kMovesOnly | kAlongDims,
+    kBoth | kOut | kOutExact | kComplex | kAlongDims,
     {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}},
     "A copy of input with a number written at index along dim."},
     scatter_number_inplace_op{"scatter_",
                               scatter_value_inplace,
-                              kMethod | kComplex | kMovesOnly | kAlongDims,
+                              kMethod | kComplex | kAlongDims,
                               {kSelf, "dim", "index", "value", {"reduce", none, kKeywordOnly}},
                               "Writes a number at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{
@@ -404,15 +404,14 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_a
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{
     "take_along_dim",
     take_along_dim_impl,
-    kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly | kAlongDims | kLinear,
+    kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear,
     {"input", "indices", {"dim", none}},
     "gather with broadcasting; over the flattened input without dim."};
-decltype(index_select) index_select{
-    "index_select",
-    index_select_impl,
-    kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly | kAlongDims | kLinear,
-    {"input", "dim", "index"},
-    "The slices of a dim at index."};
+decltype(index_select) index_select{"index_select",
+                                    index_select_impl,
+                                    kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear,
+                                    {"input", "dim", "index"},
+                                    "The slices of a dim at index."};
 decltype(index_add) index_add{"index_add",
                               index_add_impl,
                               kBoth | kOut | kOutExact | kComplex,
@@ -428,34 +427,34 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scal
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_fill_tensor_op{
     "index_fill",
     index_fill_tensor,
-    kBoth | kComplex | kMovesOnly,
+    kBoth | kComplex,
     {"input", "dim", "index", "value"},
     "A copy with a 0-dim tensor's value in the slices at index."},
     index_fill_tensor_op_{"index_fill_",
                           index_fill_tensor_inplace,
-                          kMethod | kComplex | kMovesOnly | kAlongDims,
+                          kMethod | kComplex | kAlongDims,
                           {kSelf, "dim", "index", "value"},
                           "Writes a 0-dim tensor's value into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fill_op{
     "index_fill",
     index_fill_impl,
-    kBoth | kComplex | kMovesOnly,
+    kBoth | kComplex,
     {"input", "dim", "index", "value"},
     "A copy with a number in the slices at index."},
     index_fill_op_{"index_fill_",
                    index_fill_inplace,
-                   kMethod | kComplex | kMovesOnly | kAlongDims,
+                   kMethod | kComplex | kAlongDims,
                    {kSelf, "dim", "index", "value"},
                    "Writes a number into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_copy_op{
     "index_copy",
     index_copy_impl,
-    kBoth | kOut | kOutExact | kComplex | kMovesOnly | kWidest,
+    kBoth | kOut | kOutExact | kComplex | kWidest,
     {"input", "dim", "index", "source"},
     "A copy with source in the slices at index."},
     index_copy_op_{"index_copy_",
                    index_copy_inplace,
-                   kMethod | kComplex | kMovesOnly,
+                   kMethod | kComplex,
                    {kSelf, "dim", "index", "source"},
                    "Writes source into the slices at index."};
 }  // namespace warptape::ops

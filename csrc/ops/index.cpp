@@ -271,18 +271,18 @@ Tensor index_put_copy_impl(const Tensor& x, Indices indices, const Tensor& value
 
 decltype(index) index{"_index",
                       index_impl,
-                      kPrivate | kComplex | kMovesOnly,
+                      kPrivate | kComplex,
                       {"input", "indices"},
                       "input[indices]: advanced indexing by NumPy's rules."};
 decltype(index_put_) index_put_{"index_put_",
                                 index_put_impl,
-                                kFunction | kMethod | kComplex | kMovesOnly,
+                                kFunction | kMethod | kComplex,
                                 {{"input", kWritten}, "indices", "values", {"accumulate", false}},
                                 "input[indices] = values, or += with accumulate."};
 const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{
     "index_put",
     index_put_copy_impl,
-    kFunction | kMethod | kComplex | kMovesOnly | kWidestCuda,
+    kFunction | kMethod | kComplex | kWidestCuda,
     {"input", "indices", "values", {"accumulate", false}},
     "index_put_ on a copy."};
 const char kNonzeroDoc[] = "Positions of the non-zero elements, int64 [count, ndim].";
@@ -306,7 +306,7 @@ const Op<Tensor(const Tensor&)> argwhere{
 const Op<Tensor(const Tensor&, const Tensor&)> take{
     "take",
     take_impl,
-    kFunction | kMethod | kOut | kOutExact | kOutApart | kComplex | kMovesOnly,
+    kFunction | kMethod | kOut | kOutExact | kOutApart | kComplex,
     {"input", "index"},
     "Elements of the flattened input at the indices, of which negative ones count from the end."};
 }  // namespace

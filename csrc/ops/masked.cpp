@@ -173,17 +173,17 @@ const Arg kSelf{"input", kWritten};
 
 decltype(masked_select) masked_select{"masked_select",
                                       masked_select_impl,
-                                      kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly,
+                                      kBoth | kOut | kOutExact | kOutApart | kComplex,
                                       {"input", "mask"},
                                       "The elements where mask is set, in order."};
 decltype(masked_scatter) masked_scatter{"masked_scatter",
                                         masked_scatter_impl,
-                                        kBoth | kComplex | kMovesOnly,
+                                        kBoth | kComplex,
                                         {"input", "mask", "source"},
                                         "A copy with source's elements, in order, where mask is set."};
 decltype(masked_scatter) masked_scatter_op_{"masked_scatter_",
                                             masked_scatter_inplace,
-                                            kMethod | kComplex | kMovesOnly,
+                                            kMethod | kComplex,
                                             {kSelf, "mask", "source"},
                                             "Writes source's elements, in order, where mask is set."};
 

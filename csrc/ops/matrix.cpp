@@ -71,12 +71,11 @@ Tensor flipud_impl(const Tensor& x) {
 const Op<Tensor(const Tensor&, int64_t, IntList)> rot90{
     "rot90",
     rot90_impl,
-    kBoth | kMovesOnly,
+    kBoth,
     {"input", Arg::integer("k", 1), {"dims", {0, 1}}},
     "The plane of two dims turned by 90 degrees k times, from the first towards the second."};
-const Op<Tensor(const Tensor&)> fliplr{
-    "fliplr", fliplr_impl, kBoth | kMovesOnly, {"input"}, "Columns in reverse order."},
-    flipud{"flipud", flipud_impl, kBoth | kMovesOnly, {"input"}, "Rows in reverse order."};
+const Op<Tensor(const Tensor&)> fliplr{"fliplr", fliplr_impl, kBoth, {"input"}, "Columns in reverse order."},
+    flipud{"flipud", flipud_impl, kBoth, {"input"}, "Rows in reverse order."};
 
 // ---- powers --------------------------------------------------------------------------------------------
 

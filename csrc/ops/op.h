@@ -38,7 +38,6 @@ enum OpFlag : uint32_t {
   kFFT = 1u << 7,           // warptape.fft.name(...)
   kMixedDevices = 1u << 8,  // its tensors may lie on several devices
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
-  kMovesOnly = 1u << 10,    // moves elements, computes nothing
   kRandom = 1u << 11,       // draws from a generator
   // What else PyTorch asks of an op's out=, or does with it.
   kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools
@@ -393,7 +392,7 @@ class Op<R(A...)> : public OpInfo {
   // The in-place form of `of`; see in_place().
   Op(const char* name, Fn fn, const Op& of) : OpInfo(of), fn_(fn) {
     this->name = name;
-    flags = (of.flags & (kMixedDevices | kComplex | kMovesOnly | kRandom | kLinear | 7u << 27)) | kMethod;
+    flags = (of.flags & (kMixedDevices | kComplex | kRandom | kLinear | 7u << 27)) | kMethod;
     args[0].marks |= kWritten;
     inplace_of = &of;
     next = register_op(this);

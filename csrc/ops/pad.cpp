@@ -224,7 +224,7 @@ Tensor by_index_impl(const Tensor& x, IntList pad, std::string_view mode) {
 const Op<Tensor(const Tensor&, IntList, std::string_view)> pad_wide{
     "_pad_by_index",
     by_index_impl,
-    kPrivate | kComplex | kMovesOnly | kFloat32,
+    kPrivate | kComplex | kFloat32,
     {"input", "pad", "mode"},
     "pad in the modes reflect and replicate."};
 
@@ -242,7 +242,7 @@ Tensor constant_pad_impl(const Tensor& x, IntList pad, const Scalar& value) {
 const Op<Tensor(const Tensor&, IntList, const Scalar&)> constant_pad_nd{
     "constant_pad_nd",
     constant_pad_impl,
-    kFunction | kComplex | kMovesOnly,
+    kFunction | kComplex,
     {"input", "pad", Arg::integer("value", 0)},
     "nn.functional.pad in the mode constant."};
 
@@ -251,7 +251,7 @@ const Op<Tensor(const Tensor&, IntList, const Scalar&)> constant_pad_nd{
 decltype(pad) pad{
     "pad",
     pad_impl,
-    kNN | kComplex | kMovesOnly,
+    kNN | kComplex,
     {"input", "pad", {"mode", "constant"}, {"value", none}},
     "Adds (where negative, removes) elements at both ends of the last dims: pad is (before, after) of the "
     "last "

@@ -139,32 +139,29 @@ const Op<Tensor(const Tensor&, const Tensor&, int64_t, std::optional<int64_t>, s
     slice_scatter{
         "slice_scatter",
         slice_scatter_impl,
-        kBoth | kOut | kMovesOnly,
+        kBoth | kOut,
         {"input", "src", Arg::integer("dim", 0), {"start", none}, {"end", none}, Arg::integer("step", 1)},
         "A copy of input with src in the place of a slice."};
 const Op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t)> select_scatter{
     "select_scatter",
     select_scatter_impl,
-    kBoth | kOut | kMovesOnly,
+    kBoth | kOut,
     {"input", "src", "dim", "index"},
     "A copy of input with src in the place of one index along dim."};
 const Op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, int64_t)> diagonal_scatter{
     "diagonal_scatter",
     diagonal_scatter_impl,
-    kBoth | kOut | kMovesOnly,
+    kBoth | kOut,
     {"input", "src", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)},
     "A copy of input with src in the place of a diagonal."};
 const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided_scatter{
     "as_strided_scatter",
     as_strided_scatter_impl,
-    kBoth | kOut | kMovesOnly,
+    kBoth | kOut,
     {"input", "src", "size", "stride", {"storage_offset", none}},
     "A copy of input with src in the place of a strided view."};
-const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow_copy{"narrow_copy",
-                                                                       narrow_copy_impl,
-                                                                       kBoth | kOut | kMovesOnly,
-                                                                       {"input", "dim", "start", "length"},
-                                                                       "narrow as a copy."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow_copy{
+    "narrow_copy", narrow_copy_impl, kBoth | kOut, {"input", "dim", "start", "length"}, "narrow as a copy."};
 const Op<Tensor(TensorList)> block_diag{
     "block_diag",
     block_diag_impl,

@@ -35,9 +35,9 @@ using ConvBackwardInputFn = void(const LaunchContext&, const ConvPlan&, void* gr
 using ConvBackwardWeightFn = void(const LaunchContext&, const ConvPlan&, void* grad_weight,
                                   const void* grad_output, const void* input);
 
-// The same with channels innermost: input [N, H, W, C], weight [O, KH, KW, C / groups], output [N, OH, OW, O].
-// Slots "conv_channels_last", "conv_channels_last_backward_input" and "conv_channels_last_backward_weight".
-// Of one channel per group on both sides, on the CPU: "conv_depthwise", "conv_depthwise_backward_input",
-// "conv_depthwise_backward_weight".
+// The same with channels innermost: input [N, H, W, C], weight [O, KH, KW, C / groups], output [N, OH, OW,
+// O]. Slots "conv_channels_last", "conv_channels_last_backward_input" and
+// "conv_channels_last_backward_weight". Of one channel per group on both sides, on the CPU: "conv_depthwise",
+// "conv_depthwise_backward_input", "conv_depthwise_backward_weight".
 
 }  // namespace warptape::kernels
