@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 49_434
+MAX_TOTAL_LINES = 50_443
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        6_921,
+        7_520,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -39,7 +39,7 @@ BUDGETS = {
         ),
     ),
     "profiling": (
-        3_347,
+        4_062,
         (
             "csrc/bindings/profiler",
             "csrc/core/memory_trace",
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        16_307,  # complex numbers, FFT and boxes on the device
+        19_727,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -82,9 +82,9 @@ BUDGETS = {
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
     # Before the distributed part, too.
-    "the planner of layouts": (1_832, ("python/warptape/parallel/plan/",)),
+    "the planner of layouts": (1_837, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        24_875,
+        25_009,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -101,7 +101,7 @@ BUDGETS = {
         ),
     ),
     "sparse tensors": (
-        1_701,
+        1_718,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -123,12 +123,12 @@ BUDGETS = {
         ),
     ),
     "probability distributions": (
-        4_548,
+        4_588,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_690, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_694, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_474,
+        12_764,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -156,7 +156,7 @@ BUDGETS = {
         ),
     ),
     "ONNX": (1_570, ("python/warptape/onnx/",)),
-    "models": (2_427, ("python/warptape/models/",)),
+    "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (28_481, ("python/warptape/",)),
+    "the Python library": (29_266, ("python/warptape/",)),
 }
