@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,17 +209,10 @@ def test_explained_formulas_give_the_values(found: Plan) -> None:
 # ------------------------------------------------------------------------------------------ memory
 
 
-EVERY = range(len(plan_memory.LAYOUTS))
-
-
-@pytest.mark.parametrize(
-    "which",
-    [plan_memory.FEW, pytest.param(EVERY, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-    ids=len,
-)
-def test_memory_of_ranks(which: Sequence[int]) -> None:
-    rows = list(plan_memory.run(set(which), seconds(15 * len(which))))
-    assert len(rows) == len(which)
+def test_memory_of_ranks() -> None:
+    """A few of the layouts; `python tests/parallel/plan_memory.py` measures all of them, in half an hour."""
+    rows = list(plan_memory.run(set(plan_memory.FEW), seconds(15 * len(plan_memory.FEW))))
+    assert len(rows) == len(plan_memory.FEW)
     for row in rows:
         print(row)
         assert row["planned"] == pytest.approx(row["measured"], rel=0.1), row["layout"]
