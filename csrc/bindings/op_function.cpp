@@ -225,7 +225,7 @@ Object describe(const OpInfo& op, const char* name, uint32_t flags) {
   constexpr const char* kinds[] = {"None",  "Tensor",    "tuple",        "list", "bool",
                                    "int",   "float",     "Number",       "ints", "int tuple",
                                    "dtype", "OneOrMany", "TensorAndList"};
-  constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse"};
+  constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse", "float32"};
   Object args = checked(PyList_New(0));
   for (const Arg& a : op.args) {
     Object arg = checked(Py_BuildValue("(ssOOOOs)", a.name, type_text(a), a.optional ? Py_True : Py_False,
