@@ -1079,7 +1079,9 @@ class _Compiled:
     fullgraph: Any
     fuses: Any
     fuses_epilogues: Any
+    fuses_prologues: Any
     least_epilogue_bytes: Any
+    least_prologue_bytes: Any
     least_recomputed_bytes: Any
     least_row_bytes: Any
     def leave(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -1179,6 +1181,8 @@ class _private:
     def _complex_sgn(input: Tensor) -> Tensor: ...
     @staticmethod
     def _conv2d_add_relu(input: Tensor, weight: Tensor, bias: Tensor | None = None, residual: Tensor | None = None, stride: _int | Sequence[_int] = [1], padding: _int | Sequence[_int] = [0], dilation: _int | Sequence[_int] = [1], groups: _int = 1, relu: _bool = False, packed: Tensor | None = None) -> Tensor: ...
+    @staticmethod
+    def _cross_entropy_float32(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: _bool | None = None, ignore_index: _int = -100, reduce: _bool | None = None, reduction: _str = 'mean', label_smoothing: _float = 0) -> Tensor: ...
     @staticmethod
     def _csr_matmul(crow: Tensor, col: Tensor, values: Tensor, dense: Tensor, reduce: _str = 'sum') -> Tensor: ...
     @staticmethod
