@@ -71,7 +71,8 @@ GROUPS = {
         "accelerator cpu cuda cuda.nvtx mps xpu backends.cpu backends.cuda backends.cudnn backends.mps"
     ),
     "Tools": (
-        "utils profiler autograd.profiler autograd.profiler_util autograd.profiler_trace testing doctor "
+        "utils profiler autograd.profiler autograd.profiler_python autograd.profiler_util "
+        "autograd.profiler_trace testing doctor "
         "utils.benchmark utils.collect_env utils.cpp_extension utils.debugging utils.deterministic "
         "utils.dlpack utils.flop_counter utils.hooks torch torch.coverage torch.wheel"
     ),

@@ -65,10 +65,7 @@ namespace {
 // The message, with the name of the op that Python called in front when a part of the op reported the error.
 std::string text(const std::exception& e, const char* op) {
   std::string what = e.what();
-  // An op over a list reports what the op of one tensor reports, as in PyTorch.
-  const size_t name = what.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
-  const bool of_one = op && std::string_view(op).starts_with("_foreach_") && name && what.find(": ") == name;
-  if (op && !of_one && what.find(op) == std::string::npos) what = std::string(op) + ": " + what;
+  if (op && what.find(op) == std::string::npos) what = std::string(op) + ": " + what;
   return what;
 }
 

@@ -161,7 +161,9 @@ bool as_strided(Call& c, Result& out) {
     int64_t last = offset, held = 1;  // elements that the memory of one has
     for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
     for (size_t d = 0; d < row.size(); ++d) held += (row[d] - 1) * steps[d];
-    if (numel_of(row) > 0 && last < held) {
+    if (steps == contiguous_strides(row) && last < held) {
+      value = ops::contiguous(value);
+    } else if (numel_of(row) > 0 && last < held) {
       const Tensor memory = ops::as_strided(value, Shape{held}, Shape{1}, value.offset());
       value = ops::contiguous(ops::expand(memory, Shape{c.level.size, held}));
     }

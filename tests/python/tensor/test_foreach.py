@@ -171,8 +171,8 @@ def test_wrong_lists() -> None:
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: wt._foreach_add([wt.ones(5)], [wt.ones(2, 4)]), r"^add: shapes"),
-        (lambda: wt._foreach_asin_([wt.ones(2, dtype=wt.int64)]), r"^asin_: result type float32 can't be"),
+        (lambda: wt._foreach_add([wt.ones(5)], [wt.ones(2, 4)]), r"add: shapes"),
+        (lambda: wt._foreach_asin_([wt.ones(2, dtype=wt.int64)]), r"asin_: result type float32 can't be"),
         (lambda: wt._foreach_add([], []), r"^_foreach_add: Tensor list must have at least one"),
     ],
 )
