@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 50_443
+MAX_TOTAL_LINES = 50_440
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -126,7 +126,7 @@ BUDGETS = {
         4_588,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_694, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_696, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
         12_764,
         (
