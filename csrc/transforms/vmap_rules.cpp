@@ -161,11 +161,13 @@ bool as_strided(Call& c, Result& out) {
     int64_t last = offset, held = 1;  // elements that the memory of one has
     for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
     for (size_t d = 0; d < row.size(); ++d) held += (row[d] - 1) * steps[d];
-    if (steps == contiguous_strides(row) && last < held) {
-      value = ops::contiguous(value);
-    } else if (numel_of(row) > 0 && last < held) {
-      const Tensor memory = ops::as_strided(value, Shape{held}, Shape{1}, value.offset());
-      value = ops::contiguous(ops::expand(memory, Shape{c.level.size, held}));
+    if (numel_of(row) > 0 && last < held) {
+      const Tensor memory = ops::as_strided(ops::detach(value), Shape{held}, Shape{1}, value.offset());
+      const Tensor own = ops::contiguous(ops::expand(memory, Shape{c.level.size, held}));
+      for (size_t d = 0; d < row.size(); ++d)  // a repeated element is written once
+        if (steps[d] == 0) value = ops::narrow(value, static_cast<int64_t>(d) + 1, 0, 1);
+      ops::copy_(ops::as_strided(own, value.sizes(), with(steps, 0, 0, Shape{held}), 0), value, false);
+      value = own;
     }
   }
   return wrapped(c, out,
