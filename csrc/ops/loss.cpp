@@ -441,31 +441,24 @@ Tensor reduced(const Tensor& losses, Reduction reduction) {
   return (reduction == Reduction::Mean ? mean : sum)(losses, std::nullopt, false, std::nullopt);
 }
 
+#define WT_CROSS_ENTROPY_ARGS          \
+  {"input",                            \
+   "target",                           \
+   {"weight", none},                   \
+   {"size_average", none},             \
+   Arg::integer("ignore_index", -100), \
+   {"reduce", none},                   \
+   {"reduction", "mean"},              \
+   {"label_smoothing", 0.0}}
 decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl,
-                                      kNN | kFloat32Cpu | kFloat32FormCuda,
-                                      {"input",
-                                       "target",
-                                       {"weight", none},
-                                       {"size_average", none},
-                                       Arg::integer("ignore_index", -100),
-                                       {"reduce", none},
-                                       {"reduction", "mean"},
-                                       {"label_smoothing", 0.0}},
+                                      kNN | kFloat32Cpu | kFloat32FormCuda, WT_CROSS_ENTROPY_ARGS,
                                       "Cross entropy of logits [N, C, ...] against class indices [N, ...] or "
                                       "probabilities of the input's shape.");
-decltype(cross_entropy_float32) cross_entropy_float32{"_cross_entropy_float32",
-                                                      cross_entropy_float32_impl,
-                                                      kPrivate,
-                                                      {"input",
-                                                       "target",
-                                                       {"weight", none},
-                                                       {"size_average", none},
-                                                       Arg::integer("ignore_index", -100),
-                                                       {"reduce", none},
-                                                       {"reduction", "mean"},
-                                                       {"label_smoothing", 0.0}},
+decltype(cross_entropy_float32) cross_entropy_float32("_cross_entropy_float32", cross_entropy_float32_impl,
+                                                      kPrivate, WT_CROSS_ENTROPY_ARGS,
                                                       "cross_entropy of float16 or bfloat16 logits with a "
-                                                      "float32 loss: what autocast makes of it on CUDA."};
+                                                      "float32 loss: what autocast makes of it on CUDA.");
+#undef WT_CROSS_ENTROPY_ARGS
 decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN | kFloat32,
                             {"input",
                              "target",

@@ -33,24 +33,9 @@ struct Args {
   TensorMap q, k, v;
 };
 
-// What a block makes: kWgmmaRows queries of a head from t0 on, which see the first `seen` keys.
-struct Place {
-  int64_t head;
-  int b, h, shared, t0, seen;
-
-  WT_DEVICE explicit Place(const Args& args)
-      : head(blockIdx.x / args.blocks),
-        b(int(head / args.p.n.heads)),
-        h(int(head % args.p.n.heads)),
-        shared(h / int(args.p.n.readers)),
-        // The last queries see the most keys where it is causal: they start first.
-        t0(int(args.blocks - 1 - blockIdx.x % args.blocks) * kWgmmaRows),
-        seen(int(args.p.band.until(t0 + kWgmmaRows - 1, args.p.n.keys))) {}
-};
-
 template <int D>
 WT_DEVICE void produce(const Args& args, Tiles<D>& tiles, Barriers& barriers) {
-  const Place at(args);
+  const QueryPlace at(args.p, args.blocks);
   prefetch_map(&args.q), prefetch_map(&args.k), prefetch_map(&args.v);
   arrive_and_expect(&barriers.q, sizeof tiles.q);
   fetch_tile(tiles.q, args.q, at.t0, at.h, at.b, &barriers.q);
@@ -78,7 +63,7 @@ WT_DEVICE void hide_scores(float (&s)[kKeys / 8][4], const int (&last)[2], int c
 template <class T, int D>
 WT_DEVICE void consume(const Args& args, Tiles<D>& tiles, Barriers& barriers) {
   const Problem& p = args.p;
-  const Place at(args);
+  const QueryPlace at(args.p, args.blocks);
   const Consumer me;
   const int t = at.t0 + me.row;
   float s[kKeys / 8][4], result[D / 8][4] = {}, shrink[2];

@@ -91,4 +91,20 @@ struct Consumer {
   WT_DEVICE int column() const { return lane % 4 * 2; }
 };
 
+// What a block makes: kWgmmaRows queries of a head from t0 on, which see the first `seen` keys; a head has
+// `blocks` of them.
+struct QueryPlace {
+  int64_t head;
+  int b, h, shared, t0, seen;
+
+  WT_DEVICE QueryPlace(const Problem& p, int64_t blocks)
+      : head(blockIdx.x / blocks),
+        b(int(head / p.n.heads)),
+        h(int(head % p.n.heads)),
+        shared(h / int(p.n.readers)),
+        // The last queries see the most keys where it is causal: they start first.
+        t0(int(blocks - 1 - blockIdx.x % blocks) * kWgmmaRows),
+        seen(int(p.band.until(t0 + kWgmmaRows - 1, p.n.keys))) {}
+};
+
 }  // namespace warptape::kernels::cuda

@@ -64,22 +64,9 @@ WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], const Tiles
 
 // ---- the gradient of queries ----
 
-struct QueryPlace {
-  int64_t head;
-  int b, h, shared, t0, seen;
-
-  WT_DEVICE explicit QueryPlace(const Args& args)
-      : head(blockIdx.x / args.blocks),
-        b(int(head / args.p.n.heads)),
-        h(int(head % args.p.n.heads)),
-        shared(h / int(args.p.n.readers)),
-        t0(int(args.blocks - 1 - blockIdx.x % args.blocks) * kWgmmaRows),
-        seen(int(args.p.band.until(t0 + kWgmmaRows - 1, args.p.n.keys))) {}
-};
-
 template <int D>
 WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
-  const QueryPlace at(args);
+  const QueryPlace at(args.p, args.blocks);
   fetch_own(args, tiles, barriers, at.t0, at.h, at.b);
   TileTurn turn;
   for (int s0 = 0; s0 < at.seen; s0 += kKeys<D>, turn.next())
@@ -90,7 +77,7 @@ template <class T, int D>
 WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
   constexpr int N = kKeys<D>;
   const Problem& p = args.p;
-  const QueryPlace at(args);
+  const QueryPlace at(args.p, args.blocks);
   const Consumer me;
   const float scale = float(p.scale) * kLog2E;
   float lse[2], delta[2], result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];

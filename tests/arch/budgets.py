@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 50_440
+MAX_TOTAL_LINES = 50_433
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        19_727,  # attention by WGMMA, cuSOLVER, grouped products
+        19_689,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_837, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        25_009,
+        25_014,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -126,7 +126,7 @@ BUDGETS = {
         4_588,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_696, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
         12_764,
         (
@@ -158,5 +158,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (29_266, ("python/warptape/",)),
+    "the Python library": (29_292, ("python/warptape/",)),
 }

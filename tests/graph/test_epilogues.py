@@ -21,18 +21,22 @@ def compiled(function, least=1):
     return made
 
 
-def check(function, *args, count):
-    """Compiled as eager, for several numbers of threads."""
-    threads = torch.get_num_threads()
-    made = compiled(function)
+def explained(made, function, *args, threads=(1, 2, 4)):
+    """What explain() says of a compiled function, whose results are eager's for several numbers of threads."""
+    before = torch.get_num_threads()
     try:
-        for n in (1, 2, 4):
+        for n in threads:
             torch.set_num_threads(n)
             for a, b in zip(made(*args), function(*args), strict=True):
                 assert same(a, b)
     finally:
-        torch.set_num_threads(threads)
-    assert made.explain().epilogues == count
+        torch.set_num_threads(before)
+    return made.explain()
+
+
+def check(function, *args, count):
+    made = compiled(function)
+    assert explained(made, function, *args).epilogues == count
     return made
 
 

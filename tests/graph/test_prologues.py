@@ -13,6 +13,7 @@ from warptape import nn
 from warptape._C import _Program as Program
 
 from .test_compile import peak_of, same
+from .test_epilogues import explained, tensors
 from .test_program_text import lines
 
 
@@ -25,23 +26,9 @@ def compiled(function: Callable[..., Any], least: int = 1) -> Any:
 
 
 def check(function: Callable[..., Any], count: int, threads: tuple[int, ...] = (1, 2, 4)) -> Any:
-    """Compiled as eager, for several numbers of threads."""
-    before = torch.get_num_threads()
     made = compiled(function)
-    try:
-        for n in threads:
-            torch.set_num_threads(n)
-            for a, b in zip(made(), function(), strict=True):
-                assert same(a, b)
-    finally:
-        torch.set_num_threads(before)
-    assert made.explain().prologues == count
+    assert explained(made, function, threads=threads).prologues == count
     return made
-
-
-def tensors(dtype: Any, *shapes: tuple[int, ...]) -> list[Any]:
-    torch.manual_seed(0)
-    return [torch.randn(*s, dtype=dtype) for s in shapes]
 
 
 # By the ways of the kernel: one task, tiles of rows, of columns (the operand as a whole), all of B packed

@@ -94,15 +94,7 @@ def parallelize(
     _check_model(model, loss_fn, mesh, zero, mp_policy)
     listed = [] if layers is None else list(named_layers(layers).values())
     if "tp" in axes:
-        if plan is None:
-            raise ValueError(f"parallelize: the mesh has {axes['tp'].size()} ranks along 'tp'; give a plan")
-        planned = check_plan(model, plan, axes["tp"].size())
-        called = {id(m) for layer in listed for m in layer.modules()}
-        left = [name or "''" for name, part in planned.items() if id(part) not in called]
-        if "pp" in axes and listed and left:
-            raise ValueError(
-                f"parallelize: the plan names {', '.join(left)}, in none of `layers`: no stage calls it"
-            )
+        _check_tensor_plan(model, plan, axes["tp"].size(), listed if "pp" in axes else [])
     counts: list[int] = []
     if attention not in ATTENTIONS:
         raise ValueError(f"parallelize: expected attention of {ATTENTIONS}, got {attention!r}")
@@ -146,6 +138,19 @@ def parallelize(
         # Stages average as the schedule says: its backward passes overlap, and each would start DDP's sums.
         runner = DistributedDataParallel(model, process_group=axes["copies"].get_group())
     return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention, counted)
+
+
+def _check_tensor_plan(model: nn.Module, plan: Any, size: int, layers: list[nn.Module]) -> None:
+    """Raises ValueError for a plan that is missing, or names modules of no layer of a pipeline's."""
+    if plan is None:
+        raise ValueError(f"parallelize: the mesh has {size} ranks along 'tp'; give a plan")
+    planned = check_plan(model, plan, size)
+    called = {id(m) for layer in layers for m in layer.modules()}
+    left = [name or "''" for name, part in planned.items() if id(part) not in called]
+    if layers and left:
+        raise ValueError(
+            f"parallelize: the plan names {', '.join(left)}, in none of `layers`: no stage calls it"
+        )
 
 
 def _mesh_of(model: nn.Module, mesh: Any, sizes: dict[str, int | None]) -> Any:
