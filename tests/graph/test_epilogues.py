@@ -22,7 +22,7 @@ def compiled(function, least=1):
 
 
 def explained(made, function, *args, threads=(1, 2, 4)):
-    """What explain() says of a compiled function, whose results are eager's for several numbers of threads."""
+    """explain() of a compiled function, whose results are eager's for several numbers of threads."""
     before = torch.get_num_threads()
     try:
         for n in threads:
