@@ -192,8 +192,17 @@ def until(condition: Callable[[], Any], limit: float = 10.0) -> float:
 
 
 def lines(text: str) -> list[Any]:
-    """The JSON values printed one a line, whatever else is there."""
-    return [json.loads(line) for line in text.splitlines() if line.startswith(("{", "["))]
+    """The JSON values printed one a line, whatever else is there.
+
+    Ranks share the stream: where a line's end was written after the next rank's line, they are side by side.
+    """
+    found = []
+    for line in text.splitlines():
+        while line.startswith(("{", "[")):
+            value, end = json.JSONDecoder().raw_decode(line)
+            found.append(value)
+            line = line[end:]
+    return found
 
 
 def free_port() -> int:
