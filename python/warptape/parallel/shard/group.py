@@ -166,13 +166,21 @@ class ParameterGroup:
                 parts = [e.padded_part(self.rows(e), dtype) for e in self.entries]
                 self.gathering = Gathering(parts, self.ranks, async_op)
 
+    def _gathered(self) -> list[Tensor]:
+        """The wholes that were begun, taken apart where they came up."""
+        gathering, self.gathering = self.gathering, None
+        if gathering is None:
+            return []
+        with self.host.upload_stream() if self.host is not None else contextlib.nullcontext():
+            return gathering.wait()
+
     def make_whole(self) -> None:
         """Modules have whole parameters now."""
         if self.is_whole:
             return
         self.start(async_op=False)
-        wholes = self.gathering.wait() if self.gathering is not None else []
-        self.gathering, self.is_whole = None, True
+        wholes = self._gathered()
+        self.is_whole = True
         for entry, whole in zip(self.entries, wholes, strict=True):
             if self.host is not None:
                 self.host.take(whole)
@@ -183,9 +191,8 @@ class ParameterGroup:
 
     def reshard(self) -> None:
         """Modules have their parts again, and the memory of the wholes is free."""
-        if self.gathering is not None:
-            self.gathering.wait()
-        self.gathering, self.fresh = None, False
+        self._gathered()
+        self.fresh = False
         if self.host is not None:
             self.host.wait_uploaded()
         if self.is_whole:

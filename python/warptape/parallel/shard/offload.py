@@ -38,13 +38,16 @@ class HostParts:
             self._streams = warptape.cuda.Stream(self.device), warptape.cuda.Stream(self.device)
         return self._streams
 
+    def upload_stream(self) -> Any:
+        """A context: parts come up, and are put together, on a stream of their own."""
+        return warptape.cuda.stream(self.streams()[0])
+
     @contextlib.contextmanager
     def going_up(self) -> Any:
-        """What copies parts, and puts them together, runs here on a stream of its own."""
-        up = self.streams()[0]
-        with warptape.cuda.stream(up):
+        """What copies parts runs here; they may be changed after wait_uploaded()."""
+        with self.upload_stream():
             yield
-            self._uploaded = up.record_event()
+            self._uploaded = self.streams()[0].record_event()
 
     def take(self, whole: Tensor) -> None:
         """The computing stream uses memory that was made on the other one."""
