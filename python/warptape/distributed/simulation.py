@@ -5,6 +5,7 @@ For tests, for notebooks, and to try a parallel plan on a laptop before renting 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 from .._C import _distributed as _C
 from .._C import _profiler_join
+from ..cuda._device import device_count, is_initialized, synchronize
 from . import groups
 from ._state import peek_state, set_state
 
@@ -135,6 +137,13 @@ def _wait(ranks: _Ranks) -> None:
             return
 
 
+def _drop_device_failures() -> None:
+    """Of calls between ranks that were given up, of which RankFailed tells, and not who next waits."""
+    for device in range(device_count() if is_initialized() else 0):
+        with contextlib.suppress(RuntimeError):
+            synchronize(device)
+
+
 def simulate(
     n: int,
     fn: Callable[..., Any],
@@ -173,6 +182,7 @@ def simulate(
         ranks.wait(PATIENCE)
         raise
     if ranks.failure is not None:
+        _drop_device_failures()
         rank, cause = ranks.failure
         raise RankFailed(f"rank {rank} of {n} raised {type(cause).__name__}: {cause}") from cause
     return ranks.results
