@@ -187,7 +187,6 @@ PyTypeObject* named_result(const OpInfo& op) {
 }
 
 void add_overload(OpGroup& group, const OpInfo& op) {
-  WT_CHECK(op.args.size() <= Frame::kMaxArgs, ValueError, op.name, ": too many arguments");
   group.name = op.name;
   group.overloads.push_back(&op);
   std::vector<PyObject*> names;

@@ -225,7 +225,7 @@ void use_default(const Arg& arg, Value& v) {
                                                     : Scalar(d.i);
       break;
     case ArgType::IntList:
-      v.list = {d.ints.data(), d.ints.size()};
+      v.list = {d.items.data(), d.count};
       break;
     case ArgType::TensorList:
     case ArgType::IntLists:
@@ -431,7 +431,7 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
   int filled = parse_positional(op, call, frame, explain);
   if (filled < 0) return false;
   if (filled == count && !call.kwnames) return true;
-  bool seen[Frame::kMaxArgs] = {};
+  bool seen[kMaxArgs] = {};
   std::fill_n(seen, filled, true);
   if (call.kwnames && !parse_keywords(op, names, call, frame, seen, explain)) return false;
   for (int i = 0; i < count; ++i) {
@@ -499,7 +499,7 @@ std::string default_text(const Arg& arg) {
       out << "'" << arg.def.text << "'";
       break;
     case ArgDefault::Kind::IntList:
-      out << AsShape{arg.def.ints};
+      out << AsShape{arg.def.ints()};
       break;
     case ArgDefault::Kind::DType:
       out << "torch." << name(arg.def.dtype);

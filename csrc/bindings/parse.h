@@ -7,7 +7,6 @@ namespace warptape::bindings {
 
 // Storage for what the values borrow, for the length of one call.
 struct Frame {
-  static constexpr int kMaxArgs = 26;
   // Raw, because constructing all of them would cost more than a small op; parse() makes those that the op
   // has.
   alignas(Value) std::byte raw[kMaxArgs * sizeof(Value)];

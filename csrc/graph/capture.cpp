@@ -145,7 +145,7 @@ void Region::call_inside(const OpInfo& op, std::span<Value> args, Result& out) {
   });
   Restore<bool> asked(thread_state.asked_meta, false);  // by the op itself counts
   Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
-  call_straight(op, args.data(), out);
+  op.run(op, args.data(), out);
   scopes_.back()->skipped |= thread_state.asked_meta;
 }
 
@@ -161,7 +161,7 @@ void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
       each_written(op, args, [&](const Tensor& t) { scope.written(t); });
       scope.memories = memories_.size();
       Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
-      call_straight(op, args.data(), out);
+      op.run(op, args.data(), out);
     };
     tried = scope.attempt(attempts, call, [&] { note_op(op, args, out, scope); });
     if (tried == Tried::Noted) return;

@@ -108,7 +108,7 @@ void run_op(Call& call) {
       set_requires_grad(t, true);
   });
   Result out;
-  call_straight(op, call.args->values.data(), out);
+  op.run(op, call.args->values.data(), out);
   std::vector<Tensor> results;
   Ref<Node> node;
   each_result(out, [&](Tensor& t) {

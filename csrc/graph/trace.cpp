@@ -54,7 +54,7 @@ bool reads_values(const OpInfo& op, std::span<const Value> args) {
                                               {args[i].tensor->dtype(), Device{DeviceType::Meta, -1}}));
   Result out;
   try {
-    call_straight(op, values.data(), out);
+    op.run(op, values.data(), out);
   } catch (const Error&) {
     return true;
   }
@@ -180,7 +180,7 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
   for (size_t i = 0; i < args.size(); ++i) call.args.push_back(attr(op.args[i], args[i]));
   {
     Restore<uint32_t> untraced(thread_state.dispatch, thread_state.dispatch & ~(kTrace | kCapture));
-    call_straight(op, args.data(), out);
+    op.run(op, args.data(), out);
   }
   each_result(out, [&](const Tensor& t) {
     call.out.push_back(t.defined() ? add(t, GraphValue::Kind::Result) : ValueId{});

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <memory>
 
 namespace warptape {
 namespace {
@@ -9,8 +10,6 @@ namespace {
 constinit const OpInfo* newest = nullptr;
 constinit const Alias* newest_alias = nullptr;
 constinit std::array<Interceptor, 32> interceptors{};
-
-thread_local const OpInfo* straight = nullptr;  // the op whose next entry is not intercepted
 
 // Calls see(t) for every tensor among the arguments; lists of optional ones, indices, are left out on demand.
 template <class F>
@@ -58,7 +57,34 @@ void check_complex(const OpInfo& op, std::span<const Value> args) {
 
 const OpInfo* all_ops() { return newest; }
 
-const OpInfo* register_op(OpInfo* op) { return std::exchange(newest, op); }
+OpInfo::OpInfo(const char* n, uint32_t f, std::span<const Arg> a, std::span<const ArgKind> kinds,
+               const char* d, std::span<const char* const> names, Result::Kind r, CallFn c, CallFn own)
+    : name(n),
+      flags(f),
+      args(a.begin(), a.end()),
+      doc(d),
+      returns(r),
+      return_names(names.begin(), names.end()),
+      call(c),
+      run(own),
+      next(std::exchange(newest, this)) {
+  for (size_t i = 0; i < kinds.size(); ++i)
+    args.at(i).type = kinds[i].type, args.at(i).optional = kinds[i].optional;
+}
+
+OpInfo::OpInfo(const char* n, const OpInfo& of)
+    : name(n),
+      flags((of.flags & (kMixedDevices | kComplex | kRandom | kLinear | 7u << 27)) | kMethod),
+      args(of.args),
+      doc(of.doc),
+      returns(of.returns),
+      return_names(of.return_names),
+      inplace_of(&of),
+      call(of.call),
+      run(of.run),
+      next(std::exchange(newest, this)) {
+  args[0].marks |= kWritten;
+}
 
 Alias::Alias(const char* n, const char* o, uint32_t p)
     : name(n), of(o), places(p), next(std::exchange(newest_alias, this)) {}
@@ -73,24 +99,24 @@ void each_tensor(const OpInfo& op, std::span<const Value> args,
   each_tensor(op, args, true, see);
 }
 
-void call_straight(const OpInfo& op, const Value* args, Result& out) {
-  straight = &op;
-  struct Forget {
-    ~Forget() { straight = nullptr; }  // where nothing asked
-  } forget;
-  op.call(op, args, out);
-}
-
-bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep) {
-  if (straight && std::exchange(straight, nullptr) == &op) return false;
+void call_checked(const OpInfo& op, std::span<Value> args, Result& out) {
   check_devices(op, args);
   check_complex(op, args);
+  Keep keep;
   for (uint32_t rest = thread_state.dispatch; rest; rest &= rest - 1) {
     int bit = std::countr_zero(rest);
     Restore<uint32_t> off(thread_state.dispatch, thread_state.dispatch & ~(1u << bit));
-    if (interceptors[bit] && interceptors[bit](op, args, out, keep)) return true;
+    if (interceptors[bit] && interceptors[bit](op, args, out, keep)) return;
   }
-  return false;
+  op.run(op, args.data(), out);
+}
+
+static_assert(std::is_trivially_copyable_v<Value>);
+void call_checked(const OpInfo& op, const Value* args, Result& out) {
+  alignas(Value) std::byte raw[kMaxArgs * sizeof(Value)];  // made only where the op has arguments
+  auto* values = reinterpret_cast<Value*>(raw);
+  std::uninitialized_copy_n(args, op.args.size(), values);
+  call_checked(op, std::span(values, op.args.size()), out);
 }
 
 }  // namespace warptape

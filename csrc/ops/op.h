@@ -13,6 +13,7 @@
 // every tensor is a real one of the CPU, and takes the checked way only where one of the two says so.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <string_view>
@@ -145,8 +146,10 @@ struct ArgDefault {
   int64_t i = 0;
   double d = 0;
   const char* text = nullptr;
-  std::vector<int64_t> ints;
   DType dtype = DType::Float32;
+  std::array<int64_t, 4> items{};
+  uint8_t count = 0;
+  IntList ints() const { return {items.data(), count}; }
 };
 
 enum ArgMark : uint8_t {
@@ -158,18 +161,24 @@ enum ArgMark : uint8_t {
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 
+// Trivially destructible and made by constant expressions: the table of an op's arguments takes no code.
 struct Arg {
-  Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint8_t>(m)) {}
-  Arg(const char* n, None, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::None; }
-  Arg(const char* n, bool v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::Bool, def.i = v; }
-  Arg(const char* n, double v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::Double, def.d = v; }
-  Arg(const char* n, const char* v, int m = 0) : Arg(n, m) {
+  constexpr Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint8_t>(m)) {}
+  constexpr Arg(const char* n, None, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::None; }
+  constexpr Arg(const char* n, bool v, int m = 0) : Arg(n, m) {
+    def.kind = ArgDefault::Kind::Bool, def.i = v;
+  }
+  constexpr Arg(const char* n, double v, int m = 0) : Arg(n, m) {
+    def.kind = ArgDefault::Kind::Double, def.d = v;
+  }
+  constexpr Arg(const char* n, const char* v, int m = 0) : Arg(n, m) {
     def.kind = ArgDefault::Kind::String, def.text = v;
   }
-  Arg(const char* n, std::initializer_list<int64_t> v, int m = 0) : Arg(n, m) {
-    def.kind = ArgDefault::Kind::IntList, def.ints = v;
+  constexpr Arg(const char* n, std::initializer_list<int64_t> v, int m = 0) : Arg(n, m) {
+    def.kind = ArgDefault::Kind::IntList;
+    for (int64_t item : v) def.items.at(def.count++) = item;
   }
-  static Arg integer(const char* n, int64_t v, int m = 0) {  // a named maker: an int would be read as marks
+  static constexpr Arg integer(const char* n, int64_t v, int m = 0) {  // an int would be read as marks
     Arg a(n, m);
     a.def.kind = ArgDefault::Kind::Int, a.def.i = v;
     return a;
@@ -180,6 +189,8 @@ struct Arg {
   ArgType type = ArgType::Tensor;  // set from the C++ signature
   bool optional = false;           // takes None; likewise
 };
+
+inline constexpr size_t kMaxArgs = 26;  // of an op
 
 // What autocast does with an op's floating arguments; Refuse: narrow floats do not hold what it computes.
 // Float32Form: the op "_NAME_float32" takes them as they are, and gives what Float32 would.
@@ -197,22 +208,34 @@ enum class Batching : uint8_t {
   Fold3d,
 };
 
-struct OpInfo {
+struct WT_API OpInfo {
   using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
-  const char* name = nullptr;
-  uint32_t flags = 0;  // of OpFlag
+  struct ArgKind {  // what the C++ signature says of an argument
+    ArgType type;
+    bool optional;
+  };
+  // Registers the op.
+  OpInfo(const char* name, uint32_t flags, std::span<const Arg> args, std::span<const ArgKind> kinds,
+         const char* doc, std::span<const char* const> return_names, Result::Kind returns, CallFn call,
+         CallFn run);
+  // The in-place form of `of`; see in_place().
+  OpInfo(const char* name, const OpInfo& of);
+  OpInfo(const OpInfo&) = delete;
+
+  const char* name;
+  uint32_t flags;  // of OpFlag
   std::vector<Arg> args;
-  const char* doc = nullptr;
-  Result::Kind returns = Result::Kind::None;
+  const char* doc;
+  Result::Kind returns;
   std::vector<const char*> return_names;  // of a named tuple
   const OpInfo* inplace_of = nullptr;     // of a form that in_place() made
-  CallFn call = nullptr;
-  const OpInfo* next = nullptr;  // all ops, newest first
+  CallFn call;                            // as a call of the object does, by its entry
+  CallFn run;                             // the op's own code, past the entry
+  const OpInfo* next;                     // all ops, newest first
   Batching batching() const { return static_cast<Batching>(flags >> 27 & 7); }
   Autocast autocast(bool cuda) const { return static_cast<Autocast>((flags >> (cuda ? 20 : 16)) & 15); }
 };
 WT_API const OpInfo* all_ops();
-WT_API const OpInfo* register_op(OpInfo* op);  // returns the previous head
 
 // Another name of the ops that have the name `of`: in all places of theirs, with another of their in-place
 // forms, or in the given places.
@@ -231,11 +254,11 @@ using Interceptor = bool (*)(const OpInfo& op, std::span<Value> args, Result& ou
 WT_API void set_interceptor(DispatchBit bit, Interceptor f);
 // What the entry does where a call is not plain: checks the arguments against the op's flags (DeviceError for
 // tensors on several devices, DtypeError for complex numbers), then asks the interceptors of all bits set,
-// each with its own bit cleared. True where one of them did the call.
-WT_API bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
+// each with its own bit cleared, and runs the op if none of them did the call. May change the arguments.
+WT_API void call_checked(const OpInfo& op, std::span<Value> args, Result& out);
+// The same on a copy of the arguments.
+WT_API void call_checked(const OpInfo& op, const Value* args, Result& out);
 
-// Calls the op's own code on the arguments as they are: the next entry into it is not intercepted.
-WT_API void call_straight(const OpInfo& op, const Value* args, Result& out);
 // Calls see(t) for every defined tensor among the arguments.
 WT_API void each_tensor(const OpInfo& op, std::span<const Value> args,
                         const std::function<void(const Tensor&)>& see);
@@ -258,6 +281,21 @@ inline bool is_plain(const T& x) {
     return true;
   } else {
     return true;
+  }
+}
+
+// The same of a boxed one; folds to a test of its type, where that is constant.
+inline bool is_plain(ArgType type, const Value& v) {
+  const auto all = [&]<class T>(const T*) {
+    return is_plain(std::span<const T>{static_cast<const T*>(v.list.data), v.list.size});
+  };
+  switch (type) {
+    case ArgType::Tensor: return !v.present || is_plain(*v.tensor);
+    case ArgType::Scalar: return !v.present || is_plain(v.scalar);
+    case ArgType::DType: return !v.present || is_plain(v.dtype);
+    case ArgType::TensorList: return !v.present || all(static_cast<const Tensor*>(nullptr));
+    case ArgType::OptTensorList: return !v.present || all(static_cast<const OptTensor*>(nullptr));
+    default: return true;
   }
 }
 
@@ -372,66 +410,50 @@ template <class Sig> class Op;
 template <class R, class... A>
 class Op<R(A...)> : public OpInfo {
  public:
+  static_assert(sizeof...(A) <= kMaxArgs);
   using Fn = R (*)(A...);
   Op(const char* name, Fn fn, uint32_t flags, std::initializer_list<Arg> args, const char* doc,
      std::initializer_list<const char*> return_names = {})
-      : fn_(fn) {
-    this->name = name;
-    this->flags = flags;
-    this->args = args;
-    this->doc = doc;
-    this->return_names = return_names;
-    if constexpr (!std::is_void_v<R>) returns = ReturnTraits<R>::kKind;
-    size_t i = 0;
-    ((this->args.at(i).type = ArgTraits<Plain<A>>::kType,
-      this->args.at(i++).optional = ArgTraits<Plain<A>>::kOptional),
-     ...);
-    call = &call_boxed;
-    next = register_op(this);
-  }
-  // The in-place form of `of`; see in_place().
-  Op(const char* name, Fn fn, const Op& of) : OpInfo(of), fn_(fn) {
-    this->name = name;
-    flags = (of.flags & (kMixedDevices | kComplex | kRandom | kLinear | 7u << 27)) | kMethod;
-    args[0].marks |= kWritten;
-    inplace_of = &of;
-    next = register_op(this);
-  }
-  Op(const Op&) = delete;
+      : OpInfo(name, flags, args, kKinds, doc, return_names, kReturns, &call_boxed, &run_boxed), fn_(fn) {}
+  Op(const char* name, Fn fn, const Op& of) : OpInfo(name, of), fn_(fn) {}
 
   R operator()(A... args) const {
     if (__builtin_expect((thread_state.dispatch == 0) & (is_plain(args) & ...), 1)) return fn_(args...);
-    return call_checked(args...);
+    return call_slow(args...);
   }
 
  private:
-  [[gnu::noinline]] R call_checked(A... args) const {
-    Value values[sizeof...(A) + 1];
+  static constexpr std::array<ArgKind, sizeof...(A)> kKinds{
+      ArgKind{ArgTraits<Plain<A>>::kType, ArgTraits<Plain<A>>::kOptional}...};
+  static constexpr Result::Kind kReturns = [] {
+    if constexpr (std::is_void_v<R>)
+      return Result::Kind::None;
+    else
+      return ReturnTraits<R>::kKind;
+  }();
+
+  [[gnu::noinline]] R call_slow(A... args) const {
+    Value values[sizeof...(A)];
     size_t i = 0;
     ((values[i].present = true, ArgTraits<Plain<A>>::box(values[i], args), ++i), ...);
     Result out;
-    Keep keep;
-    if (intercept(*this, {values, sizeof...(A)}, out, keep)) {
-      if constexpr (std::is_void_v<R>)
-        return;
-      else
-        return ReturnTraits<R>::unbox(out);
-    }
-    return call_unboxed(values, std::index_sequence_for<A...>{});
-  }
-  template <size_t... I>
-  R call_unboxed(const Value* v, std::index_sequence<I...>) const {
-    return fn_(ArgTraits<Plain<A>>::unbox(v[I])...);
+    call_checked(*this, std::span<Value>(values), out);
+    if constexpr (!std::is_void_v<R>) return ReturnTraits<R>::unbox(out);
   }
   static void call_boxed(const OpInfo& info, const Value* args, Result& out) {
-    auto& self = static_cast<const Op&>(info);
-    auto run = [&]<size_t... I>(std::index_sequence<I...>) -> R {
-      return self(ArgTraits<Plain<A>>::unbox(args[I])...);
+    const bool plain = [&]<size_t... I>(std::index_sequence<I...>) {
+      return (thread_state.dispatch == 0) & (is_plain(kKinds[I].type, args[I]) & ...);
+    }(std::index_sequence_for<A...>{});
+    return __builtin_expect(plain, 1) ? run_boxed(info, args, out) : call_checked(info, args, out);
+  }
+  [[gnu::noinline]] static void run_boxed(const OpInfo& info, const Value* args, Result& out) {
+    const auto run = [&]<size_t... I>(std::index_sequence<I...>) -> R {
+      return static_cast<const Op&>(info).fn_(ArgTraits<Plain<A>>::unbox(args[I])...);
     };
     if constexpr (std::is_void_v<R>) {
       run(std::index_sequence_for<A...>{});
     } else {
-      out.kind = ReturnTraits<R>::kKind;
+      out.kind = kReturns;
       ReturnTraits<R>::box(out, run(std::index_sequence_for<A...>{}));
     }
   }

@@ -77,7 +77,7 @@ bool record_call(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
   {
     // What the op calls is recorded, too.
     Restore<uint32_t> again(thread_state.dispatch, thread_state.dispatch | kProfile);
-    call_straight(op, args.data(), out);
+    op.run(op, args.data(), out);
   }
   if (!t.options.shapes || thread_state.profiler != &t) return true;
   put(numbers, out);

@@ -227,7 +227,7 @@ thread_local std::unordered_set<const OpInfo*> with_kernels;  // that were found
 bool composed(const OpInfo& op, std::span<const Value> args, Result& out) {
   if (writes(op) || with_kernels.contains(&op)) return false;
   try {
-    call_straight(op, args.data(), out);
+    op.run(op, args.data(), out);
   } catch (const OpaqueError&) {
     with_kernels.insert(&op);
     out = {};
@@ -304,7 +304,7 @@ void random_call(Call& c, Result& out) {
            "'different' randomness flags on vmap or perform the randomness operation out of vmap");
   Restore<int64_t> below(drawing, c.level.id);
   if (c.level.randomness == Randomness::Same && c.mapped_count() == 0 && !c.list_mapped) {
-    call_straight(c.op, c.values.data(), out);
+    c.op.run(c.op, c.values.data(), out);
     return;
   }
   if (c.level.randomness == Randomness::Different) return one_by_one(c, out);
