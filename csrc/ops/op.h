@@ -284,21 +284,6 @@ inline bool is_plain(const T& x) {
   }
 }
 
-// The same of a boxed one; folds to a test of its type, where that is constant.
-inline bool is_plain(ArgType type, const Value& v) {
-  const auto all = [&]<class T>(const T*) {
-    return is_plain(std::span<const T>{static_cast<const T*>(v.list.data), v.list.size});
-  };
-  switch (type) {
-    case ArgType::Tensor: return !v.present || is_plain(*v.tensor);
-    case ArgType::Scalar: return !v.present || is_plain(v.scalar);
-    case ArgType::DType: return !v.present || is_plain(v.dtype);
-    case ArgType::TensorList: return !v.present || all(static_cast<const Tensor*>(nullptr));
-    case ArgType::OptTensorList: return !v.present || all(static_cast<const OptTensor*>(nullptr));
-    default: return true;
-  }
-}
-
 // ---- from C++ types to values and back -----------------------------------------------------------------
 
 template <class T> struct ArgTraits;
@@ -349,6 +334,25 @@ template <class T> struct ArgTraits<std::optional<T>> {
   }
 };
 template <class A> using Plain = std::remove_cvref_t<A>;
+
+// is_plain of a boxed argument; folds to the test of its type, where that is constant.
+inline bool is_plain(ArgType type, const Value& v) {
+  if (!v.present) return true;
+  switch (type) {
+    case ArgType::Tensor:
+      return is_plain(*v.tensor);
+    case ArgType::Scalar:
+      return is_plain(v.scalar);
+    case ArgType::DType:
+      return is_plain(v.dtype);
+    case ArgType::TensorList:
+      return is_plain(ArgTraits<TensorList>::unbox(v));
+    case ArgType::OptTensorList:
+      return is_plain(ArgTraits<std::span<const OptTensor>>::unbox(v));
+    default:
+      return true;
+  }
+}
 
 template <class R> struct ReturnTraits;
 #define WT_RETURN(TYPE, KIND, BOX, UNBOX)                     \
