@@ -35,7 +35,8 @@ struct Registry {
   std::array<bool, kNumDeviceTypes> in_use{};
   std::array<std::map<std::string, bool>, kNumDeviceTypes> switches;
   std::string folder;
-  std::set<std::string> used;  // kernels that were looked up
+  std::set<std::string> used;         // kernels that were looked up
+  std::set<std::string> above_level;  // CPU kernels that were built for more than this processor has
 };
 
 Registry& registry() {
@@ -65,10 +66,23 @@ int machine_level() {
 
 void add_entries(Registry& r, const kernels::KernelEntry* begin, const kernels::KernelEntry* end) {
   for (auto* e = begin; e != end; ++e) {
-    if (!e->function || (e->device == DeviceType::CPU && e->level > machine_level())) continue;
+    if (!e->function) continue;
+    if (e->device == DeviceType::CPU && e->level > machine_level()) {
+      r.above_level.insert(e->name);
+      continue;
+    }
     auto& known = r.entries[static_cast<int>(e->device)][e->name];
     if (!known || e->level > known->level) known = e;
   }
+}
+
+std::string no_kernel(const Registry& r, const char* kernel, DeviceType device) {
+  std::string text = message(kernel, ": no kernel for device ", name(device));
+  if (device == DeviceType::CPU && r.above_level.contains(kernel))
+    text +=
+        "; it was built for instruction sets that this processor (or WARPTAPE_CPU_LEVEL) lacks. Build for "
+        "this one with `pip install --force-reinstall . -C cmake.define.WARPTAPE_CPU_ISAS=AUTO`";
+  return text;
 }
 
 std::string not_built(DeviceType type) {
@@ -192,7 +206,7 @@ AnyKernel resolve_kernel(const char* kernel, const char* signature, DeviceType d
   (void)builtin;
   auto& table = r.entries[static_cast<int>(device)];
   auto it = table.find(kernel);
-  WT_CHECK(it != table.end(), NotImplementedError, kernel, ": no kernel for device ", name(device));
+  WT_CHECK(it != table.end(), NotImplementedError, no_kernel(r, kernel, device));
   WT_CHECK(std::strcmp(it->second->signature, signature) == 0, NotImplementedError, kernel,
            ": kernel of type ", it->second->signature, " does not fit the slot of type ", signature);
   r.used.insert(kernel);

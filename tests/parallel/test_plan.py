@@ -421,6 +421,11 @@ def test_files(tmp_path: Path) -> None:
         f"from warptape.models import DecoderConfig\ndef model():\n    return DecoderConfig(**{SMALL})\n"
     )
     assert read_model(f"{script}:model").layers == 4
+    with script.open("a") as out:
+        out.write(
+            "class Callable:\n    config = model()\n    def __call__(self, x): ...\nmade = Callable()\n"
+        )
+    assert read_model(f"{script}:made").layers == read_model(f"{script}:Callable").layers == 4
     with pytest.raises(PlanError, match="defines no other"):
         read_model(f"{script}:other")
     config = tmp_path / "config.json"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import warptape
+from time_limits import seconds
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = shutil.which("g++")
@@ -71,3 +74,17 @@ def test_ignored_answer_is_refused(tmp_path: Path) -> None:
         [str(COMPILER), *FLAGS, "-fsyntax-only", str(source)], capture_output=True, text=True, timeout=600
     )
     assert build.returncode != 0 and "nodiscard" in build.stderr
+
+
+def test_a_processor_below_all_built_instruction_sets_is_told_so() -> None:
+    code = "import warptape\ntry:\n    warptape.ones(2) + 1\nexcept NotImplementedError as e:\n    print(e)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=seconds(60),
+        env=os.environ | {"WARPTAPE_CPU_LEVEL": "0"},
+    )
+    assert "no kernel for device cpu; it was built for instruction sets that this processor" in done.stdout
+    assert "WARPTAPE_CPU_ISAS" in done.stdout

@@ -6,6 +6,7 @@ Shapes: L layers, C width, F inner width, H heads, K key heads, D head size, V v
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -348,7 +349,10 @@ def _from_script(path: str, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
         found = getattr(module, name, None)
-        made = found() if callable(found) and not hasattr(found, "config") else found
+        maker = inspect.isfunction(found) or inspect.isclass(
+            found
+        )  # a model that is made already is callable, too
+        made = found() if maker else found
     except Exception as error:
         raise PlanError(f"{path}: {type(error).__name__}: {error}") from error
     finally:
