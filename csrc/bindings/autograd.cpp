@@ -120,7 +120,7 @@ PyObject* set_autocast_cache_py(PyObject*, PyObject* on) {
   return value < 0 ? nullptr : PyBool_FromLong(set_autocast_cache(value != 0));
 }
 
-PyMethodDef methods[] = {
+PyMethodDef autograd_methods[] = {
     {"_run_backward", run_backward_py, METH_VARARGS, nullptr},
     {"_queue_callback", queue_callback_py, METH_O, nullptr},
     {"is_grad_enabled", get_grad_mode, METH_NOARGS, "Whether ops are recorded on this thread."},
@@ -144,7 +144,7 @@ PyMethodDef methods[] = {
 }  // namespace
 
 void init_autograd(PyObject* module) {
-  checked(PyModule_AddFunctions(module, methods));
+  checked(PyModule_AddFunctions(module, autograd_methods));
   init_nodes(module);
   init_gc(module);
   init_hooks(module);

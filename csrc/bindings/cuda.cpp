@@ -23,7 +23,6 @@ DeviceRuntime& runtime_in_order() {
 }
 Device cuda_device(int index) { return resolved({DeviceType::CUDA, static_cast<int8_t>(index)}); }
 StreamHandle as_handle(uintptr_t p) { return reinterpret_cast<void*>(p); }
-uintptr_t as_int(void* handle) { return reinterpret_cast<uintptr_t>(handle); }
 
 using Unlocked = py::call_guard<GilRelease>;
 

@@ -14,7 +14,6 @@ constexpr const char* kActions[] = {
 py::object text_of(const CallStack& stack) {
   return stack ? py::object(py::str(*stack)) : py::object(py::none());
 }
-uintptr_t as_int(void* stream) { return reinterpret_cast<uintptr_t>(stream); }
 
 // [(address, bytes, stream, small, pool, [(address, bytes, requested, state, stack)])] and
 // [(action, address, bytes, stream, pool, microseconds, stack)].

@@ -346,13 +346,14 @@ PyObject* tolist_py(PyObject*, PyObject* o) {
   return guarded([&] { return tensor_tolist(tensor_arg(o, "tolist")); });
 }
 
-PyMethodDef methods[] = {{"_tensor", tensor_py, METH_VARARGS, nullptr},
-                         {"from_numpy", from_numpy_py, METH_O,
-                          "from_numpy(ndarray): a tensor on the array's memory. TypeError for other dtypes.\n"
-                          "\n>>> import numpy as np\n>>> torch.from_numpy(np.arange(3))\ntensor([0, 1, 2])"},
-                         {"_numpy", to_numpy_py, METH_O, nullptr},
-                         {"_tolist", tolist_py, METH_O, nullptr},
-                         {}};
+PyMethodDef data_methods[] = {
+    {"_tensor", tensor_py, METH_VARARGS, nullptr},
+    {"from_numpy", from_numpy_py, METH_O,
+     "from_numpy(ndarray): a tensor on the array's memory. TypeError for other dtypes.\n"
+     "\n>>> import numpy as np\n>>> torch.from_numpy(np.arange(3))\ntensor([0, 1, 2])"},
+    {"_numpy", to_numpy_py, METH_O, nullptr},
+    {"_tolist", tolist_py, METH_O, nullptr},
+    {}};
 
 }  // namespace
 
@@ -378,6 +379,6 @@ bool is_array(PyObject* o) {
 
 Tensor tensor_from_data(PyObject* data) { return tensor_from(data, std::nullopt, false); }
 
-void init_data(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+void init_data(PyObject* module) { checked(PyModule_AddFunctions(module, data_methods)); }
 
 }  // namespace warptape::bindings

@@ -215,16 +215,16 @@ PyObject* from_memory(PyObject*, PyObject* args) {
   });
 }
 
-PyMethodDef methods[] = {{"_tensor_bytes", tensor_bytes, METH_O, nullptr},
-                         {"_tensor_from_bytes", tensor_from_bytes, METH_VARARGS, nullptr},
-                         {"_crc32", crc32_py, METH_VARARGS, nullptr},
-                         {"_to_dlpack", to_dlpack, METH_O, nullptr},
-                         {"_from_dlpack", from_dlpack, METH_O, nullptr},
-                         {"_from_memory", from_memory, METH_VARARGS, nullptr},
-                         {}};
+PyMethodDef exchange_methods[] = {{"_tensor_bytes", tensor_bytes, METH_O, nullptr},
+                                  {"_tensor_from_bytes", tensor_from_bytes, METH_VARARGS, nullptr},
+                                  {"_crc32", crc32_py, METH_VARARGS, nullptr},
+                                  {"_to_dlpack", to_dlpack, METH_O, nullptr},
+                                  {"_from_dlpack", from_dlpack, METH_O, nullptr},
+                                  {"_from_memory", from_memory, METH_VARARGS, nullptr},
+                                  {}};
 
 }  // namespace
 
-void init_exchange(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+void init_exchange(PyObject* module) { checked(PyModule_AddFunctions(module, exchange_methods)); }
 
 }  // namespace warptape::bindings

@@ -235,17 +235,17 @@ PyObject* increment_version_py(PyObject*, PyObject* o) {
   });
 }
 
-PyMethodDef methods[] = {{"_extension_call", call_py, METH_VARARGS, nullptr},
-                         {"_extension_take", take_py, METH_NOARGS, nullptr},
-                         {"_extension_refused", refused_py, METH_NOARGS, nullptr},
-                         {"_increment_version", increment_version_py, METH_O, nullptr},
-                         {}};
+PyMethodDef extension_methods[] = {{"_extension_call", call_py, METH_VARARGS, nullptr},
+                                   {"_extension_take", take_py, METH_NOARGS, nullptr},
+                                   {"_extension_refused", refused_py, METH_NOARGS, nullptr},
+                                   {"_increment_version", increment_version_py, METH_O, nullptr},
+                                   {}};
 
 }  // namespace
 
 void init_extensions(PyObject* module) {
   ext::python = &python;
-  checked(PyModule_AddFunctions(module, methods));
+  checked(PyModule_AddFunctions(module, extension_methods));
 }
 
 }  // namespace warptape::bindings

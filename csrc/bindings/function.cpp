@@ -142,13 +142,13 @@ PyObject* output_py(PyObject*, PyObject* args) {
   });
 }
 
-PyMethodDef methods[] = {{"_function_record", record_py, METH_VARARGS, nullptr},
-                         {"_function_saved", saved_py, METH_O, nullptr},
-                         {"_function_output", output_py, METH_VARARGS, nullptr},
-                         {}};
+PyMethodDef function_methods[] = {{"_function_record", record_py, METH_VARARGS, nullptr},
+                                  {"_function_saved", saved_py, METH_O, nullptr},
+                                  {"_function_output", output_py, METH_VARARGS, nullptr},
+                                  {}};
 
 }  // namespace
 
-void init_functions(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+void init_functions(PyObject* module) { checked(PyModule_AddFunctions(module, function_methods)); }
 
 }  // namespace warptape::bindings

@@ -243,20 +243,20 @@ PyObject* is_transforming(PyObject*, PyObject*) {
 
 PyObject* has_hooks(PyObject*, PyObject*) { return PyBool_FromLong(!hook_stack.empty()); }
 
-PyMethodDef methods[] = {{"_hook_dict", hook_dict, METH_O, nullptr},
-                         {"_post_accumulate_dict", post_accumulate_dict, METH_O, nullptr},
-                         {"_retain_grad", retain_grad, METH_O, nullptr},
-                         {"_push_saved_tensor_hooks", push_hooks, METH_VARARGS, nullptr},
-                         {"_pop_saved_tensor_hooks", pop_hooks, METH_NOARGS, nullptr},
-                         {"_has_saved_tensor_hooks", has_hooks, METH_NOARGS, nullptr},
-                         {"_refuse_saved_tensor_hooks", refuse_hooks, METH_O, nullptr},
-                         {"_is_transforming", is_transforming, METH_NOARGS, nullptr},
-                         {}};
+PyMethodDef hooks_methods[] = {{"_hook_dict", hook_dict, METH_O, nullptr},
+                               {"_post_accumulate_dict", post_accumulate_dict, METH_O, nullptr},
+                               {"_retain_grad", retain_grad, METH_O, nullptr},
+                               {"_push_saved_tensor_hooks", push_hooks, METH_VARARGS, nullptr},
+                               {"_pop_saved_tensor_hooks", pop_hooks, METH_NOARGS, nullptr},
+                               {"_has_saved_tensor_hooks", has_hooks, METH_NOARGS, nullptr},
+                               {"_refuse_saved_tensor_hooks", refuse_hooks, METH_O, nullptr},
+                               {"_is_transforming", is_transforming, METH_NOARGS, nullptr},
+                               {}};
 
 }  // namespace
 
 void init_hooks(PyObject* module) {
-  checked(PyModule_AddFunctions(module, methods));
+  checked(PyModule_AddFunctions(module, hooks_methods));
   pack_saved_tensor = pack;
 }
 

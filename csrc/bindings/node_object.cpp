@@ -74,14 +74,14 @@ PyGetSetDef getset[] = {
     {"saved_tensors", saved_tensors, nullptr, "The tensors kept for backward.", nullptr},
     {"variable", variable, nullptr, "The leaf of an AccumulateGrad node.", nullptr},
     {}};
-PyMethodDef methods[] = {{"name", node_name, METH_NOARGS, "The op's name."},
-                         {"_post_hook_dict", post_dict, METH_NOARGS, nullptr},
-                         {"_pre_hook_dict", pre_dict, METH_NOARGS, nullptr},
-                         {}};
+PyMethodDef node_methods[] = {{"name", node_name, METH_NOARGS, "The op's name."},
+                              {"_post_hook_dict", post_dict, METH_NOARGS, nullptr},
+                              {"_pre_hook_dict", pre_dict, METH_NOARGS, nullptr},
+                              {}};
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
                        {Py_tp_repr, reinterpret_cast<void*>(repr)},
                        {Py_tp_getset, getset},
-                       {Py_tp_methods, methods},
+                       {Py_tp_methods, node_methods},
                        {Py_tp_doc, const_cast<char*>("One recorded op.")},
                        {}};
 PyType_Spec spec = {"warptape.autograd.graph.Node", sizeof(NodeObject), 0,

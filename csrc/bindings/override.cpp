@@ -267,7 +267,7 @@ PyCFunction as_function(F* f) {
 PyMethodDef default_def = {"__torch_function__", as_function(default_impl),
                            METH_VARARGS | METH_KEYWORDS | METH_CLASS,
                            "Calls the function; its results are of this class."};
-PyMethodDef methods[] = {
+PyMethodDef override_methods[] = {
     {"_disabled_torch_function_impl", disabled, METH_VARARGS,
      "The __torch_function__ of classes that want none."},
     {"_push_torch_function_mode", push_mode, METH_O, nullptr},
@@ -316,7 +316,7 @@ PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, P
 
 void init_overrides(PyObject* module) {
   protocol_name = PyUnicode_InternFromString("__torch_function__");
-  checked(PyModule_AddFunctions(module, methods));
+  checked(PyModule_AddFunctions(module, override_methods));
   disabled_impl = checked(PyObject_GetAttrString(module, "_disabled_torch_function_impl")).release();
   auto m = pybind11::reinterpret_borrow<pybind11::module_>(module);
   Disable<false>::add(m, "DisableTorchFunctionSubclass",

@@ -120,21 +120,21 @@ PyObject* is_resizable_py(PyObject*, PyObject* o) {
   return guarded([&] { return PyBool_FromLong(!tensor_arg(o, "resizable").storage().exported()); });
 }
 
-PyMethodDef methods[] = {{"_share_memory", share_py, METH_O, nullptr},
-                         {"_shared_descriptor", descriptor_py, METH_O, nullptr},
-                         {"_is_shared", is_shared_py, METH_O, nullptr},
-                         {"_mark_shared", mark_shared_py, METH_O, nullptr},
-                         {"_map_shared", map_shared_py, METH_VARARGS, nullptr},
-                         {"_storage_bytes", storage_bytes_py, METH_O, nullptr},
-                         {"_on_storage", on_storage_py, METH_VARARGS, nullptr},
-                         {"_set_storage", set_storage_py, METH_VARARGS, nullptr},
-                         {"_resize_storage", resize_storage_py, METH_VARARGS, nullptr},
-                         {"_storage_address", storage_address_py, METH_O, nullptr},
-                         {"_is_resizable", is_resizable_py, METH_O, nullptr},
-                         {}};
+PyMethodDef shared_methods[] = {{"_share_memory", share_py, METH_O, nullptr},
+                                {"_shared_descriptor", descriptor_py, METH_O, nullptr},
+                                {"_is_shared", is_shared_py, METH_O, nullptr},
+                                {"_mark_shared", mark_shared_py, METH_O, nullptr},
+                                {"_map_shared", map_shared_py, METH_VARARGS, nullptr},
+                                {"_storage_bytes", storage_bytes_py, METH_O, nullptr},
+                                {"_on_storage", on_storage_py, METH_VARARGS, nullptr},
+                                {"_set_storage", set_storage_py, METH_VARARGS, nullptr},
+                                {"_resize_storage", resize_storage_py, METH_VARARGS, nullptr},
+                                {"_storage_address", storage_address_py, METH_O, nullptr},
+                                {"_is_resizable", is_resizable_py, METH_O, nullptr},
+                                {}};
 
 }  // namespace
 
-void init_shared(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+void init_shared(PyObject* module) { checked(PyModule_AddFunctions(module, shared_methods)); }
 
 }  // namespace warptape::bindings

@@ -168,7 +168,7 @@ PyObject* register_types(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef methods[] = {
+PyMethodDef tensor_methods[] = {
     {"__init_subclass__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(init_subclass)),
      METH_CLASS | METH_VARARGS | METH_KEYWORDS, nullptr},
     {"_make_subclass", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make_subclass)),
@@ -220,7 +220,7 @@ void init_tensor_type(PyObject* module) {
       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(clear)},
       {Py_tp_new, reinterpret_cast<void*>(new_tensor)},
-      {Py_tp_methods, methods},
+      {Py_tp_methods, tensor_methods},
       {Py_tp_members, members},
       {Py_tp_getset, getset.data()},
       {Py_tp_richcompare, reinterpret_cast<void*>(tensor_richcompare)},

@@ -291,7 +291,8 @@ class Training:
     def ends_well(self, *nodes: Job) -> None:
         """The nodes end, with the parameters of one process to rounding."""
         results = [node.finish(120) for node in nodes]
-        assert [code for code, _, _ in results] == [0] * len(nodes), results
+        said = "\n".join(f"-- exit code {code}\n{out}{err}" for code, out, err in results)
+        assert [code for code, _, _ in results] == [0] * len(nodes), said
         found = json.loads(results[0][1].splitlines()[-1])
         assert found["steps"] == self.expected["steps"]
         assert abs(found["parameters"] - self.expected["parameters"]) < 1e-9
