@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 50_433
+MAX_TOTAL_LINES = 50_498
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -82,7 +82,7 @@ BUDGETS = {
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
     # Before the distributed part, too.
-    "the planner of layouts": (1_837, ("python/warptape/parallel/plan/",)),
+    "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
         25_034,
         (
