@@ -6,11 +6,11 @@ Shapes: L layers, C width, F inner width, H heads, K key heads, D head size, V v
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from ...models import DecoderConfig
@@ -349,10 +349,8 @@ def _from_script(path: str, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
         found = getattr(module, name, None)
-        maker = inspect.isfunction(found) or inspect.isclass(
-            found
-        )  # a model that is made already is callable, too
-        made = found() if maker else found
+        # Not any callable: a model that is made already is one.
+        made = found() if isinstance(found, (FunctionType, type)) else found
     except Exception as error:
         raise PlanError(f"{path}: {type(error).__name__}: {error}") from error
     finally:
