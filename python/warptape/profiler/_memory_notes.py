@@ -53,6 +53,7 @@ class MemoryNotes:
         self.notes: list[MemoryNote] = []
         self.changes: list[MemoryChange] = []
         self.recorded: set[FunctionEvent] = set()
+        self._raw: list[tuple[int, int, int, str | None, str]] = []
         self._params: dict[int, Any] = {}  # of optimizers, by id()
         self._handles = [
             register_optimizer_step_pre_hook(self._at_step),
@@ -66,9 +67,8 @@ class MemoryNotes:
         except (NotImplementedError, RuntimeError, ValueError):  # sparse, or a lazy module's parameter
             return
         if address:
-            self.notes.append(
-                MemoryNote(time.perf_counter_ns(), address, held.numel(), category, str(t.device))
-            )
+            # A plain tuple, for to make a MemoryNote is a call of Python's, which the profile would record.
+            self._raw.append((time.perf_counter_ns(), address, held.numel(), category, str(t.device)))
 
     def _at_step(self, optimizer: Any, *_: Any) -> None:
         with _C.DisableTorchFunction():
@@ -108,6 +108,7 @@ class MemoryNotes:
             params |= {id(p): p for p in module.parameters()}
         for p in params.values():
             self._leaf(p)
+        self.notes = [MemoryNote(*raw) for raw in self._raw]
         self.changes.sort(key=lambda c: c.time)
         for c in self.changes:
             if c.bytes > 0 and c.event is not None and "AccumulateGrad" in c.event.name:
