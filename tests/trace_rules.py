@@ -2,7 +2,8 @@
 
 `faults(text)` reads the JSON as they do and lists what breaks a rule: strict JSON, known phases with the
 fields that each needs, times that are finite and in order, complete events of a thread that nest, arrows with
-one start and one end, each at a range to hang on, asynchronous ranges in pairs, and rows that have names.
+one start and one end, each at a range to hang on, asynchronous ranges in pairs, calls of Python in their
+callers, and rows that have names.
 """
 
 from __future__ import annotations
@@ -53,6 +54,25 @@ def form(events: list[dict[str, Any]]) -> list[str]:
             last = e["ts"]
         if any(type(e[key]) is not int for key in ("pid", "tid") if key in e):
             found.append(f"event {i}: pid and tid are no numbers")
+        found += [f"event {i}: {fault}" for fault in values(e)]
+    return found
+
+
+def values(e: dict[str, Any]) -> list[str]:
+    """Of fields that a reader takes by their type, else leaves out without a word."""
+    found = []
+    if any(not isinstance(e[key], str) or not e[key] for key in ("name", "cat") if key in e):
+        found.append("name and cat are no text")
+    if not isinstance(e.get("args", {}), dict):
+        found.append(f"args {e['args']!r}")
+    if e["ph"] == "M" and not isinstance(e["args"].get("name"), str):
+        found.append("a row's name is no text")
+    if e["ph"] == "i" and e["s"] not in ("g", "p", "t"):
+        found.append(f"scope {e['s']!r}")
+    if e["ph"] == "f" and e["bp"] != "e":
+        found.append(f"binding point {e['bp']!r}")
+    if type(e.get("id", 0)) not in (int, str):
+        found.append(f"id {e['id']!r}")
     return found
 
 
@@ -109,6 +129,21 @@ def pairs(events: list[dict[str, Any]]) -> list[str]:
     return [f"asynchronous range {key} is not in pairs" for key, n in open_.items() if n]
 
 
+def callers(events: list[dict[str, Any]]) -> list[str]:
+    """A call of Python lies in the call that it names, and each has a number of its own."""
+    calls = [e for e in events if e["ph"] == "X" and "Python id" in e.get("args", {})]
+    known = {e["args"]["Python id"]: e for e in calls}
+    found = [] if len(known) == len(calls) else ["calls share a Python id"]
+    for e in calls:
+        parent = e["args"].get("Python parent id")
+        if parent is None:
+            continue
+        outer = known.get(parent)
+        if outer is None or (outer["pid"], outer["tid"]) != (e["pid"], e["tid"]) or outer["ts"] > e["ts"]:
+            found.append(f"{e['name']} names the caller {parent}, which it does not lie in")
+    return found
+
+
 def names(events: list[dict[str, Any]]) -> list[str]:
     """Of processes and threads."""
     known: dict[str, set[Any]] = defaultdict(set)
@@ -129,4 +164,6 @@ def faults(text: str) -> list[str]:
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(events, list):
         return ["no list of traceEvents"]
-    return form(events) or nesting(events) + arrows(events) + pairs(events) + names(events)
+    if trace.get("displayTimeUnit", "ms") not in ("ms", "ns"):
+        return [f"displayTimeUnit {trace['displayTimeUnit']!r}"]
+    return form(events) or nesting(events) + arrows(events) + pairs(events) + callers(events) + names(events)

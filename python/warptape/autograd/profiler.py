@@ -11,9 +11,10 @@ import contextlib
 import os
 import sys
 import time
+import uuid
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import warptape
@@ -23,6 +24,7 @@ from .._missing import install_getattr as _install_getattr
 from .._missing import unusable
 from . import profiler_python, profiler_trace
 from .profiler_python import PythonEvent
+from .profiler_select import Selection, keep_calls, keep_host_events
 from .profiler_util import MEMORY_EVENT_NAME, DeviceActivity, EventList, FunctionEvent, Interval, Kernel
 
 __all__ = ["emit_itt", "emit_nvtx", "kineto_available", "profile", "record_function"]
@@ -73,7 +75,8 @@ def _start(
     global _running
     if stacks or modules:
         package = os.path.dirname(os.path.dirname(__file__))
-        files = [__file__, os.path.join(package, "profiler", "profiler.py")]
+        above = os.path.join(package, "profiler")
+        files = [__file__, *(os.path.join(above, name) for name in ("profiler.py", "_memory_notes.py"))]
         _C._profiler_codes(warptape.nn.Module.__call__.__code__, files)
         if sys.getprofile() is not None:
             warnings.warn(
@@ -105,13 +108,16 @@ class profile:
         with_modules: the modules that an op lies in, as its `module_hierarchy`.
         use_device: "cuda" records what CUDA devices do, by CUPTI.
         use_cuda: the same.
-        use_cpu, use_kineto, experimental_config, acc_events: taken for PyTorch's programs; they change
-            nothing.
+        custom_trace_id_callback: makes the `trace_id`; a random one otherwise.
+        activity_filters: by "CPU" and "CUDA", PyTorch's names of the types of activities to keep, as
+            "USER_ANNOTATION" or "GPU_MEMCPY"; a group that is not there keeps all of its own.
+        use_cpu, use_kineto, experimental_config, acc_events, post_processing_timeout_s: taken for PyTorch's
+            programs; they change nothing.
 
     Raises:
         RuntimeError: another profile runs, or the events are asked for before the end.
         DeviceError: what devices do cannot be recorded; the message says what is missing.
-        ValueError: another `use_device`.
+        ValueError: another `use_device`, or an unknown type of activity.
     """
 
     def __init__(
@@ -129,7 +135,9 @@ class profile:
         use_cpu: bool = True,
         experimental_config: Any = None,
         acc_events: bool = False,
-        custom_trace_id_callback: Any = None,
+        custom_trace_id_callback: Callable[[], str] | None = None,
+        post_processing_timeout_s: float | None = None,
+        activity_filters: Mapping[Any, Collection[str]] | None = None,
     ) -> None:
         self.enabled = enabled
         self.record_shapes = record_shapes or with_flops
@@ -145,6 +153,10 @@ class profile:
         self.device_activities: list[DeviceActivity] = []
         self.memory_events: list[Any] = []
         self.python_events: list[PythonEvent] = []
+        self.notes: Any = None  # of what memory is for: a warptape.profiler._memory_notes.MemoryNotes
+        self.custom_trace_id_callback, self.trace_id = custom_trace_id_callback, ""
+        filters = {getattr(group, "name", group): names for group, names in (activity_filters or {}).items()}
+        self._selection = Selection(filters)
         self.wall_start_ns = self.clock_start_ns = 0
         self._events: EventList | None = None
 
@@ -153,6 +165,8 @@ class profile:
             return self
         if self._events is not None:
             raise RuntimeError("profile: a profile records once; make another")
+        make_id = self.custom_trace_id_callback
+        self.trace_id = str(make_id()) if make_id else uuid.uuid4().hex.upper()
         self.wall_start_ns, self.clock_start_ns = time.time_ns(), time.perf_counter_ns()
         _start(
             self,
@@ -170,6 +184,8 @@ class profile:
         events: list[FunctionEvent] = []
         first_of_thread = []
         threads, activities = _stop()
+        if self.notes is not None:
+            self.notes.stop()
         python = profiler_python.PythonRecord(self.clock_start_ns)
         for thread, found, memory, calls in threads:
             first_of_thread.append(len(events))
@@ -179,30 +195,51 @@ class profile:
                 python.name_modules(made, called)
             events += made
             self.memory_events += [(thread, *m) for m in memory]
+            if self.notes is not None:
+                self.notes.add(memory, made)
             events += _frees(thread, memory, len(events), self.clock_start_ns)
         _link_backward(events)
+        if self.notes is not None:
+            self.notes.finish(events, python.modules)
         if self.with_stack:
             self._keep_python(python)
-        for name, category, device, stream, start, end, size, number in activities:
-            thread, place = divmod(number - 1, 1 << 32)
-            event = events[first_of_thread[thread] + place] if number else None
-            span = Interval((start - self.clock_start_ns) / 1e3, (end - self.clock_start_ns) / 1e3)
-            done = DeviceActivity(name, category, device, stream, span, size, event)
-            self.device_activities.append(done)
-            if event:
-                event.kernels.append(Kernel(done.name, done.device, span.elapsed_us()))
+        kept = keep_host_events(events, self._selection)
+        self._keep_activities(activities, events, first_of_thread, set(kept))
         if self.with_flops:
-            _count_flops(events)
+            _count_flops(kept)
         self._events = EventList(
-            events,
+            [*kept, *self._device_events(len(events))],
             use_device=self.use_device,
             profile_memory=self.profile_memory,
             with_flops=self.with_flops,
             write_trace=self._write_trace,
         )
 
+    def _keep_activities(
+        self, found: list[Any], events: list[FunctionEvent], firsts: list[int], kept: set[FunctionEvent]
+    ) -> None:
+        """What devices did, each with the event that launched it if that is kept."""
+        for name, category, device, stream, start, end, size, number in found:
+            span = Interval((start - self.clock_start_ns) / 1e3, (end - self.clock_start_ns) / 1e3)
+            if not self._selection.keeps("CUDA", category, span.start):
+                continue
+            thread, place = divmod(number - 1, 1 << 32)
+            event = events[firsts[thread] + place] if number else None
+            event = event if event in kept else None
+            done = DeviceActivity(name, category, device, stream, span, size, event)
+            self.device_activities.append(done)
+            if event:
+                event.kernels.append(Kernel(done.name, done.device, span.elapsed_us()))
+
+    def _device_events(self, first: int) -> list[FunctionEvent]:
+        """What devices did as events of their own, as PyTorch's lists and tables have it."""
+        return [
+            FunctionEvent(first + i, a.name, "device", a.stream, a.time_range, device_index=a.device)
+            for i, a in enumerate(self.device_activities)
+        ]
+
     def _keep_python(self, record: profiler_python.PythonRecord) -> None:
-        self.python_events = record.events
+        self.python_events = keep_calls(record.events, self._selection)
         if record.dropped:
             self.metadata["dropped_python_calls"] = record.dropped
             warnings.warn(
@@ -210,6 +247,20 @@ class profile:
                 "their thread and were not recorded; profile fewer steps",
                 stacklevel=4,
             )
+
+    def toggle_collection_dynamic(self, enabled: bool, activities: Iterable[Any]) -> None:
+        """Switches CPU or CUDA activities, of `ProfilerActivity`, off or on from now on.
+
+        What begins while its kind is off is not among the events, and not in the trace. It is left out at the
+        end of the recording, so a program is as fast while it is off as while it is on.
+        """
+        now = (time.perf_counter_ns() - self.clock_start_ns) / 1e3
+        for activity in activities:
+            self._selection.switch(activity.name, enabled, now)
+
+    def keeps_memory_event(self, at: int) -> bool:
+        """Whether memory that changed at `at`, in nanoseconds of the clock, is in the trace."""
+        return self._selection.keeps("CPU", "cpu_instant_event", (at - self.clock_start_ns) / 1e3)
 
     @property
     def function_events(self) -> EventList:

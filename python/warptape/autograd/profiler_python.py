@@ -55,6 +55,7 @@ class PythonRecord:
     Attributes:
         events: thread by thread, in the order in which they began.
         dropped: calls that were not kept, because a thread keeps 1,048,576.
+        modules: that were called, in the order of their numbers.
     """
 
     def __init__(self, origin: int) -> None:
@@ -65,7 +66,7 @@ class PythonRecord:
         self._names: list[str] = []
         self._of_class: Counter[str] = Counter()
         self._inside: dict[int, dict[int, str]] = {}  # by number: names in it of modules by id()
-        self._modules: list[Any] = []
+        self.modules: list[Any] = []
 
     def add(self, thread: int, found: tuple[list[CodeType], list[Any], int, list[Any]]) -> list[PythonEvent]:
         """The calls of one thread."""
@@ -91,14 +92,14 @@ class PythonRecord:
             found = self._numbers[id(module)] = len(self._names)
             self._names.append(f"nn.Module: {kind}_{self._of_class[kind]}")
             self._of_class[kind] += 1
-            self._modules.append(module)
+            self.modules.append(module)
         return found
 
     def _step(self, outer: int, inner: int) -> str:
-        module, kind = self._modules[inner], type(self._modules[inner]).__name__
+        module, kind = self.modules[inner], type(self.modules[inner]).__name__
         if outer < 0:
             return f"TOP({kind})::forward"
-        parent = self._modules[outer]
+        parent = self.modules[outer]
         known = self._inside.get(outer)
         if known is None:
             known = self._inside[outer] = {}
@@ -126,4 +127,4 @@ class PythonRecord:
 
     def forget_modules(self) -> None:
         """Holds no module any more."""
-        self._modules, self._inside, self._numbers = [], {}, {}
+        self.modules, self._inside, self._numbers = [], {}, {}

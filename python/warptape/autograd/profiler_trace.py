@@ -11,20 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from .profiler_python import PythonEvent
+from .profiler_select import HOST_CATEGORIES
 from .profiler_util import DeviceActivity, FunctionEvent, Interval
 
 __all__ = ["write"]
-
-# By PyTorch's names: tools that read its traces look for these.
-_CATEGORIES = {
-    "op": "cpu_op",
-    "backward": "cpu_op",
-    "user": "user_annotation",
-    "collective": "user_annotation",
-    "region": "cpu_op",
-    "kernel": "cpu_op",
-}
-
 
 _Event = dict[str, Any]
 
@@ -56,7 +46,7 @@ def _range(e: FunctionEvent, pid: int) -> _Event:
         args["Module Hierarchy"] = e.module_hierarchy
     if e.flops:
         args["Total FLOPs"] = e.flops
-    common = {"ph": "X", "cat": _CATEGORIES[e.kind], "name": e.name, "pid": pid, "tid": e.thread}
+    common = {"ph": "X", "cat": HOST_CATEGORIES[e.kind], "name": e.name, "pid": pid, "tid": e.thread}
     return common | _span(e.time_range) | {"args": args}
 
 
@@ -171,7 +161,7 @@ def _metadata(pid: int, threads: Iterable[int], streams: Iterable[tuple[int, int
 
 
 def _all_events(profile: Any, pid: int) -> list[_Event]:
-    recorded = [e for e in profile.function_events if e.kind in _CATEGORIES]
+    recorded = [e for e in profile.function_events if e.kind not in ("memory", "device")]
     activities: list[DeviceActivity] = profile.device_activities
     rows: dict[tuple[int, int], list[_Event]] = {}
     calls = [_call(e, pid) for e in profile.python_events]
@@ -182,7 +172,8 @@ def _all_events(profile: Any, pid: int) -> list[_Event]:
         events += _arrow(backward, pid, number)
     for number, activity in enumerate(a for a in activities if a.event):
         events += _launch(activity, pid, number)
-    events += _memory(profile.memory_events, profile.clock_start_ns, pid)
+    memory = [m for m in profile.memory_events if profile.keeps_memory_event(m[1])]
+    events += _memory(memory, profile.clock_start_ns, pid)
     # Of equal times the outer range first, and an arrow after the ranges that it leaves or enters.
     events.sort(key=lambda e: (e["ts"], "dur" not in e, -e.get("dur", 0)))
     threads = {e["tid"]: None for e in events if e["pid"] == pid}
@@ -201,6 +192,7 @@ def write(path: str, profile: Any) -> None:
         "with_stack": int(profile.with_stack),
         "with_flops": int(profile.with_flops),
         "with_modules": int(profile.with_modules),
+        "trace_id": profile.trace_id,
         **profile.metadata,
         "traceEvents": _all_events(profile, os.getpid()),
         "traceName": path,

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from .._missing import install_getattr as _install_getattr
 
-__all__ = ["EventList", "FunctionEvent", "FunctionEventAvg", "Interval", "Kernel"]
+__all__ = ["DeviceType", "EventList", "FunctionEvent", "FunctionEventAvg", "Interval", "Kernel"]
 
 MEMORY_EVENT_NAME = "[memory]"
+
+
+class DeviceType(IntEnum):
+    """Where an event ran, by PyTorch's numbers."""
+
+    CPU = 0
+    CUDA = 1
 
 
 class Interval:
@@ -67,6 +75,8 @@ class FormattedTimesMixin:
     self_cpu_time_total: float
     device_time_total: float
     self_device_time_total: float
+    device_memory_usage: int
+    self_device_memory_usage: int
 
     @property
     def cpu_time(self) -> float:
@@ -77,6 +87,33 @@ class FormattedTimesMixin:
     def device_time(self) -> float:
         """The mean time of the kernels on devices, with those of inner events."""
         return self.device_time_total / self.count if self.count else 0.0
+
+    # PyTorch's older names.
+
+    @property
+    def cuda_time(self) -> float:
+        """`device_time`."""
+        return self.device_time
+
+    @property
+    def cuda_time_total(self) -> float:
+        """`device_time_total`."""
+        return self.device_time_total
+
+    @property
+    def self_cuda_time_total(self) -> float:
+        """`self_device_time_total`."""
+        return self.self_device_time_total
+
+    @property
+    def cuda_memory_usage(self) -> int:
+        """`device_memory_usage`."""
+        return self.device_memory_usage
+
+    @property
+    def self_cuda_memory_usage(self) -> int:
+        """`self_device_memory_usage`."""
+        return self.self_device_memory_usage
 
     @property
     def cpu_time_str(self) -> str:
@@ -113,10 +150,12 @@ class FormattedTimesMixin:
 class FunctionEvent(FormattedTimesMixin):
     """One event of a thread: the call of an op, a node of the tape, a range that a program marked.
 
-    `kind` says which: "op", "backward", "user", "collective", "region" (a program of a compiled region) or
-    "kernel" (a step of one). Shapes, strides, dtypes and numbers of the arguments are there with
-    `record_shapes`, `stack` (innermost frame first) with `with_stack`, bytes with `profile_memory`,
-    `module_hierarchy`, as "TOP(Net)::forward.conv1(Conv2d)::forward", with `with_modules`.
+    `kind` says which: "op", "backward", "user", "collective", "region" (a program of a compiled region),
+    "kernel" (a step of one), "memory" (a change outside of all others) or "device": what a CUDA device did,
+    which has `device_type` CUDA, its stream as `thread`, and no time on the CPU. Shapes, strides, dtypes and
+    numbers of the arguments are there with `record_shapes`, `stack` (innermost frame first) with
+    `with_stack`, bytes with `profile_memory`, and `module_hierarchy`, as
+    "TOP(Net)::forward.conv1(Conv2d)::forward", with `with_modules`.
     """
 
     id: int
@@ -140,6 +179,22 @@ class FunctionEvent(FormattedTimesMixin):
     kernels: list[Kernel] = field(default_factory=list)
     forward: FunctionEvent | None = None  # of a backward event: the op that recorded the node
     count: int = 1
+    device_index: int = -1
+    # Of PyTorch's events, and the same for all of these.
+    node_id: int = -1
+    overload_name: str = ""
+    is_async: bool = False
+    is_remote: bool = False
+
+    @property
+    def device_type(self) -> DeviceType:
+        """Where it ran."""
+        return DeviceType.CUDA if self.kind == "device" else DeviceType.CPU
+
+    @property
+    def scope(self) -> int:
+        """PyTorch's number: 1 for a node of the tape, 7 for a range of a program, else 0."""
+        return {"backward": 1, "user": 7}.get(self.kind, 0)
 
     @property
     def key(self) -> str:
@@ -158,8 +213,8 @@ class FunctionEvent(FormattedTimesMixin):
 
     @property
     def cpu_time_total(self) -> float:  # type: ignore[override]
-        """Its length."""
-        return self.time_range.elapsed_us()
+        """Its length; 0 on a device."""
+        return 0.0 if self.kind == "device" else self.time_range.elapsed_us()
 
     @property
     def self_cpu_time_total(self) -> float:  # type: ignore[override]
@@ -168,7 +223,9 @@ class FunctionEvent(FormattedTimesMixin):
 
     @property
     def self_device_time_total(self) -> float:  # type: ignore[override]
-        """The time of the kernels that it launched itself."""
+        """The time of the kernels that it launched itself; of what a device did, its length."""
+        if self.kind == "device":
+            return self.time_range.elapsed_us()
         return sum(kernel.duration for kernel in self.kernels)
 
     @property
@@ -182,7 +239,7 @@ class FunctionEvent(FormattedTimesMixin):
         return self.self_cpu_memory_usage + sum(e.cpu_memory_usage for e in self.cpu_children)
 
     @property
-    def device_memory_usage(self) -> int:
+    def device_memory_usage(self) -> int:  # type: ignore[override]
         """The same of devices."""
         return self.self_device_memory_usage + sum(e.device_memory_usage for e in self.cpu_children)
 
@@ -218,6 +275,8 @@ class FunctionEventAvg(FormattedTimesMixin):
     input_shapes: list[Any] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
     is_user_annotation: bool = False
+    device_type: DeviceType = DeviceType.CPU
+    overload_name: str = ""
 
     def add(self, event: FunctionEvent | FunctionEventAvg) -> None:
         """Adds an event, or another sum. What an event of the same name holds counts once."""
@@ -270,7 +329,7 @@ _DEVICE_MEMORY = [
     _Column("CUDA Mem", lambda e, t: _format_memory(e.device_memory_usage)),
     _Column("Self CUDA Mem", lambda e, t: _format_memory(e.self_device_memory_usage)),
 ]
-_SORTABLE = ("count", "cpu_time", "device_time", *_SUMMED)
+_SORTABLE = ("count", "key", "cpu_time", "device_time", *_SUMMED)
 
 
 class EventList(list):
@@ -303,31 +362,43 @@ class EventList(list):
         """The sum over all events, in microseconds: each moment of a thread counts once."""
         return sum(e.self_cpu_time_total for e in self)
 
+    def after(self, earlier: Iterable[EventList]) -> EventList:
+        """The events of other lists, and then these."""
+        return self._like([*(e for events in earlier for e in events), *self])
+
     def key_averages(
         self,
         group_by_input_shapes: bool = False,
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
     ) -> EventList:
-        """Sums of the events by name, and by shapes or the `group_by_stack_n` innermost frames if asked."""
+        """Sums of the events by name, and by shapes or the `group_by_stack_n` innermost frames if asked.
+
+        `group_by_overload_name` changes nothing: an op has one form here.
+        """
         found: dict[Any, FunctionEventAvg] = {}
         for e in self:
             stack = e.stack[:group_by_stack_n]
             shapes = e.input_shapes if group_by_input_shapes else []
             row = found.setdefault(
-                (e.key, str(shapes), tuple(stack)),
+                (e.key, e.device_type, str(shapes), tuple(stack)),
                 FunctionEventAvg(
-                    e.key, input_shapes=shapes, stack=stack, is_user_annotation=e.is_user_annotation
+                    e.key,
+                    input_shapes=shapes,
+                    stack=stack,
+                    is_user_annotation=e.is_user_annotation,
+                    device_type=e.device_type,
                 ),
             )
             row.add(e)
         return self._like(found.values())
 
     def total_average(self) -> FunctionEventAvg:
-        """One sum over everything."""
+        """One sum over everything. What devices did is part of the events that launched it."""
         total = FunctionEventAvg("Total")
         for e in self:
-            total.add(e)
+            if e.device_type is DeviceType.CPU:
+                total.add(e)
         return total
 
     def table(
@@ -345,7 +416,8 @@ class EventList(list):
 
         Args:
             sort_by: "cpu_time", "cpu_time_total", "self_cpu_time_total", "count", "flops",
-                "cpu_memory_usage", "self_cpu_memory_usage" and the same with "device"; descending.
+                "cpu_memory_usage", "self_cpu_memory_usage" and the same with "device", or "cuda" or "xpu" as
+                in PyTorch, and "key"; descending.
             row_limit: rows at most; -1 for all.
             time_unit: "s", "ms" or "us" for all times; otherwise each has the unit that fits.
 
@@ -356,7 +428,7 @@ class EventList(list):
         if top_level_events_only:
             rows = [e for e in rows if getattr(e, "cpu_parent", None) is None]
         if sort_by is not None:
-            key = sort_by.replace("cuda", "device")
+            key = sort_by.replace("cuda", "device").replace("xpu", "device").replace("privateuse1", "device")
             if key not in _SORTABLE:
                 raise ValueError(
                     f"table: expected sort_by to be one of {', '.join(_SORTABLE)}, got {sort_by!r}"
@@ -364,7 +436,7 @@ class EventList(list):
             rows.sort(key=lambda e: getattr(e, key), reverse=True)
         if time_unit not in (None, "s", "ms", "us"):
             raise ValueError(f'table: expected time_unit "s", "ms" or "us", got {time_unit!r}')
-        totals = _Totals(self.self_cpu_time_total, sum(e.self_device_time_total for e in self), time_unit)
+        totals = _Totals(self.self_cpu_time_total, self._device_time(), time_unit)
         columns = self._columns(max_name_column_width, max_shapes_column_width, max_src_column_width)
         cells = [[c.cell(e, totals) for c in columns] for e in rows[: row_limit if row_limit >= 0 else None]]
         lines = _lay_out(columns, cells)
@@ -374,6 +446,10 @@ class EventList(list):
         if self._device:
             lines.append(f"Self CUDA time total: {_format_time(totals.device, time_unit)}")
         return "\n".join(lines) + "\n"
+
+    def _device_time(self) -> float:
+        """Of all that devices did: what launched it has the same time once more."""
+        return sum(e.self_device_time_total for e in self if e.device_type is not DeviceType.CPU)
 
     def _columns(self, name_width: int, shape_width: int, source_width: int) -> list[_Column]:
         columns = [_Column("Name", lambda e, t: _cut(e.key, name_width), left=True), *_CPU]

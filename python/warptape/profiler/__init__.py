@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from .._missing import install_getattr as _install_getattr
 from ..autograd.profiler import kineto_available, record_function
+from ..autograd.profiler_util import DeviceType
 from ._memory import MemoryBlock, MemoryTimeline
 from ._roofline import Roofline, RooflineRow, roofline
 from ._snapshot import plot_snapshot
 from .profiler import (
+    ExecutionTraceObserver,
     ProfilerAction,
     ProfilerActivity,
     profile,
@@ -24,6 +26,8 @@ from .profiler import (
 )
 
 __all__ = [
+    "DeviceType",
+    "ExecutionTraceObserver",
     "MemoryBlock",
     "MemoryTimeline",
     "ProfilerAction",

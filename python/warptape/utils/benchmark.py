@@ -6,15 +6,22 @@ which `timeit` of the standard library leaves alone, and waits for CUDA's work b
 
 from __future__ import annotations
 
+import math
 import statistics
 import timeit
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 from .. import cuda, get_num_threads, set_num_threads
+from .._missing import install_getattr as _install_getattr
+from .._missing import unusable
 
-__all__ = ["Compare", "Measurement", "Timer", "timer"]
+__all__ = ["CallgrindStats", "Compare", "FunctionCounts", "Measurement", "Timer", "timer"]
+
+_NO_CALLGRIND = "instructions are not counted (Valgrind is not run); take Timer.blocked_autorange()"
+CallgrindStats = unusable("torch.utils.benchmark.CallgrindStats", _NO_CALLGRIND)
+FunctionCounts = unusable("torch.utils.benchmark.FunctionCounts", _NO_CALLGRIND)
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -26,9 +33,13 @@ def timer() -> float:
     return timeit.default_timer()
 
 
-def _scaled(seconds: float) -> str:
+def _scaled(seconds: float, figures: int | None = None) -> str:
     unit, name = next(((u, n) for u, n in _UNITS if seconds >= u), _UNITS[-1])
-    return f"{seconds / unit:.2f} {name}"
+    value = seconds / unit
+    if figures is None or value == 0:
+        return f"{value:.2f} {name}"
+    digits = figures - 1 - math.floor(math.log10(value))
+    return f"{round(value, digits):.{min(max(digits, 0), 2)}f} {name}"
 
 
 @dataclass
@@ -72,6 +83,35 @@ class Measurement:
     def has_warnings(self) -> bool:
         """Whether the quartiles are over 10 % of the median apart."""
         return self.iqr > 0.1 * self.median
+
+    def meets_confidence(self, threshold: float = 0.25) -> bool:
+        """Whether there are several times, and the quartiles less than `threshold` of the median apart."""
+        return len(self.raw_times) > 1 and self.iqr < threshold * self.median
+
+    @property
+    def significant_figures(self) -> int:
+        """How many figures of the median are certain, 1 to 5.
+
+        From the standard error of the times between the quartiles, at 90 % (z = 1.645), as PyTorch's.
+        """
+        times = sorted(self.times)
+        inner = times[len(times) // 4 : len(times) - len(times) // 4]
+        if len(inner) < 2 or self.median <= 0:
+            return 1
+        interval = 2 * 1.645 * statistics.stdev(inner) / math.sqrt(len(inner))
+        return 5 if not interval else min(max(-math.floor(math.log10(interval / self.median)), 1), 5)
+
+    @staticmethod
+    def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
+        """One measurement for all of the same statement, names and threads; its times are of single runs."""
+        found: dict[Any, list[Measurement]] = {}
+        for m in measurements:
+            key = (m.stmt, m.label, m.sub_label, m.description, m.env, m.num_threads)
+            found.setdefault(key, []).append(m)
+        return [
+            replace(same[0], number_per_run=1, raw_times=[t for m in same for t in m.times])
+            for same in found.values()
+        ]
 
     @property
     def title(self) -> str:
@@ -161,7 +201,44 @@ class Timer:
                 callback(number, times[-1])
         return Measurement(number, times, **self._known)
 
-    adaptive_autorange = blocked_autorange
+    def adaptive_autorange(
+        self,
+        threshold: float = 0.1,
+        *,
+        min_run_time: float = 0.01,
+        max_run_time: float = 10.0,
+        callback: Callable[[int, float], Any] | None = None,
+    ) -> Measurement:
+        """Blocks of at least `min_run_time` seconds, until the quartiles of all times are close.
+
+        Close is less than `threshold` of the median apart; after `max_run_time` seconds it ends anyway.
+
+        Raises:
+            ValueError: `min_run_time` is over `max_run_time`, or a number is not above 0.
+        """
+        if not (0 < min_run_time <= max_run_time and threshold > 0):
+            raise ValueError(
+                "adaptive_autorange: expected 0 < min_run_time <= max_run_time and threshold > 0, got "
+                f"min_run_time={min_run_time}, max_run_time={max_run_time}, threshold={threshold}"
+            )
+        found = self.blocked_autorange(callback, min_run_time)
+        while not found.meets_confidence(threshold) and sum(found.raw_times) < max_run_time:
+            found.raw_times.append(self._runs(found.number_per_run))
+            if callback is not None:
+                callback(found.number_per_run, found.raw_times[-1])
+        return found
+
+    def repeat(self, repeat: int = 5, number: int = 1_000_000) -> NoReturn:
+        """timeit's, which PyTorch leaves out, too. NotImplementedError."""
+        raise NotImplementedError("Timer.repeat: take Timer.blocked_autorange(), which repeats")
+
+    def autorange(self, callback: Any = None) -> NoReturn:
+        """timeit's, which PyTorch leaves out, too. NotImplementedError."""
+        raise NotImplementedError("Timer.autorange: take Timer.blocked_autorange()")
+
+    def collect_callgrind(self, number: int = 100, **options: Any) -> NoReturn:
+        """Counts of instructions, in PyTorch by Valgrind. NotImplementedError."""
+        raise NotImplementedError(f"Timer.collect_callgrind: {_NO_CALLGRIND}")
 
 
 class Compare:
@@ -169,10 +246,37 @@ class Compare:
 
     def __init__(self, results: Sequence[Measurement]) -> None:
         self._results = list(results)
+        self._trims = self._colours = self._warns = self._rowwise = False
 
     def extend_results(self, results: Sequence[Measurement]) -> None:
         """Adds measurements."""
         self._results.extend(results)
+
+    def trim_significant_figures(self) -> None:
+        """From now on times have no more figures than are certain."""
+        self._trims = True
+
+    def highlight_warnings(self) -> None:
+        """From now on times whose quartiles are over 10 % of the median apart have a "(!)"."""
+        self._warns = True
+
+    def colorize(self, rowwise: bool = False) -> None:
+        """From now on the shortest time of a column, or of a row, is green and those over its double red."""
+        self._colours, self._rowwise = True, rowwise
+
+    def _cell(self, m: Measurement) -> str:
+        text = _scaled(m.median, m.significant_figures if self._trims else None)
+        return f"{text} (!)" if self._warns and m.has_warnings else text
+
+    def _colour(self, m: Measurement, mine: list[Measurement]) -> str:
+        """The escape sequence of a terminal, or nothing."""
+
+        def group(other: Measurement) -> Any:
+            row = (other.num_threads, other.sub_label or other.stmt)
+            return row if self._rowwise else (other.description or "")
+
+        best = min(other.median for other in mine if group(other) == group(m))
+        return "\x1b[32m" if m.median == best else "\x1b[31m" if m.median > 2 * best else ""
 
     def __str__(self) -> str:
         out = []
@@ -180,18 +284,24 @@ class Compare:
             mine = [m for m in self._results if m.label == label]
             columns = list(dict.fromkeys(m.description or "" for m in mine))
             rows = list(dict.fromkeys((m.num_threads, m.sub_label or m.stmt) for m in mine))
-            cells = {
-                (m.num_threads, m.sub_label or m.stmt, m.description or ""): _scaled(m.median) for m in mine
-            }
+            places = {(m.num_threads, m.sub_label or m.stmt, m.description or ""): m for m in mine}
+            cells = {place: self._cell(m) for place, m in places.items()}
             table = [["threads", "", *columns]]
             table += [[str(n), row, *(cells.get((n, row, c), "") for c in columns)] for n, row in rows]
             widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-            lines = [
-                "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table
-            ]
+            padded = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in table]
+            for i, row in enumerate(rows):
+                for j, column in enumerate(columns):
+                    m = places.get((*row, column))
+                    if self._colours and m is not None and (colour := self._colour(m, mine)):
+                        padded[i + 1][j + 2] = f"{colour}{padded[i + 1][j + 2]}\x1b[0m"
+            lines = ["  ".join(line).rstrip() for line in padded]
             out.append("\n".join([f"[ {label or 'times'} ]", *lines]))
         return "\n\n".join(out)
 
     def print(self) -> None:
         """Prints the table."""
         print(self)
+
+
+_install_getattr(__name__)

@@ -149,9 +149,10 @@ def good() -> dict[str, Any]:
         arrow | {"ph": "s", "ts": 12.0},
         apart | {"ph": "b", "ts": 14.0},
         ranged("next", 15.5, 2.0),
-        ranged("elsewhere", 16.0, 30.0, row=3),
+        ranged("elsewhere", 16.0, 30.0, row=3) | {"args": {"Python id": 0, "Python parent id": None}},
         arrow | {"ph": "f", "ts": 16.0, "bp": "e"},
         {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 17.0, "s": "t"},
+        ranged("called", 20.0, 4.0, row=3) | {"args": {"Python id": 1, "Python parent id": 0}},
         apart | {"ph": "e", "ts": 40.0},
     ]
     return {"traceEvents": events}
@@ -196,6 +197,23 @@ PLANTED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "half a pair": (lambda t: drop(t, ph="e"), "not in pairs"),
     "no name of a thread": (lambda t: drop(t, name="thread_name", tid=3), "thread (1, 3) has no name"),
     "no name of a process": (lambda t: drop(t, name="process_name"), "process 1 has no name"),
+    "a name that is none": (lambda t: event(t, name="inner").update(name=None), "no text"),
+    "a category that is none": (lambda t: event(t, name="inner").update(cat=""), "no text"),
+    "args that are none": (lambda t: event(t, name="inner").update(args=[1]), "args [1]"),
+    "a row with a number for a name": (lambda t: event(t, ph="M").update(args={"name": 5}), "row's name"),
+    "scope": (lambda t: event(t, ph="i").update(s="x"), "scope 'x'"),
+    "binding point": (lambda t: event(t, ph="f").update(bp="s"), "binding point 's'"),
+    "a number with a point": (lambda t: event(t, ph="s").update(id=1.5), "id 1.5"),
+    "unit of time": (lambda t: t.update(displayTimeUnit="us"), "displayTimeUnit 'us'"),
+    "no caller": (lambda t: drop(t, name="elsewhere"), "the caller 0"),
+    "a caller of another thread": (
+        lambda t: event(t, name="elsewhere").update(tid=2, dur=0.5),
+        "the caller 0",
+    ),
+    "a number twice": (
+        lambda t: event(t, name="called")["args"].update({"Python id": 0}),
+        "calls share a Python id",
+    ),
     "no events": (lambda t: t.pop("traceEvents"), "no list"),
 }
 
