@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from serving_models import EOS
+from serving_models import CONTEXT, EOS
 from warptape.inference import LLM, SamplingParams
 
 openai = pytest.importorskip("openai")
