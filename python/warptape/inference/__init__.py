@@ -7,7 +7,7 @@ from .linear import Float8Linear, PackedLinear, QuantLinear, float8_, pack_, qua
 from .llm import LLM
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
-from .sampling_params import SamplingParams, StructuredOutputsParams
+from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -21,6 +21,7 @@ __all__ = [
     "PackedLinear",
     "QuantLinear",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
     "float8_",

@@ -51,9 +51,11 @@ class AsyncLLM:
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str = "", **more: Any
     ) -> AsyncIterator[RequestOutput]:
-        """The answer as it grows. Leaving the loop, or cancelling the task, ends the request.
+        """The answer as it grows, as its output_kind says. Leaving the loop, or cancelling the task, ends the
+        request.
 
         Args:
+            sampling_params: None: the engine's defaults, see LLM's generation_config.
             request_id: of its own among those that run.
             more: LLMEngine.add_request's.
 
@@ -71,7 +73,8 @@ class AsyncLLM:
                 loop.call_soon_threadsafe(answers.put_nowait, answer)
 
         name = request_id or f"async-{id(answers)}"
-        self._call(lambda: self._add(name, hand_over, prompt, sampling_params or SamplingParams(), more))
+        params = sampling_params or self.engine.default_sampling_params()
+        self._call(lambda: self._add(name, hand_over, prompt, params, more))
         try:
             while True:
                 answer = await answers.get()

@@ -16,9 +16,10 @@ from .. import _C
 from .._tensor import Tensor
 from ..models import Decoder
 from ._checks import check_at_least, check_tokens, check_types
+from .answers import Completion, Request, logprobs_of
 from .decode_graphs import capture_sizes
 from .lora import LoRARequest
-from .outputs import CompletionOutput, Logprob, RequestOutput
+from .outputs import RequestOutput
 from .pacing import Pacer
 from .pipeline_parallel import mesh_of, stage_of
 from .ranks import Ranks
@@ -26,6 +27,7 @@ from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
 from .tensor_parallel import ranks_of, split_
+from .token_masks import TokenMask
 from .tokenizer import Tokenizer
 
 Prompt = str | Mapping[str, Any] | Sequence[int]
@@ -156,104 +158,6 @@ class _Speculation:
         return draft.eval()
 
 
-def logprobs_of(entries: list[tuple[int, float, int]], tokenizer: Tokenizer | None) -> dict[int, Logprob]:
-    """What the engine gives for a token, (id, log-probability, rank), as vLLM has it."""
-    return {
-        token: Logprob(value, rank, tokenizer.decode([token], False) if tokenizer else None)
-        for token, value, rank in entries
-    }
-
-
-class _Completion:
-    """One of the n answers of a request, while it grows."""
-
-    def __init__(
-        self, index: int, params: SamplingParams, tokenizer: Tokenizer | None, lora: LoRARequest | None
-    ) -> None:
-        self.output = CompletionOutput(index, "", [], lora_request=lora)
-        self.params, self._tokenizer = params, tokenizer if params.detokenize else None
-        self._stream = self._tokenizer.stream(params.skip_special_tokens) if self._tokenizer else None
-        self.text = ""  # with what is held back, as it may be the beginning of a stop text
-        self.held = 0
-        if params._stops and not params.include_stop_str_in_output:
-            self.held = max(map(len, params._stops)) - 1
-        if params.logprobs is not None:
-            self.output.logprobs, self.output.cumulative_logprob = [], 0.0
-
-    def snapshot(self) -> CompletionOutput:
-        """The answer as it is now: what comes later does not change it."""
-        out = self.output
-        logprobs = None if out.logprobs is None else list(out.logprobs)
-        return replace(out, token_ids=list(out.token_ids), logprobs=logprobs)
-
-    def add(self, token: int, logprobs: list[tuple[int, float, int]] | None, reason: Any) -> bool:
-        """Takes the next token; `reason` is why the engine ended with it, None while it goes on. Returns
-        whether a stop text came."""
-        out = self.output
-        out.token_ids.append(token)
-        if logprobs is not None and out.logprobs is not None and out.cumulative_logprob is not None:
-            out.logprobs.append(logprobs_of(logprobs, self._tokenizer))
-            out.cumulative_logprob += logprobs[0][1]
-        if reason is not None:
-            out.finish_reason, out.stop_reason = reason
-        if self._stream is None:
-            return False
-        before = len(self.text)
-        ends = reason is not None and reason[0] == "stop" and not self.params.include_stop_str_in_output
-        self.text += "" if ends else self._stream(token)
-        if self._stopped(before):
-            return True
-        if out.finish_reason is not None:
-            self._complete(ends)
-        out.text = self.text if out.finish_reason else self.text[: len(self.text) - self.held]
-        return False
-
-    def _stopped(self, before: int) -> bool:
-        """Cuts the text at the first stop text that ends after its first `before` characters."""
-        found = []
-        for stop in self.params._stops if len(self.output.token_ids) >= self.params.min_tokens else ():
-            at = self.text.find(stop, max(0, before - len(stop) + 1))
-            if at >= 0:
-                found.append((at, stop))
-        if not found:
-            return False
-        at, stop = min(found)
-        self.text = self.text[: at + len(stop) if self.params.include_stop_str_in_output else at]
-        self.output.text = self.text
-        self.output.finish_reason, self.output.stop_reason = "stop", stop
-        return True
-
-    def _complete(self, without_last: bool) -> None:
-        """Adds what the stream holds back: the bytes of a character that never came whole."""
-        assert self._tokenizer is not None
-        tokens = self.output.token_ids[:-1] if without_last else self.output.token_ids
-        whole = self._tokenizer.decode(tokens, self.params.skip_special_tokens)
-        if whole.startswith(self.text):
-            self.text = whole
-
-
-class _Request:
-    """A prompt with its answers."""
-
-    def __init__(self, id: str, text: str | None, tokens: list[int], params: SamplingParams) -> None:
-        self.id, self.text, self.tokens, self.params = id, text, tokens, params
-        self.completions: dict[int, _Completion] = {}  # by the engine's number
-        self.grammars: dict[int, Grammar] = {}
-        self.done: list[_Completion] = []
-        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-        self.lora: LoRARequest | None = None
-        self.cached_tokens = 0
-        self.first = -1  # the engine's number of its first answer
-
-    def output(self) -> RequestOutput:
-        """How it stands."""
-        every = sorted([*self.done, *self.completions.values()], key=lambda each: each.output.index)
-        outputs = [each.snapshot() for each in every]
-        finished = not self.completions
-        told = (self.cached_tokens, self.prompt_logprobs, self.lora)
-        return RequestOutput(self.id, self.text, self.tokens, outputs, finished, *told)
-
-
 class LLMEngine:
     """Many requests on one model.
 
@@ -308,14 +212,15 @@ class LLMEngine:
             self._pacer = Pacer(args.max_prefill_slowdown, args.max_prefill_beside_decode)
         self.ranks: Ranks | None = Ranks() if args.ranks > 1 else None
         eos = model.config.eos_token_id
+        self.sampling_defaults: dict[str, Any] = {}  # fields of SamplingParams
         self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self._random = random.Random(args.seed)
         self._grammars: Grammars | None = None
         self._pool: ThreadPoolExecutor | None = None
         self.num_scheduled_tokens: dict[str, int] = {}  # that requests computed in the last step
         self._salts: dict[tuple[int, str | None], int] = {}  # a number for those who share keys and values
-        self._requests: dict[str, _Request] = {}
-        self._of_number: dict[int, _Request] = {}
+        self._requests: dict[str, Request] = {}
+        self._of_number: dict[int, Request] = {}
 
     # ---- requests ----
 
@@ -369,17 +274,15 @@ class LLMEngine:
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
-        if params.max_tokens is None:
-            room = self.max_model_len - len(tokens)
-            params = replace(params, max_tokens=max(room, 1))
-        grammar = None
-        if params.structured_outputs is not None:
-            grammar = self._grammar(params)
+        tokens = params.last_tokens(tokens, self.max_model_len)
+        params = self._in_numbers(params, len(tokens))
+        stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
+        vocab = self.model_config.vocab_size
+        constraint = TokenMask.of(params, self.tokenizer, vocab, stops, self._grammar(params))
         adapter = self.runner.adapters.number(lora_request)
         seed = self.draw_seed(params) if params.seed is None else params.seed
         before = self._before(params, generated)
-        stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
-        request = _Request(request_id, text, tokens, params)
+        request = Request(request_id, text, tokens, params)
         request.lora = lora_request
         leader = -1
         for index, done in before.items():
@@ -391,7 +294,7 @@ class LLMEngine:
                 priority=priority,
                 salt=self._salts.setdefault((adapter, cache_salt), len(self._salts)),
                 adapter=adapter,
-                constrained=grammar is not None,
+                constrained=constraint is not None,
                 leader=leader,
                 # Of the n answers the first tells of the prompt.
                 prompt_logprobs=-1
@@ -401,17 +304,30 @@ class LLMEngine:
             )
             if leader < 0:
                 request.first = leader = number
-            completion = request.completions[number] = _Completion(
-                index, params, self.tokenizer, lora_request
-            )
-            if grammar is not None:
-                request.grammars[number] = grammar.copy()
+            completion = request.completions[number] = Completion(index, params, self.tokenizer, lora_request)
+            if constraint is not None:
+                request.constraints[number] = constraint.copy()
             for token in done:
                 completion.add(token, None, None)
-                if grammar is not None:
-                    request.grammars[number].accept(token)
+                if constraint is not None:
+                    request.constraints[number].accept(token)
+            completion.news()  # whoever gives tokens has them
             self._of_number[number] = request
         self._requests[request_id] = request
+
+    def _in_numbers(self, params: SamplingParams, prompt_tokens: int) -> SamplingParams:
+        """The parameters with this model's numbers for "as many as there are"."""
+        changes: dict[str, Any] = {}
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(params, name) == -1:
+                changes[name] = self.model_config.vocab_size
+        if params.max_tokens is None:
+            changes["max_tokens"] = max(self.max_model_len - prompt_tokens, 1)
+        return replace(params, **changes) if changes else params
+
+    def default_sampling_params(self) -> SamplingParams:
+        """Those of requests that are given none."""
+        return SamplingParams(**self.sampling_defaults)
 
     def draw_seed(self, params: SamplingParams) -> int:
         """The seed of the next request that has none."""
@@ -430,12 +346,13 @@ class LLMEngine:
             raise ValueError("generated: all answers are finished")
         return before
 
-    def _grammar(self, params: SamplingParams) -> Grammar:
+    def _grammar(self, params: SamplingParams) -> Grammar | None:
+        if params.structured_outputs is None:
+            return None
         if self.tokenizer is None:
             raise ValueError("structured_outputs need a tokenizer")
         if self._grammars is None:
             self._grammars = Grammars(self.tokenizer, self.model_config.vocab_size, self.eos_token_ids)
-        assert params.structured_outputs is not None
         return self._grammars.compile(params.structured_outputs)
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
@@ -446,7 +363,7 @@ class LLMEngine:
             return None
         for number in list(request.completions):
             self._end(request, number, "abort")
-        return request.output()
+        return request.news()
 
     def snapshot(self, request_id: str) -> RequestOutput:
         """A request as it stands. KeyError if it is not there."""
@@ -466,8 +383,8 @@ class LLMEngine:
     # ---- steps ----
 
     def step(self) -> list[RequestOutput]:
-        """Computes once; returns the requests that got tokens. An error of the model leaves the requests as
-        they were before."""
+        """Computes once; returns the requests that got tokens, as their output_kind says. An error of the
+        model leaves the requests as they were before."""
         start = time.perf_counter()
         if self._pacer is not None:
             tokens = self._pacer.tokens()  # by this rank's clock
@@ -486,13 +403,13 @@ class LLMEngine:
             begun = bool(request.completions[number].output.token_ids)
             generating, prompt_tokens = generating + begun, prompt_tokens + (0 if begun else count)
         masks = self._begin_masks(batch["requests"])
-        changed: dict[str, _Request] = {}
+        changed: dict[str, Request] = {}
         try:
             logits = self.runner.forward(batch)
             for number, mask in masks.items():
                 try:
                     self._core.allow(number, mask.result())
-                except ValueError:  # the grammar has no way on: this request ends, the others do not
+                except ValueError:  # the mask has no way on: this request ends, the others do not
                     request = self._of_number[number]
                     self._end(request, number, "error")
                     changed[request.id] = request
@@ -512,7 +429,8 @@ class LLMEngine:
             changed[request.id] = request
         if self._pacer is not None:
             self._pacer.observe(time.perf_counter() - start, generating, prompt_tokens)
-        return [self._finished(request) for request in changed.values()]
+        outputs = [self._finished(request) for request in changed.values()]
+        return [output for output in outputs if output is not None]
 
     def _propose(self) -> None:
         """Lets the draft model propose."""
@@ -527,13 +445,13 @@ class LLMEngine:
         masks = {}
         for number in numbers:
             request = self._of_number.get(number)
-            if request is not None and number in request.grammars:
+            if request is not None and number in request.constraints:
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(1, "warptape-grammar")
-                masks[number] = self._pool.submit(request.grammars[number].mask)
+                masks[number] = self._pool.submit(request.constraints[number].mask)
         return masks
 
-    def _end(self, request: _Request, number: int, reason: str) -> None:
+    def _end(self, request: Request, number: int, reason: str) -> None:
         """Ends one answer."""
         self._core.abort(number)
         del self._of_number[number]
@@ -541,11 +459,11 @@ class LLMEngine:
         completion.output.finish_reason = reason
         request.done.append(completion)
 
-    def _detokenizer(self, request: _Request) -> Tokenizer | None:
+    def _detokenizer(self, request: Request) -> Tokenizer | None:
         return self.tokenizer if request.params.detokenize else None
 
     def _take(
-        self, request: _Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any
+        self, request: Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any
     ) -> None:
         completion = request.completions[number]
         for i, token in enumerate(tokens):
@@ -553,8 +471,8 @@ class LLMEngine:
             if finish is not None and i + 1 == len(tokens):
                 ends = finish == "stop" and token not in self.eos_token_ids
                 reason = (finish, token if ends else None)
-            if number in request.grammars:
-                request.grammars[number].accept(token)
+            if number in request.constraints:
+                request.constraints[number].accept(token)
             if completion.add(token, logprobs[i] if logprobs else None, reason):
                 self._core.abort(number)
                 break
@@ -562,7 +480,7 @@ class LLMEngine:
             request.done.append(request.completions.pop(number))
             del self._of_number[number]
 
-    def _finished(self, request: _Request) -> RequestOutput:
+    def _finished(self, request: Request) -> RequestOutput | None:
         if not request.completions:
             del self._requests[request.id]
-        return request.output()
+        return request.news()

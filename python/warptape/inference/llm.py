@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import warptape
 
 from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
+from .generation_config import end_tokens, sampling_defaults
 from .linear import QuantLinear, float8_, pack_, quantize_
 from .outputs import RequestOutput
 from .packed_file import is_packed, load_packed
 from .pipeline_parallel import mesh_of, stage_
-from .sampling_params import SamplingParams
+from .sampling_params import RequestOutputKind, SamplingParams
 from .tensor_parallel import split_
 from .tokenizer import Tokenizer
 
@@ -85,9 +88,13 @@ class LLM:
         dtype: of the weights; "auto": the folder's.
         quantization: None, "int8" (per output channel), "int4" (groups of 32) or "fp8" (float8_e4m3fn, fast
             on CUDA alone).
+        generation_config: where the defaults of sampling come from: "auto": the generation_config.json of the
+            model's folder, where it has one; "vllm": SamplingParams' own; or a folder with such a file. The
+            end-of-sequence tokens of the model's file are added to those of its config.json in any case.
         args: see EngineArgs.
 
-    Raises: what `Decoder.from_pretrained`, Tokenizer and LLMEngine raise; TypeError for unknown arguments.
+    Raises: what `Decoder.from_pretrained`, Tokenizer, LLMEngine and `sampling_defaults` raise; TypeError for
+    unknown arguments.
     """
 
     def __init__(
@@ -98,9 +105,12 @@ class LLM:
         skip_tokenizer_init: bool = False,
         dtype: Any = "auto",
         quantization: str | None = None,
+        generation_config: Any = "auto",
         **args: Any,
     ) -> None:
         folder = None
+        made = None if isinstance(model, Decoder) or os.path.isfile(os.fspath(model)) else model
+        defaults = sampling_defaults(generation_config, made)
         if not isinstance(model, Decoder):
             folder = model
             model = load_model(folder, dtype, quantization)
@@ -110,12 +120,19 @@ class LLM:
         limits = EngineArgs(**args)
         ranks, stages = limits.tensor_parallel_size, limits.pipeline_parallel_size
         prepare(model.eval(), quantization, limits.invariant, ranks, stages)
-        self.llm_engine = LLMEngine(model, texts, limits)
+        ends = end_tokens(made, model.config.vocab_size)
+        self.llm_engine = engine = LLMEngine(model, texts, limits)
+        engine.sampling_defaults = defaults
+        engine.eos_token_ids += [token for token in ends if token not in engine.eos_token_ids]
         self._numbers = itertools.count()
 
     def get_tokenizer(self) -> Tokenizer | None:
         """None where there is none."""
         return self.llm_engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Those of requests that are given none, see generation_config."""
+        return self.llm_engine.default_sampling_params()
 
     def generate(
         self,
@@ -130,7 +147,7 @@ class LLM:
 
         Args:
             prompts: texts, {"prompt": text}, {"prompt_token_ids": [...]}, or one of these.
-            sampling_params: for all, or one for each prompt; None: SamplingParams().
+            sampling_params: for all, or one for each prompt; None: get_default_sampling_params().
             lora_request: for all, or one (or None) for each prompt.
             priority: for each prompt; smaller ones come first.
 
@@ -144,18 +161,22 @@ class LLM:
 
             bar = tqdm(total=total, desc="Processed prompts")
         ids: list[str] = []
-        for output in self._run(prompts, sampling_params, lora_request, priority, ids):
+        params = sampling_params if sampling_params is not None else self.get_default_sampling_params()
+        each = self._each(params, total, "sampling_params")
+        whole = [replace(one, output_kind=RequestOutputKind.FINAL_ONLY) for one in each]
+        for output in self._run(prompts, whole, lora_request, priority, ids):
             outputs[output.request_id] = output
             if bar is not None and output.finished:
                 bar.update()
         if bar is not None:
             bar.close()
-        return [outputs[each] for each in ids]
+        return [outputs[name] for name in ids]
 
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, lora_request: Any = None
     ) -> Iterator[RequestOutput]:
-        """The answer to one prompt as it grows, after each step. Leaving the loop ends the request."""
+        """The answer to one prompt as it grows, after each step, as its output_kind says. Leaving the loop
+        ends the request."""
         return self._run([prompt], sampling_params, lora_request, None, [])
 
     def chat(
@@ -164,6 +185,11 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = False,
         lora_request: Any = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         **template: Any,
     ) -> list[RequestOutput]:
@@ -171,12 +197,28 @@ class LLM:
 
         Args:
             use_tqdm, lora_request: as of generate().
-            chat_template_kwargs, template: handed to the template, or `chat_template`, which is one.
+            chat_template, add_generation_prompt, continue_final_message: see Tokenizer.apply_chat_template.
+            tools, template, chat_template_kwargs: handed to the template; the last replace other arguments.
 
-        Raises: ValueError without a tokenizer or template.
+        Raises: ValueError without a tokenizer or template, and for add_generation_prompt beside
+        continue_final_message; TypeError for what is no flag, text or dict.
         """
+        if chat_template is not None and not isinstance(chat_template, str):
+            raise TypeError(f"chat_template must be text, got {chat_template!r:.100}")
+        more = {} if chat_template_kwargs is None else chat_template_kwargs
+        if not isinstance(more, dict):
+            raise TypeError(f"chat_template_kwargs must be a dict, got {more!r:.100}")
+        values = {
+            "chat_template": chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            **template,
+            **more,
+        }
+        if tools is not None:
+            values.setdefault("tools", tools)
         many = messages if messages and isinstance(messages[0], list) else [messages]
-        prompts = [self.conversation(each, **template, **(chat_template_kwargs or {})) for each in many]
+        prompts = [self.conversation(each, **values) for each in many]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def conversation(self, messages: list[Any], **template: Any) -> Prompt:
@@ -204,7 +246,9 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         every = self._listed(prompts)
         each_params = self._each(
-            params if params is not None else SamplingParams(), len(every), "sampling_params"
+            params if params is not None else self.get_default_sampling_params(),
+            len(every),
+            "sampling_params",
         )
         each_lora = self._each(lora, len(every), "lora_request")
         priorities = self._each(list(priority) if priority is not None else 0, len(every), "priority")

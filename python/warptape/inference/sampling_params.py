@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import Any
 
 from ._checks import check_at_least, check_tokens, check_types
 
 LARGEST_SEED = (1 << 64) - 1
+
+
+class RequestOutputKind(Enum):
+    """What the outputs of a request have while it runs."""
+
+    CUMULATIVE = 0  # all that came so far
+    DELTA = 1  # what is new since the output before
+    FINAL_ONLY = 2  # there is one output, when all answers are finished
 
 
 @dataclass(kw_only=True)
@@ -54,14 +63,22 @@ class SamplingParams:
         seed: of the noise. None: each request gets one from the engine's seed and its number.
         stop: texts at which generation ends; they are not in the result unless include_stop_str_in_output.
         stop_token_ids: tokens that end generation beside the model's end-of-sequence tokens.
+        bad_words: texts that are not generated: of each one's tokens, with and without a space before it, the
+            last cannot be drawn where the others were generated right before it.
+        allowed_token_ids: the only tokens that can be drawn.
         ignore_eos: the model's end-of-sequence tokens do not end it.
         max_tokens: to be generated; None: as many as the model's context has room for.
         min_tokens: before an end-of-sequence or stop token may come.
         logprobs: so many of the likeliest tokens' log-probabilities are returned beside each drawn token's.
-            Of the model's logits, before temperature and penalties.
+            Of the model's logits, before temperature and penalties. -1: of the whole vocabulary.
         prompt_logprobs: the same for the prompt's tokens, from its second on. Nothing of the prompt is taken
             from the cache then, and logits of all its tokens of a step are in memory at once.
         detokenize, skip_special_tokens: whether there is text, and whether special tokens are left out of it.
+        spaces_between_special_tokens: False: special tokens in the text that follow each other have nothing
+            between them, where the tokenizer's decoder would put a space.
+        truncate_prompt_tokens: so many of the prompt's last tokens are kept; -1: as many as max_model_len has
+            room for beside max_tokens. None: all, and a prompt that is too long is refused.
+        output_kind: what the outputs have. LLM.generate and chat return whole answers whatever it is.
         logit_bias: token id -> what is added to its logit.
         structured_outputs: what the text must match.
 
@@ -86,8 +103,13 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: int | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     logit_bias: Mapping[int, float] | None = None
+    bad_words: Sequence[str] | None = None
+    allowed_token_ids: Sequence[int] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     _stops: list[str] = field(init=False, repr=False, compare=False)
 
@@ -99,7 +121,9 @@ class SamplingParams:
             raise ValueError(
                 f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}"
             )
-        check_at_least(self, 0, "logprobs", "prompt_logprobs")
+        check_at_least(self, -1, "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+        if self.truncate_prompt_tokens == 0:
+            raise ValueError("truncate_prompt_tokens must be -1 (what fits), or at least 1, got 0")
         if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED - self.n:
             raise ValueError(f"seed must be in [0, 2^64 - n), got {self.seed}")
         for name, low, high in (
@@ -130,9 +154,28 @@ class SamplingParams:
         given = self.structured_outputs
         if given is not None and not isinstance(given, StructuredOutputsParams):
             raise TypeError(f"structured_outputs must be StructuredOutputsParams, got {type(given).__name__}")
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise TypeError(f"output_kind must be a RequestOutputKind, got {self.output_kind!r:.100}")
+        if self.allowed_token_ids is not None and not check_tokens(
+            "allowed_token_ids", self.allowed_token_ids
+        ):
+            raise ValueError("allowed_token_ids must have at least one token")
+        _texts("bad_words", "a list of texts", self.bad_words or ())
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or ()
-        if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) for s in stops):
-            raise TypeError(f"stop must be a text or a list of texts, got {self.stop!r:.100}")
-        if "" in stops:
-            raise ValueError("stop must be texts that are not empty")
-        self._stops = list(stops)
+        self._stops = _texts("stop", "a text or a list of texts", stops)
+
+    def last_tokens(self, tokens: list[int], max_model_len: int) -> list[int]:
+        """What truncate_prompt_tokens keeps of a prompt."""
+        most = self.truncate_prompt_tokens
+        if most is None:
+            return tokens
+        return tokens[-(most if most > 0 else max(max_model_len - (self.max_tokens or 1), 1)) :]
+
+
+def _texts(name: str, kind: str, texts: Any) -> list[str]:
+    """Texts as a list. TypeError for what are none, ValueError for empty ones."""
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(each, str) for each in texts):
+        raise TypeError(f"{name} must be {kind}, got {texts!r:.100}")
+    if "" in texts:
+        raise ValueError(f"{name} must be texts that are not empty")
+    return list(texts)

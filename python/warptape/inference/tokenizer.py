@@ -13,6 +13,8 @@ from .gguf_tokenizer import tokenizer_of
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 MOST_PRODUCT = 1 << 24  # of numbers and sizes that a chat template multiplies
+# Where the last message of a conversation ends; its characters mean nothing, and no text has them.
+HERE = "\ue000continued\ue001"
 
 
 _REMEDY = (
@@ -92,10 +94,16 @@ class Tokenizer:
         """Their text."""
         return self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
-    def stream(self, skip_special_tokens: bool = True) -> Callable[[int], str]:
+    def stream(
+        self, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> Callable[[int], str]:
         """A function from the next token to the text that it completes, which may be empty: bytes of a
-        character wait for the rest of it."""
+        character wait for the rest of it. For the arguments see SamplingParams."""
         tokens: list[int] = []
+        specials: dict[int, str] = {}  # that stand as they are behind another one
+        if not (skip_special_tokens or spaces_between_special_tokens):
+            added = self._tokenizer.get_added_tokens_decoder()
+            specials = {token: each.content for token, each in added.items() if each.special}
         given, told = 0, 0  # what is behind `told` is decoded with the tokens from `given` on before it
 
         def step(token: int) -> str:
@@ -107,6 +115,8 @@ class Tokenizer:
             if len(text) <= len(before) or text.endswith("\ufffd"):
                 return ""
             given, told = told, len(tokens)
+            if token in specials and tokens[-2:-1] and tokens[-2] in specials:
+                return specials[token]
             return text[len(before) :]
 
         return step
@@ -116,25 +126,45 @@ class Tokenizer:
         return self._tokenizer.to_str()
 
     def apply_chat_template(
-        self, messages: list[dict[str, Any]], chat_template: str | None = None, **variables: Any
+        self,
+        messages: list[dict[str, Any]],
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
     ) -> str:
         """The text of a conversation that the model is to continue.
 
         Args:
             messages: dicts with "role" and "content".
             chat_template: in Jinja's notation; None: the model's.
-            variables: handed to the template; add_generation_prompt is True unless given.
+            add_generation_prompt: whether the text ends with what comes before an answer.
+            continue_final_message: the text ends with the last message's content, which the model goes on
+                with. Not with add_generation_prompt.
+            variables: handed to the template.
 
-        Raises: ValueError without a template, and for what the template refuses; ImportError without jinja2.
+        Raises: TypeError for what is no flag, ValueError for both, without a template, and for what the
+        template refuses; ImportError without jinja2.
         """
+        check_flags(add_generation_prompt, continue_final_message)
+        if continue_final_message:
+            messages = _marked(messages)
         if chat_template not in self._templates:
             self._templates[chat_template] = self._compiled(chat_template)
         error, template, special = self._templates[chat_template]
-        values = {"add_generation_prompt": True, **special, **variables}
+        values = {"add_generation_prompt": add_generation_prompt, **special, **variables}
         try:
-            return template.render(messages=messages, **values)
+            text = template.render(messages=messages, **values)
         except error as problem:
             raise ValueError(f"the chat template refuses these messages: {problem}") from problem
+        if not continue_final_message:
+            return text
+        whole, found, _ = text.rpartition(HERE)
+        if not found:
+            raise ValueError(
+                "continue_final_message: the chat template leaves out the last message's content"
+            )
+        return whole
 
     def _compiled(self, given: str | None) -> tuple[Any, Any, dict[str, str]]:
         """(what it raises, the template, special tokens)"""
@@ -183,6 +213,28 @@ class Tokenizer:
             return jinja2.TemplateError, environment.from_string(template), special
         except jinja2.TemplateError as error:
             raise ValueError(f"{os.fspath(self._folder)}: its chat template is none: {error}") from error
+
+
+def check_flags(add_generation_prompt: Any, continue_final_message: Any) -> None:
+    """TypeError for what are no flags, ValueError where both are True."""
+    for name, value in (
+        ("add_generation_prompt", add_generation_prompt),
+        ("continue_final_message", continue_final_message),
+    ):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be bool, got {value!r:.100}")
+    if add_generation_prompt and continue_final_message:
+        raise ValueError("continue_final_message needs add_generation_prompt=False")
+
+
+def _marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages, the last of which has HERE at the end. ValueError where that has no text."""
+    content = messages[-1].get("content") if messages else None
+    if not isinstance(content, str):
+        raise ValueError(
+            f"continue_final_message: the last message's content must be text, got {content!r:.100}"
+        )
+    return [*messages[:-1], {**messages[-1], "content": content + HERE}]
 
 
 def _text(token: Any) -> str:

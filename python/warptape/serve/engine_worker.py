@@ -20,15 +20,15 @@ from ..models import Encoder
 from .workers import WorkerSpec
 
 # Beside EngineArgs: LLM's, and what is this worker's.
-OPTIONS = ("tokenizer", "dtype", "quantization")
+OPTIONS = ("tokenizer", "dtype", "quantization", "generation_config")
 OWN = ("heartbeat_s", "pooling", "adapters", "threads")
 POOLINGS = ("mean", "last", "cls")
 ENCODERS = ("bert",)
 
 
-def params_of(given: dict[str, Any]) -> SamplingParams:
+def params_of(given: dict[str, Any], defaults: dict[str, Any]) -> SamplingParams:
     """SamplingParams from JSON, where the keys of logit_bias are text."""
-    values = dict(given)
+    values = {**defaults, **given}
     if values.get("logit_bias") is not None:
         values["logit_bias"] = {int(token): float(bias) for token, bias in values["logit_bias"].items()}
     if values.get("structured_outputs") is not None:
@@ -161,7 +161,8 @@ class EngineWorker:
         raise ValueError(f"a model of this kind has no operation {op!r}")
 
     def _generate(self, number: int, request: dict[str, Any]) -> None:
-        params, name = params_of(request["params"]), str(number)
+        params = params_of(request["params"], self._engine.sampling_defaults)
+        name = str(number)
         generated = request.get("generated")
         if generated is not None:
             left = set(request["left"])

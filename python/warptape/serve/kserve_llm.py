@@ -36,6 +36,7 @@ _TAKEN = frozenset(f.name for f in fields(SamplingParams)) - {
     "prompt_logprobs",
     "structured_outputs",
     "logit_bias",
+    "output_kind",
 }
 MOST_PROMPTS = 64
 

@@ -229,9 +229,12 @@ class OpenAI:
                     out.append((await self._texts.encode(tokenizer, prompt, asked.special), prompt))
         if asked.params.get("structured_outputs") is not None and tokenizer is None:
             raise refuse(f"{asked.model} has no tokenizer, which structured outputs need", "model")
+        most = min(self._most_prompt or metadata["max_model_len"], metadata["max_model_len"] - 1)
+        if asked.truncate is not None:
+            room = max(min(most, metadata["max_model_len"] - (asked.params["max_tokens"] or 1)), 1)
+            out = [_last(each, asked.truncate if asked.truncate > 0 else room, tokenizer) for each in out]
         if asked.echo and tokenizer is not None:
             asked.first_texts = [tokenizer.decode(tokens[:1], False) for tokens, _ in out]
-        most = min(self._most_prompt or metadata["max_model_len"], metadata["max_model_len"] - 1)
         for tokens, _ in out:
             if not tokens:
                 raise refuse("the prompt has no token", "messages" if chat else "prompt")
@@ -326,6 +329,14 @@ class OpenAI:
                 )
             out.append(each)
         return out
+
+
+def _last(prompt: tuple[list[int], str | None], most: int, tokenizer: Any) -> tuple[list[int], str | None]:
+    """The last tokens of a prompt, and their text."""
+    tokens, text = prompt
+    if len(tokens) <= most:
+        return prompt
+    return tokens[-most:], None if text is None else tokenizer.decode(tokens[-most:])
 
 
 def _shaped(vector: list[float], dimensions: int | None, form: str) -> Any:

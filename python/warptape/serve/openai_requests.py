@@ -14,17 +14,19 @@ from .tool_calls import schema_of
 SAMPLING = (
     "n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "logit_bias",
-    "skip_special_tokens", "include_stop_str_in_output", "structured_outputs",
+    "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    "structured_outputs", "bad_words", "allowed_token_ids",
 )  # fmt: skip
 # Of every generation.
 COMMON = (*SAMPLING, "model", "stream", "stream_options", "max_tokens", "priority", "cache_salt", "adapter",
-          "return_token_ids", "add_special_tokens")  # fmt: skip
+          "return_token_ids", "add_special_tokens", "truncate_prompt_tokens")  # fmt: skip
 # Known to OpenAI, and without a meaning here: they change nothing that is generated.
 WITHOUT_MEANING = ("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
                    "parallel_tool_calls", "encoding_format")  # fmt: skip
 COMPLETION = ("prompt", "echo", "logprobs", "best_of", "suffix")
 CHAT = ("messages", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs",
-        "max_completion_tokens", "chat_template_kwargs", "add_generation_prompt")  # fmt: skip
+        "max_completion_tokens", "chat_template_kwargs", "add_generation_prompt",
+        "continue_final_message")  # fmt: skip
 MOST_N, MOST_LOGPROBS, MOST_PROMPTS = 128, 20, 1024
 
 
@@ -53,6 +55,7 @@ class Asked:
     text_only: bool = False
     token_ids: bool = False
     special: bool = True
+    truncate: int | None = None  # to so many of the last tokens of a prompt; -1: to what fits
     more: dict[str, Any] = field(default_factory=dict)  # priority, cache_salt, adapter
     first_texts: list[str] = field(default_factory=list)  # with echo: of each prompt's first token
     # Of a chat:
@@ -119,6 +122,12 @@ def _common(body: dict[str, Any]) -> Asked:
     asked.continuous_usage = take(options, "continuous_usage_stats", bool, False)
     asked.token_ids = take(body, "return_token_ids", bool, False)
     asked.special = take(body, "add_special_tokens", bool, True)
+    asked.truncate = take(body, "truncate_prompt_tokens", int)
+    if asked.truncate is not None and asked.truncate < 1 and asked.truncate != -1:
+        raise refuse(
+            f"truncate_prompt_tokens must be -1 (what fits), or at least 1, got {asked.truncate}",
+            "truncate_prompt_tokens",
+        )
     for name, kind in (("priority", int), ("cache_salt", str), ("adapter", str)):
         value = take(body, name, kind)
         if value is not None:
@@ -203,10 +212,14 @@ def chat(body: dict[str, Any]) -> Asked:
     _format(asked, take(body, "response_format", dict))
     _tools(asked, body)
     asked.template = {**(take(body, "chat_template_kwargs", dict) or {})}
+    flags = (("add_generation_prompt", True), ("continue_final_message", False))
+    for name, default in flags:
+        asked.template[name] = take(body, name, bool, take(asked.template, name, bool, default))
+    if all(asked.template[name] for name, _ in flags):
+        raise refuse("continue_final_message needs add_generation_prompt: false", "continue_final_message")
     for name in ("messages", "tools"):
         if name in asked.template:
             raise refuse(f"chat_template_kwargs may not have {name}", "chat_template_kwargs")
-    asked.template["add_generation_prompt"] = take(body, "add_generation_prompt", bool, True)
     if asked.tools:
         asked.template["tools"] = asked.tools
     return asked

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from serving_models import EOS
+from serving_models import CONTEXT, EOS
 from warptape.inference import LLM, SamplingParams
 
 openai = pytest.importorskip("openai")
@@ -71,6 +71,32 @@ def test_completions_equal_the_engine(client, llm, number):
     assert [tokens[i] for i in sorted(texts)] == [e.token_ids for e in expected]
     assert [ends[i] for i in sorted(texts)] == [e.finish_reason for e in expected]
     assert usage.completion_tokens == out.usage.completion_tokens
+
+
+def test_what_vllm_takes_beside(client, llm):
+    def text(**more):
+        extra = {"ignore_eos": True, **more}
+        return client.completions.create(
+            model="llm", prompt="x" * 600, temperature=0, max_tokens=12, echo=True, extra_body=extra
+        ).choices[0].text  # fmt: skip
+
+    kept = CONTEXT - 12
+    whole = bare(llm, "x" * kept, temperature=0, max_tokens=12, ignore_eos=True)[0].text
+    assert text(truncate_prompt_tokens=-1) == "x" * kept + whole
+    allowed = llm.get_tokenizer().encode("ab")
+    out = text(truncate_prompt_tokens=3, allowed_token_ids=allowed, bad_words=["aa", "bb"])
+    assert out in ("xxx" + "ab" * 6, "xxx" + "ba" * 6)
+
+
+def test_a_chat_that_goes_on_with_its_last_message(client, llm):
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Sure "}]
+    asked = {"model": "llm", "messages": talk, "temperature": 0, "max_tokens": 8}
+    extra = {"continue_final_message": True, "add_generation_prompt": False}
+    out = client.chat.completions.create(**asked, extra_body=extra)
+    expected = bare(llm, "user:hi\nassistant:Sure ", temperature=0, max_tokens=8)[0].text
+    assert (out.choices[0].message.content or "") == expected
+    with pytest.raises(openai.BadRequestError, match="needs add_generation_prompt: false"):
+        client.chat.completions.create(**asked, extra_body={"continue_final_message": True})
 
 
 def test_several_prompts_tokens_and_echo(client, llm):
@@ -204,6 +230,14 @@ def test_embeddings(client):
         ({"logit_bias": {"x": 1}}, openai.BadRequestError, "logit_bias", "logit_bias must be"),
         ({"logit_bias": {"900": 1}}, openai.BadRequestError, None, "out of the vocabulary"),
         ({"stop": [""]}, openai.BadRequestError, None, "stop must be"),
+        ({"extra_body": {"bad_words": [""]}}, openai.BadRequestError, None, "bad_words must be"),
+        ({"extra_body": {"allowed_token_ids": []}}, openai.BadRequestError, None, "allowed_token_ids must"),
+        (
+            {"extra_body": {"truncate_prompt_tokens": 0}},
+            openai.BadRequestError,
+            "truncate_prompt_tokens",
+            "truncate_prompt_tokens must be -1",
+        ),
         ({"extra_body": {"beams": 2}}, openai.BadRequestError, "beams", "unrecognized"),
         ({"logprobs": 50}, openai.BadRequestError, "logprobs", "logprobs must be in"),
         ({"model": "bert"}, openai.BadRequestError, "model", "generates no text"),
