@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 50_498
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        7_520,
+        7_899,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -39,7 +39,7 @@ BUDGETS = {
         ),
     ),
     "profiling": (
-        4_062,
+        4_699,
         (
             "csrc/bindings/profiler",
             "csrc/core/memory_trace",
@@ -52,7 +52,7 @@ BUDGETS = {
             "python/warptape/utils/flop_counter",
         ),
     ),
-    "serving": (7_196, ("python/warptape/serve/",)),
+    "serving": (7_222, ("python/warptape/serve/",)),
     "compression": (
         6_332,
         (
@@ -158,5 +158,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (29_292, ("python/warptape/",)),
+    "the Python library": (29_402, ("python/warptape/",)),
 }
