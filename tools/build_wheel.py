@@ -169,7 +169,8 @@ def build(python: Path, stubs: Path, out: Path, arguments) -> list[Path]:
     if arguments.cuda:
         settings["cmake.define.WARPTAPE_CUDA"] = "ON"
     command = [python, "-m", "pip", "wheel", "-q", "--no-deps", str(TREE)]
-    command += [f"-C{name}={value}" for name, value in settings.items()]
+    # Not -C: pip has it since 23.1 only, and Python 3.10 brings an older one.
+    command += [f"--config-settings={name}={value}" for name, value in settings.items()]
     command += ["--no-build-isolation"] if arguments.no_isolation else []
     with tempfile.TemporaryDirectory() as folder:
         run(*command, "-w", folder, env={**os.environ, "LDFLAGS": flags})
