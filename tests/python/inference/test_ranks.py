@@ -51,14 +51,14 @@ def answers(outs):
 # ---------------------------------------------------------------------------------- adapters
 
 
-def check(split, alone, every):
+def check(split, alone, every, within=1e-3):
     """That all ranks gave the answers of one process: to the bit in a pipeline, else up to rounding."""
     assert all(each == every[0] for each in every)
     if split[0] == 1:
         assert every[0] == alone
     for (tokens, logprob), (expected, expected_logprob) in zip(every[0], alone, strict=True):
         assert tokens == expected
-        assert logprob == pytest.approx(expected_logprob, abs=1e-3)
+        assert logprob == pytest.approx(expected_logprob, abs=within)
 
 
 @pytest.mark.parametrize("split", [*SPLITS, (2, 2), (1, 3)])
@@ -103,7 +103,9 @@ def test_adapters_of_biased_layers_and_a_padded_vocabulary(quantization, tmp_pat
         llm = make((ranks, 1), model, quantization=quantization)
         return answers(llm.generate(prompts, GREEDY, lora_request=lora))
 
-    check((2, 1), body(1), on_ranks(2, lambda: body(2)))  # groups of 32 inputs are the same ones in a part
+    # Groups of 32 inputs are the same ones in a part, but inputs are rounded to 8 bits beside int4 weights: a
+    # sum over ranks that differs in its last bits moves some of them by a step.
+    check((2, 1), body(1), on_ranks(2, lambda: body(2)), 5e-2 if quantization else 1e-3)
 
 
 def test_wrong_adapters_raise_on_every_rank(tmp_path):
