@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -151,12 +152,26 @@ def mlp(optimizer: str) -> Callable[[Any], Callable[[], Any]]:
 # ----------------------------------------------------------------------------------- the GPT
 
 
+def stand_in_for_parallel(torch: Any) -> None:
+    """What the example imports of warptape.parallel, which PyTorch lacks: one rank, no expert."""
+    names = {
+        "": {},
+        ".context": {"positions": lambda length, device=None: torch.arange(length, device=device)},
+        ".experts": {"MixtureOfExperts": None, "update_biases": lambda module: None},
+    }
+    for name, members in names.items():
+        module = sys.modules[f"warptape.parallel{name}"] = types.ModuleType(f"warptape.parallel{name}")
+        vars(module).update(members)
+
+
 class GPTSteps:
     """Steps of examples/train_gpt.py at its defaults; weights and batches are equal in every library."""
 
     def __init__(self, lib: Any, dtype: str, ranks: int = 1) -> None:
         """`ranks` share a batch that is as many times as large."""
         sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+        if lib.__name__ == "torch":
+            stand_in_for_parallel(lib)
         self.example = importlib.import_module("train_gpt")
         self.lib, self.settings, self.step = lib, self.example.DEFAULTS, 0
         data = np.concatenate([np.fromfile(f, dtype=np.uint8) for f in self.example.standard_library()])
