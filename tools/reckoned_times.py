@@ -17,7 +17,8 @@ the body of each loop times the trips that the row names for its shape.
 Ignored: latency (of memory, barriers, a chain of dependent instructions) and so whether the warps that fit
 hide it; bytes that are read twice or found in the L2 cache; bandwidth of shared memory and of L2, bank
 conflicts; launches; clocks below the highest; that mma.sync may not reach the peak of WGMMA. So a row that
-misses its target here misses it on the device, and one that meets it here need not.
+misses its target here will hardly meet it on the device (unless the way through the code was guessed wrong),
+and one that is "not ruled out" here may still miss it there.
 """
 
 from __future__ import annotations
