@@ -24,9 +24,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("80", "90a")
+#: Address, predicate, name and operands in a line of cuobjdump -sass.
+INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 #: What the table names of the many instructions: tensor cores, asynchronous copies, barriers in memory.
 NOTABLE = ("HMMA", "IMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG", "SYNCS")
 
@@ -87,6 +90,15 @@ RULES = [
 ]
 
 
+class Instruction(NamedTuple):
+    """One line of a disassembly: `/*0010*/ @!P0 LDG.E.128 R4, desc[UR6][R2.64]`."""
+
+    address: int
+    predicate: str  # "@!P0", or empty
+    name: str  # "LDG.E.128"
+    operands: str
+
+
 @dataclass
 class Kernel:
     """What the code of one kernel is: see the table."""
@@ -98,6 +110,8 @@ class Kernel:
     instructions: Counter[str] = field(default_factory=Counter)
     load: int = 0
     store: int = 0
+    shared: int = 0  # static shared memory, in bytes
+    code: list[Instruction] = field(default_factory=list)  # where it was asked for
 
     @property
     def spills(self) -> int:
@@ -151,14 +165,14 @@ def demangle(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def read_kernels(path: Path) -> list[Kernel]:
+def read_kernels(path: Path, keeps_code: bool = False) -> list[Kernel]:
     """Every kernel in an object or cubin, for each of its architectures."""
     command = [need_tool("cuobjdump"), "-sass", "-res-usage", str(path)]
     tool = find_tool("nvdisasm")
     env = os.environ | {"PATH": f"{Path(tool).parent}:{os.environ['PATH']}"} if tool else None
     text = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
     kernels: dict[tuple[str, str], Kernel] = {}
-    usage: dict[tuple[str, str], tuple[int, int]] = {}
+    usage: dict[tuple[str, str], tuple[int, int, int]] = {}
     arch, current, used = "", "", ""
     for line in text.splitlines():
         if m := re.search(r"(?:code for|arch =) sm_(\w+)", line):
@@ -168,17 +182,18 @@ def read_kernels(path: Path) -> list[Kernel]:
             kernels[current, arch] = Kernel(current, arch)
         elif m := re.search(r"^ Function (\S+):$", line):
             used = m[1]
-        elif m := re.search(r"REG:(\d+) STACK:(\d+)", line):
-            usage[used, arch] = (int(m[1]), int(m[2]))
-        elif (
-            m := re.search(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", line)
-        ) and current:
-            note(kernels[current, arch], m[1])
+        elif m := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
+            usage[used, arch] = (int(m[1]), int(m[2]), int(m[3]))
+        elif (m := INSTRUCTION.match(line)) and current:
+            note(kernels[current, arch], m[3])
+            if keeps_code:
+                kernels[current, arch].code.append(Instruction(int(m[1], 16), m[2] or "", m[3], m[4].strip()))
     readable = demangle({name for name, _ in kernels})
     for (name, at), kernel in kernels.items():
         kernel.name = readable[name]
         # A cubin says its architecture after the usage.
-        kernel.registers, kernel.stack = usage.get((name, at)) or usage.get((name, ""), (0, 0))
+        used_by = usage.get((name, at)) or usage.get((name, ""), (0, 0, 0))
+        kernel.registers, kernel.stack, kernel.shared = used_by
     return list(kernels.values())
 
 
