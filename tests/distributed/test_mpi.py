@@ -184,12 +184,14 @@ FAULTS = {
     ),
     "a rank that is late": (
         "if rank == 1:\n    time.sleep(3)\n"
-        "caught(lambda: dist.monitored_barrier(timeout=timedelta(seconds=1)) if rank != 1 else dist.barrier())",
+        "limit = timedelta(seconds=1)\n"
+        "caught(lambda: dist.barrier() if rank == 1 else dist.monitored_barrier(timeout=limit))",
         3,
         "timed out waiting for rank 1",
     ),
     "a rank that left": (
-        "if rank == 1:\n    dist.destroy_process_group()\nelse:\n    caught(lambda: dist.all_reduce(wt.ones(3)))",
+        "if rank == 1:\n    dist.destroy_process_group()\n"
+        "else:\n    caught(lambda: dist.all_reduce(wt.ones(3)))",
         2,
         "rank 1 has left the group",
     ),
@@ -269,7 +271,11 @@ def test_another_launcher_is_an_error(tmp_path: Path) -> None:
 def test_numbers_that_differ_from_mpis_are_an_error(tmp_path: Path) -> None:
     """RANK says the opposite of what mpirun does."""
     path = tmp_path / "job.py"
-    swap = 'import os\nos.environ["RANK"] = str(1 - int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]))\n'
+    swap = """
+import os
+mpi = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+os.environ["RANK"] = str(1 - int(mpi))
+"""
     path.write_text(swap + PREAMBLE)
     with started(
         [str(MPIRUN), "-n", "2", sys.executable, str(path)],
@@ -281,7 +287,7 @@ def test_numbers_that_differ_from_mpis_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(HAS_MPI, reason="this build has the plugin")
 def test_missing_plugin_is_named() -> None:
-    with pytest.raises(dist.DistBackendError, match="built without MPI.*WARPTAPE_MPI=ON"):
+    with pytest.raises(dist.DistBackendError, match=r"built without MPI.*WARPTAPE_MPI=ON"):
         dist.init_process_group("mpi", store=dist.HashStore(), rank=0, world_size=1)
 
 

@@ -37,6 +37,11 @@ class MpiBackend final : public ExchangeBackend {
       : ExchangeBackend(rank, size), peers_(store, rank, size, timeout), mailbox_(peers_) {}
   ~MpiBackend() override { close(); }
   const char* name() const override { return "mpi"; }
+  void run(const Collective& call, uint64_t sequence, const std::string& site,
+           Milliseconds timeout) override {
+    peers_.listen();
+    ExchangeBackend::run(call, sequence, site, timeout);
+  }
   std::shared_ptr<Transfer> post(const Collective& call, const std::string& site) override {
     return mailbox_.post(call, site);
   }

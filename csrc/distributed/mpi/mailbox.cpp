@@ -55,7 +55,7 @@ MpiMailbox::~MpiMailbox() {
 }
 
 std::shared_ptr<Transfer> MpiMailbox::post(const Collective& call, const std::string& site) {
-  peers_.check();
+  peers_.listen();
   WT_CHECK(call.tag >= 0 && call.tag < mpi().largest_tag, ValueError, name_of(call.op),
            ": expected a tag from 0 to ", mpi().largest_tag - 1, " (MPI's largest), got ", call.tag);
   auto t = std::make_shared<PendingTransfer>();

@@ -196,6 +196,14 @@ void MpiPeers::look(const std::vector<int>& missing, bool any, const Describe& c
   if (!reason.empty()) fail(reason, AbortReason::PeerLost);
 }
 
+void MpiPeers::listen() {
+  if (const auto now = Clock::now(); now >= next_listen_.load()) {
+    next_listen_ = now + kLookEvery;
+    look({}, true, [] { return std::string(); });
+  }
+  check();
+}
+
 void MpiPeers::leave(const std::string& error) {
   if (size_ > 1) set_first(store_, message("left/", rank_), error, kTellTime);
 }

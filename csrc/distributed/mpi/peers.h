@@ -59,6 +59,8 @@ class MpiPeers {
   void abort(const std::string& reason, AbortReason kind = AbortReason::Requested);
   std::string aborted() const;
   AbortReason abort_reason() const { return kind_; }
+  // Now and then asks the store whether another rank aborted the group, for calls that wait for nobody.
+  void listen();
   void check() const;  // throws DistBackendError with the reason
   [[noreturn]] void fail(const std::string& reason, AbortReason kind);
 
@@ -73,6 +75,7 @@ class MpiPeers {
   MPI_Comm comm_ = MPI_COMM_NULL;
   mutable std::mutex reason_mutex_;
   std::string reason_;
+  std::atomic<Clock::time_point> next_listen_{Clock::time_point()};
   std::atomic<AbortReason> kind_{AbortReason::None};
 };
 
