@@ -10,6 +10,9 @@ endif()
 if(NOT WARPTAPE_GLOO MATCHES "^(OFF|ON|AUTO)$")
   message(FATAL_ERROR "WARPTAPE_GLOO is '${WARPTAPE_GLOO}'; expected OFF, ON or AUTO.")
 endif()
+if(NOT WARPTAPE_MPI MATCHES "^(OFF|ON|AUTO)$")
+  message(FATAL_ERROR "WARPTAPE_MPI is '${WARPTAPE_MPI}'; expected OFF, ON or AUTO.")
+endif()
 if(NOT WARPTAPE_CUDA MATCHES "^(OFF|ON|AUTO|EMULATED)$")
   message(FATAL_ERROR "WARPTAPE_CUDA is '${WARPTAPE_CUDA}'; expected OFF, ON, AUTO, or EMULATED (for tests).")
 endif()
@@ -39,6 +42,17 @@ if(NOT WARPTAPE_GLOO STREQUAL "OFF")
   endif()
 endif()
 
+set(MPI_CXX_FOUND OFF)
+if(NOT WARPTAPE_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)  # MPI's old C++ interface
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(NOT MPI_CXX_FOUND AND WARPTAPE_MPI STREQUAL "ON")
+    message(FATAL_ERROR "WARPTAPE_MPI=ON, but no MPI was found. Install one, or put its mpicxx into PATH:\n"
+                        "  apt-get install libopenmpi-dev openmpi-bin")
+  endif()
+endif()
+
 include(Cuda)
 message(STATUS "warptape ${PROJECT_VERSION}: kernels for ${WARPTAPE_CPU_ISAS}; oneDNN ${OneDNN_FOUND} ${OneDNN_LIBRARY}; gloo ${GLOO_FOUND}; "
+               "MPI ${MPI_CXX_FOUND}; "
                "CUDA ${WARPTAPE_CUDA} ${WARPTAPE_CUDA_BUILT}")

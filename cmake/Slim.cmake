@@ -11,6 +11,7 @@ if(NOT isas EQUAL 1)
 endif()
 set(WARPTAPE_ONEDNN OFF)
 set(WARPTAPE_GLOO OFF)
+set(WARPTAPE_MPI OFF)
 set(WARPTAPE_CUDA OFF)
 list(REMOVE_ITEM WARPTAPE_LAYERS transforms inference distributed)
 

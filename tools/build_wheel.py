@@ -158,11 +158,13 @@ def build(python: Path, stubs: Path, out: Path, arguments) -> list[Path]:
     """Builds and repairs the wheel for one Python, and the plugin's; where they are."""
     version = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
     flags = f"-B{stubs} -L{stubs} -Wl,--exclude-libs,ALL -Wl,--allow-shlib-undefined -Wl,-O1 -Wl,--as-needed"
-    # No gloo: it would be this machine's. One level below the tree, as in-place builds, for ccache's hits.
+    # No gloo or MPI: they would be this machine's. One level below the tree, as in-place builds, for ccache's
+    # hits.
     settings = {
         "build-dir": f"build-wheel-{version}",
         "cmake.define.WARPTAPE_CPU_ISAS": arguments.isas,
         "cmake.define.WARPTAPE_GLOO": "OFF",
+        "cmake.define.WARPTAPE_MPI": "OFF",
         "cmake.define.WARPTAPE_ONEDNN": "ON",
         "install.strip": "true",
     }

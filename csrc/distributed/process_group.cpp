@@ -46,6 +46,11 @@ BackendFactory find_backend(const std::string& name, std::string& why) {
     why = open_plugin(name,
                       "this warptape was built without gloo; `apt-get install libgloo-dev` and build it "
                       "again with `pip install --force-reinstall . -C cmake.define.WARPTAPE_GLOO=ON`");
+  } else if (name == "mpi") {
+    why = open_plugin(name,
+                      "this warptape was built without MPI; `apt-get install libopenmpi-dev openmpi-bin` (or "
+                      "load your cluster's MPI) and build it again with `pip install --force-reinstall . -C "
+                      "cmake.define.WARPTAPE_MPI=ON`");
   }
   return known();
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <thread>
 
 #include "kernels/cpu/interrupt.h"
 
@@ -176,6 +177,28 @@ bool PrefixStore::shares_files() const { return store_->shares_files(); }
 void PrefixStore::set_file(const std::string& key, const File& file) { store_->set_file(full(key), file); }
 File PrefixStore::get_file(const std::string& key, Milliseconds timeout) {
   return store_->get_file(full(key), timeout);
+}
+
+void set_first(const std::shared_ptr<Store>& store, const std::string& key, const std::string& value,
+               Milliseconds limit) {
+  struct Told {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool over = false;
+  };
+  auto told = std::make_shared<Told>();
+  std::thread([told, store, key, value] {
+    kernels::cpu::Uninterrupted quiet;
+    try {
+      store->compare_set(key, "", value);
+    } catch (const std::exception&) {
+    }
+    std::lock_guard lock(told->mutex);
+    told->over = true;
+    told->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(told->mutex);
+  told->changed.wait_for(lock, limit, [&] { return told->over; });
 }
 
 }  // namespace warptape::distributed

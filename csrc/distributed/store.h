@@ -132,6 +132,11 @@ class WT_API PrefixStore final : public Store {
   std::shared_ptr<Store> store_;
 };
 
+// Gives a key its first value, and waits no longer than `limit` for it: the rank that serves the store may be
+// stopped or gone. Throws nothing.
+WT_API void set_first(const std::shared_ptr<Store>& store, const std::string& key, const std::string& value,
+                      Milliseconds limit);
+
 // Where a store is served: on one host an abstract Unix socket by name (peers are checked by user id), across
 // hosts a TCP port (both sides prove the secret before anything else is read). With a name and a secret it is
 // served at both, and a client takes the name.

@@ -81,6 +81,7 @@ CUDA_HEADER = re.compile(
     r"|thrust/|cub/|cutlass/|cute/)"
 )
 GLOO_PLACE = "csrc/distributed/gloo/"
+MPI_PLACE = "csrc/distributed/mpi/"
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 CPP = (".h", ".cpp", ".cu", ".cuh")
@@ -137,6 +138,8 @@ def check_vendor_places(root: Path) -> list[str]:
             bad.append(f"{relative}: <{name}> outside of {', '.join(CUDA_PLACES)}")
         if name.startswith("gloo/") and not relative.startswith(GLOO_PLACE):
             bad.append(f"{relative}: <{name}> outside of {GLOO_PLACE}")
+        if name == "mpi.h" and not relative.startswith(MPI_PLACE):
+            bad.append(f"{relative}: <{name}> outside of {MPI_PLACE}")
     for relative, _ in files(root, ("kernels", "csrc"), (".cu", ".cuh")):
         if not relative.startswith(CUDA_PLACES):
             bad.append(f"{relative}: device code outside of {', '.join(CUDA_PLACES)}")
@@ -414,6 +417,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_vendor_places, "csrc/distributed/bad.cpp", "#include <nccl.h>\n"),
     (check_vendor_places, "kernels/cpu/bad.cpp", "#include <cub/cub.cuh>\n"),
     (check_vendor_places, "csrc/distributed/bad.cpp", "#include <gloo/context.h>\n"),
+    (check_vendor_places, "csrc/distributed/bad.cpp", "#include <mpi.h>\n"),
     (check_vendor_places, "csrc/ops/bad.cu", "\n"),
     (check_python_imports, "python/warptape/nn/bad.py", "from ..optim import SGD\n"),
     (check_python_imports, "python/warptape/nn/bad.py", "def f():\n    from warptape import optim\n"),

@@ -1,5 +1,5 @@
 """mpirun of Open MPI and of MPICH over four network namespaces, as hosts: it starts the ranks and numbers
-them; what they say to each other goes by gloo."""
+them; what they say to each other goes by gloo, or by MPI itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ import pytest
 import warptape.distributed as dist
 from launched import SECRET, Hosts, lines, started, until
 
-pytestmark = pytest.mark.skipif(
-    not dist.is_gloo_available(), reason="built without gloo (apt-get install libgloo-dev)"
-)
-
 SCRIPT = """
 import json, os, socket, sys
 import warptape as wt
@@ -22,8 +18,9 @@ import warptape.distributed as dist
 from warptape.distributed import _environment
 
 found = _environment.find()
-dist.init_process_group()
-assert dist.get_default_group()._backend_name(False) == "gloo"
+backend = sys.argv[1]
+dist.init_process_group(None if backend == "gloo" else backend)
+assert dist.get_default_group()._backend_name(False) == backend
 t = wt.tensor(1.0 + dist.get_rank())
 dist.all_reduce(t)
 said = [dist.get_rank(), dist.get_world_size(), found.local_rank, socket.gethostname(), found.launcher]
@@ -46,8 +43,12 @@ MPIRUN = {
 }
 
 
-@pytest.mark.parametrize("name", MPIRUN)
-def test_mpirun_on_four_hosts(hosts: Hosts, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend"), [("mpirun.openmpi", "gloo"), ("mpirun.mpich", "gloo"), ("mpirun.openmpi", "mpi")]
+)
+def test_mpirun_on_four_hosts(hosts: Hosts, tmp_path: Path, name: str, backend: str) -> None:
+    if not {"gloo": dist.is_gloo_available, "mpi": dist.is_mpi_available}[backend]():
+        pytest.skip(f"built without {backend}")
     mpirun = shutil.which(name)
     if mpirun is None or shutil.which("unshare") is None:
         pytest.skip(f"{name} is not installed")
@@ -56,7 +57,7 @@ def test_mpirun_on_four_hosts(hosts: Hosts, tmp_path: Path, name: str) -> None:
     shell.chmod(0o755)
     flags = MPIRUN[name].format(shell=shell, hosts=",".join(f"10.77.0.{n}" for n in range(1, 5)))
     (tmp_path / "script.py").write_text(SCRIPT)
-    program = ["-n", "4", sys.executable, str(tmp_path / "script.py")]
+    program = ["-n", "4", sys.executable, str(tmp_path / "script.py"), backend]
     command = [str(shell), "10.77.0.1", mpirun, *flags.split(), *program]
     variables = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "29500", "WARPTAPE_SECRET": SECRET}
     with started(command, OMP_NUM_THREADS="1", **variables) as job:

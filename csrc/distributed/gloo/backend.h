@@ -1,11 +1,10 @@
-// The backend of CPU tensors whose ranks are on several hosts, over gloo's messages. What several ranks hold
-// is combined in the order of ranks and rounded once, as by shared memory: the numbers are the same.
+// The backend of CPU tensors whose ranks are on several hosts, over gloo's messages.
 #pragma once
 
 #include <list>
 #include <map>
 
-#include "distributed/collective_header.h"
+#include "distributed/exchange_backend.h"
 #include "distributed/gloo/mesh.h"
 #include "distributed/process_group.h"
 
@@ -36,11 +35,10 @@ class GlooMailbox {
   std::map<std::pair<int, int>, uint64_t> sent_, expected_;  // messages to and from a rank, by tag
 };
 
-class GlooBackend final : public Backend {
+class GlooBackend final : public ExchangeBackend {
  public:
   GlooBackend(const std::shared_ptr<Store>& store, int rank, int size, Milliseconds timeout);
   const char* name() const override { return "gloo"; }
-  void run(const Collective& call, uint64_t sequence, const std::string& site, Milliseconds timeout) override;
   std::shared_ptr<Transfer> post(const Collective& call, const std::string& site) override {
     return mailbox_.post(call, site);
   }
@@ -51,34 +49,12 @@ class GlooBackend final : public Backend {
   std::string aborted() const override { return mesh_.aborted(); }
 
  private:
-  using Blocks = std::vector<Block>;  // one for each rank
-  void dispatch();
-  void exchange_headers();
-  void exchange(const Blocks& to, const Blocks& from);
-  Blocks none() const { return Blocks(static_cast<size_t>(mesh_.size())); }
-  Blocks same(Block b) const { return Blocks(static_cast<size_t>(mesh_.size()), b); }
-  Blocks parts(Block b) const;
-  Blocks scratch(int64_t bytes);
-  void combine(void* out, const Blocks& from, Block mine);
-  void broadcast(Block data);
-  void all_reduce(Block data);
-  void reduce(Block data);
-  void combine_parts(Block data);
-  void reduce_scatter(const Blocks& in, Block out);
-  void check_counts(const Exchange& blocks);
+  void exchange(const Blocks& to, const Blocks& from) override;
+  void check() const override { mesh_.check(); }
 
   Mesh mesh_;
   GlooMailbox mailbox_;
-  std::vector<char> memory_;  // for what others send to be combined
-  uint64_t step_ = 0;         // exchanges made; the same on all ranks
-  std::vector<CallHeader> headers_;
-  // The call at work.
-  const Collective* call_ = nullptr;
-  const std::string* site_ = nullptr;
-  uint64_t sequence_ = 0;
-  DType dtype_ = DType::Bool;
-  Clock::time_point deadline_;
-  Mesh::Describe describe_;
+  uint64_t step_ = 0;  // exchanges made; the same on all ranks
 };
 
 }  // namespace warptape::distributed

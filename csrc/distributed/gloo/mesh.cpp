@@ -291,28 +291,6 @@ void Mesh::lost(int peer, const char* why, const Describe& call) {
   fail(message(call(), ": rank ", peer, " (", who(peer), ") has died, or the network between has: ", why));
 }
 
-// Not for long: the rank that serves the store may be stopped.
-void Mesh::tell_store(const std::string& reason) {
-  struct Told {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool over = false;
-  };
-  auto told = std::make_shared<Told>();
-  std::thread([told, store = store_, reason] {
-    kernels::cpu::Uninterrupted quiet;
-    try {
-      store->compare_set("aborted", "", reason);
-    } catch (const std::exception&) {
-    }
-    std::lock_guard lock(told->mutex);
-    told->over = true;
-    told->changed.notify_all();
-  }).detach();
-  std::unique_lock lock(told->mutex);
-  told->changed.wait_for(lock, kTellTime, [&] { return told->over; });
-}
-
 void Mesh::abort(const std::string& reason) {
   {
     std::lock_guard lock(reason_mutex_);
@@ -320,7 +298,7 @@ void Mesh::abort(const std::string& reason) {
     reason_ = reason;
     failed_.store(true);
   }
-  tell_store(reason);  // for those whose connection to this rank is clogged
+  set_first(store_, "aborted", reason, kTellTime);  // for those whose connection to this rank is clogged
   say_last_word(kAborted, reason);
 }
 

@@ -78,7 +78,6 @@ class Mesh {
   void hear(Vigil& v);
   void look_at_last_words();
   void say_last_word(char kind, const std::string& reason);
-  void tell_store(const std::string& reason);
   [[noreturn]] void time_out(std::vector<MeshMessage>& messages, const Describe& call);
   void tick();
 

@@ -13,7 +13,7 @@ import warptape
 
 from .._C import DistStoreError
 from .._C import _distributed as _C
-from . import _join
+from . import _environment, _join
 from ._state import (
     DEFAULT_TIMEOUT,
     Group,
@@ -42,7 +42,7 @@ class Backend(str):
     default_device_backend_map = {"cpu": GLOO, "cuda": NCCL}
 
 
-_KNOWN = (Backend.SHM, Backend.GLOO, Backend.NCCL)
+_KNOWN = (Backend.SHM, Backend.GLOO, Backend.NCCL, Backend.MPI)
 _said: set[str] = set()
 
 
@@ -63,7 +63,6 @@ def _backends(name: str | None, one_host: bool) -> tuple[str, str]:
         if backend not in _KNOWN:
             raise ValueError(
                 f"init_process_group: expected a backend out of {', '.join(_KNOWN)}, got {backend!r}"
-                + ("; an `mpi` plugin is not written yet" if backend == "mpi" else "")
             )
         if device not in ("", "cpu", "cuda"):
             raise ValueError(f"init_process_group: no backend for device {device!r}; expected cpu or cuda")
@@ -117,7 +116,8 @@ def init_process_group(
     Args:
         backend: "shm" (default for CPU tensors on one host), "nccl" (CUDA tensors), "gloo" (CPU tensors over
             several hosts; on one host it means "shm" unless WARPTAPE_GLOO=1, with which it is the default),
-            or one for each device: "cpu:shm,cuda:nccl".
+            "mpi" (CPU tensors of ranks that mpirun started, on one host or several), or one for each device:
+            "cpu:shm,cuda:nccl".
         init_method: "env://" (default: what a launcher put into the environment), "tcp://host:port" or
             "file:///path"; the last two with `rank` and `world_size`.
         timeout: for joining, and the default of every call; 30 minutes if not given.
@@ -145,6 +145,11 @@ def init_process_group(
         _join.need_ranks("store", rank, world_size)
         job = group_name or "store"
     else:
+        if "mpi" in (backend or "").lower() and init_method is None and _environment.find() is None:
+            raise ValueError(
+                "init_process_group: backend 'mpi': mpirun has not started this process; "
+                "start the script with `mpirun -n 2 python script.py`"
+            )
         rank, world_size, job, store = _join.join(init_method, rank, world_size, timeout)
     _meet(store, rank, world_size, timeout)
     local = _join.on_one_host(store, rank, world_size, timeout)
@@ -220,8 +225,8 @@ def is_nccl_available() -> bool:
 
 
 def is_mpi_available() -> bool:
-    """False: an MPI plugin is not written yet."""
-    return False
+    """Whether this build has the MPI plugin."""
+    return _C._has_backend("mpi")
 
 
 def get_rank(group: Group = None) -> int:
