@@ -84,6 +84,7 @@ RETURNS = {
 # Of compiled classes: attributes and methods that are no ops. What is not named here is Any.
 ATTRIBUTES = {
     "_base": "Tensor | None",
+    "_cdata": "_int",
     "_version": "_int",
     "data": "Tensor",
     "device": "_device",

@@ -110,6 +110,7 @@ PyObject* get_is_leaf(const Tensor& t) {
 PyObject* get_grad_fn(const Tensor& t) { return wrap_node(grad_fn(t)); }
 PyObject* get_retains(const Tensor& t) { return boolean(t->extra && meta_of(t)->retains_grad); }
 PyObject* get_output_nr(const Tensor& t) { return PyLong_FromLong(t->extra ? long(meta_of(t)->output) : 0); }
+PyObject* get_cdata(const Tensor& t) { return PyLong_FromVoidPtr(t.impl()); }
 PyObject* get_version(const Tensor& t) { return PyLong_FromLong(t.version()); }
 PyObject* get_is_cuda(const Tensor& t) { return boolean(t.device().is_cuda()); }
 PyObject* get_is_cpu(const Tensor& t) { return boolean(t.device().is_cpu()); }
@@ -156,6 +157,7 @@ std::vector<PyGetSetDef> tensor_properties() {
        "\n>>> torch.tensor(1.0, requires_grad=True).data\ntensor(1.)",
        nullptr},
       {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
+      {"_cdata", get<get_cdata>, nullptr, "The address of the tensor itself; its object is another.", nullptr},
       {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
       {"is_cuda", get<get_is_cuda>, nullptr,
        "Whether the data lies on a CUDA device.\n"

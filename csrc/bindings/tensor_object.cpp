@@ -159,6 +159,21 @@ PyObject* make_subclass(PyObject*, PyObject* args, PyObject* kwargs) {
   });
 }
 
+// _swap_tensor_impl(a, b): each object takes the other's tensor; classes and attributes stay. Both objects are
+// alive, so neither tensor owns its object.
+PyObject* swap_tensor_impl(PyObject*, PyObject* args) {
+  PyObject *a, *b;
+  if (!PyArg_ParseTuple(args, "O!O!:_swap_tensor_impl", tensor_base_type, &a, tensor_base_type, &b))
+    return nullptr;
+  std::swap(cast(a)->tensor, cast(b)->tensor);
+  cast(a)->tensor->python = a;
+  cast(b)->tensor->python = b;
+  Py_RETURN_NONE;
+}
+
+// How many hold the tensor itself: its object, and what C++ keeps (a graph, a gradient).
+PyObject* use_count(PyObject* self, PyObject*) { return PyLong_FromSize_t(tensor_of(self).ref()->use_count()); }
+
 // _register_types(tensor, parameter): the Python classes that wrap() makes objects of.
 PyObject* register_types(PyObject*, PyObject* args) {
   PyObject *tensor, *parameter = nullptr;
@@ -171,6 +186,7 @@ PyObject* register_types(PyObject*, PyObject* args) {
 PyMethodDef tensor_methods[] = {
     {"__init_subclass__", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(init_subclass)),
      METH_CLASS | METH_VARARGS | METH_KEYWORDS, nullptr},
+    {"_use_count", use_count, METH_NOARGS, nullptr},
     {"_make_subclass", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make_subclass)),
      METH_STATIC | METH_VARARGS | METH_KEYWORDS, nullptr},
     {}};
@@ -178,7 +194,9 @@ PyMemberDef members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(TensorObject, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(TensorObject, weakrefs), READONLY, nullptr},
     {}};
-PyMethodDef module_methods[] = {{"_register_types", register_types, METH_VARARGS, nullptr}, {}};
+PyMethodDef module_methods[] = {{"_register_types", register_types, METH_VARARGS, nullptr},
+                                {"_swap_tensor_impl", swap_tensor_impl, METH_VARARGS, nullptr},
+                                {}};
 
 Py_ssize_t length(PyObject* self) {
   const Tensor& t = tensor_of(self);

@@ -17,20 +17,17 @@ def get_overwrite_module_params_on_conversion() -> bool:
 
 
 def set_swap_module_params_on_conversion(value: bool) -> None:
-    """False is all there is: two tensors do not exchange their insides here.
+    """Whether conversions and load_state_dict exchange tensors by `torch.utils.swap_tensors`: False first.
 
-    Raises:
-        NotImplementedError: True.
+    The parameters stay the same objects then, whatever class, dtype or device the new values have, and
+    load_state_dict takes what `Tensor.module_load` makes of the entries.
     """
-    if value:
-        raise NotImplementedError(
-            "set_swap_module_params_on_conversion: torch.utils.swap_tensors is not here"
-        )
+    _cast.swap = bool(value)
 
 
 def get_swap_module_params_on_conversion() -> bool:
-    """False."""
-    return False
+    """What was set last."""
+    return _cast.swap
 
 
 _install_getattr(__name__)

@@ -457,6 +457,16 @@ class Tensor(_C.TensorBase):
     def __contains__(self, value: Any) -> builtins.bool:
         return bool((self == value).any())
 
+    @_overridable
+    def module_load(self, other: Tensor, assign: builtins.bool = False) -> Tensor:
+        """What load_state_dict swaps with this tensor of a module for `other` of the state_dict.
+
+        Used where torch.__future__.get_swap_module_params_on_conversion(); a subclass may override it, and
+        returns neither `self` nor `other`. Here it is `other` itself or, without `assign`, this tensor after
+        its values were copied, detached.
+        """
+        return other.detach() if assign else self.copy_(other).detach()
+
     def __reversed__(self) -> Tensor:
         return self.flip(0) if self.ndim else self
 

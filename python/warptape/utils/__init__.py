@@ -6,8 +6,9 @@ import os as _os
 from typing import Any
 
 from .._missing import install_getattr as _install_getattr
+from ._swap import swap_tensors
 
-__all__ = ["checkpoint", "cmake_prefix_path", "data", "hooks", "summary"]
+__all__ = ["checkpoint", "cmake_prefix_path", "data", "hooks", "summary", "swap_tensors"]
 
 # For find_package(warptape): CMAKE_PREFIX_PATH.
 cmake_prefix_path: str = _os.path.join(_os.path.dirname(_os.path.dirname(__file__)), "share", "cmake")

@@ -320,3 +320,25 @@ def test_softmax_without_a_dim_warns(name):
 def test_instance_norm_warns_of_channels_that_it_does_not_need():
     with pytest.warns(UserWarning, match="^input's size at dim=1 does not match num_features"):
         nn.InstanceNorm1d(8)(wt.ones(2, 7, 3))
+
+
+@pytest.mark.parametrize("name, n", [("BatchNorm1d", 0), ("BatchNorm2d", 2), ("SyncBatchNorm", 2)])
+def test_batch_norm_takes_no_eps_that_divides_by_zero(name, n):
+    x = wt.ones(2, 3, *[2] * n)
+    for eps in (0.0, -1.0):
+        with pytest.raises(
+            ValueError, match=f"batch_norm eps must be positive during training, but got {eps}"
+        ):
+            getattr(nn, name)(3, eps=eps)(x)
+    close(getattr(nn, name)(3, eps=0.0).eval()(x), x.tolist())
+    with pytest.raises(ValueError, match=r"batch_norm eps must be non-negative, but got -1\.0"):
+        getattr(nn, name)(3, eps=-1.0).eval()(x)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_circular_padding_names_the_dims_that_it_takes(n):
+    layer = getattr(nn, f"CircularPad{n}d")(1)
+    assert layer(wt.ones(1, *[2] * n)).shape == (1, *[4] * n)
+    for dims in (n, n + 3):
+        with pytest.raises(ValueError, match=rf"expected {n + 1}D or {n + 2}D input \(got {dims}D input\)"):
+            layer(wt.ones([2] * dims))

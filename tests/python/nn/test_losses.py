@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import warptape as wt
+from warptape import nn
 from warptape.nn import functional as F
 
 DIFFERENCES = [F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss]
@@ -143,6 +144,12 @@ def test_slope_at_the_kinks(loss: Any) -> None:
     x = wt.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, float("inf")], requires_grad=True)
     loss(x, wt.zeros(8), reduction="sum").backward()
     assert x.grad.tolist() == [-1.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_huber_loss_takes_a_real_delta() -> None:
+    with pytest.raises(TypeError, match="delta must be a float or int, got: <class 'complex'>"):
+        nn.HuberLoss(delta=1j)  # type: ignore[arg-type]
+    assert nn.HuberLoss(delta=2).delta == 2
 
 
 def test_kl_div_warns_of_its_mean() -> None:

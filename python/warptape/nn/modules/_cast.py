@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import warptape
 from warptape import _C, Tensor
+from warptape.utils._swap import swap_tensors
 
 from ..parameter import Parameter
 
@@ -25,6 +26,7 @@ class CastMixin:
 
         A parameter stays the same object, so that an optimizer goes on knowing it, unless its new values
         cannot take the place of the old ones (to or from the meta device); then a new Parameter is put in.
+        torch.__future__ has other ways. RuntimeError where a parameter or its gradient cannot be swapped.
         """
         if recurse:
             for child in self._modules.values():
@@ -32,7 +34,11 @@ class CastMixin:
                     child._apply(fn)
         for name, parameter in self._parameters.items():
             if parameter is not None:
-                self._parameters[name] = _convert(parameter, fn)
+                self._parameters[name] = (
+                    _swapped(parameter, fn, f"{type(self).__name__}.{name}")
+                    if swap
+                    else _convert(parameter, fn)
+                )
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 self._buffers[name] = fn(buffer)
@@ -102,22 +108,47 @@ class CastMixin:
         return self._apply(lambda t: t.share_memory_())
 
 
-overwrite = False  # of torch.__future__
+overwrite = swap = False  # of torch.__future__
 
 
 def _convert(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> Parameter:
+    old = parameter.grad
     with warptape.no_grad():
         values = fn(parameter)
-        grad = None if parameter.grad is None else fn(parameter.grad)
+        grad = None if old is None else fn(old)
     if values.is_meta != parameter.is_meta or (overwrite and values is not parameter):
         moved = getattr(parameter, "_moved", None)  # of one that knows where it lies in a whole
         parameter = moved(values) if moved else Parameter(values, parameter.requires_grad)
+    elif type(old) is type(grad) is Tensor and grad.is_meta == old.is_meta:
+        parameter.data, old.data = values, grad  # the gradient stays the same object as well
+        return parameter
     else:
         # The old gradient goes first: it would not fit values of another dtype or device.
         parameter.grad = None
         parameter.data = values
     if grad is not None:
         parameter.grad = grad.requires_grad_(False)
+    return parameter
+
+
+def _swapped(parameter: Parameter, fn: Callable[[Tensor], Tensor], name: str) -> Parameter:
+    """The same object with `fn` of its values, by swap_tensors, and so its gradient."""
+    grad = parameter.grad
+    with warptape.no_grad():
+        values = Parameter(fn(parameter), parameter.requires_grad)
+        new_grad = None if grad is None else fn(grad).requires_grad_(grad.requires_grad)
+    parameter.grad = None  # held by the parameter it could not be swapped
+    try:
+        swap_tensors(parameter, values)
+    except Exception as error:
+        parameter.grad = grad
+        raise RuntimeError(f"_apply(): Couldn't swap {name}") from error
+    if grad is not None:
+        try:
+            swap_tensors(grad, new_grad)
+        except Exception as error:
+            raise RuntimeError(f"_apply(): Couldn't swap {name}.grad") from error
+        parameter.grad = grad
     return parameter
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import warptape
 from warptape import Tensor
+from warptape.utils._swap import swap_tensors
 from warptape.utils.hooks import RemovableHandle, add_hook
 
 from ..parameter import Parameter
+from . import _cast
 
 EXTRA_STATE = "_extra_state"
 
@@ -283,16 +285,34 @@ class StateMixin:
             )
         try:
             with warptape.no_grad():
-                if assign:
+                if _cast.swap:
+                    _swap_in(tensor, value, assign)
+                elif assign:
                     setattr(self, name, _assigned(tensor, value))
                 else:
                     tensor.copy_(value)
         except Exception as error:
             errors.append(
-                f'While copying the parameter named "{key}", whose dimensions in the model are '
-                f"{tensor.shape} and "
+                f'While {"swapping" if _cast.swap else "copying"} the parameter named "{key}", '
+                f"whose dimensions in the model are {tensor.shape} and "
                 f"whose dimensions in the checkpoint are {value.shape}, an exception occurred : {error.args}."
             )
+
+
+def _swap_in(tensor: Tensor, value: Tensor, assign: bool) -> None:
+    """Gives the module's tensor what its `module_load` makes of the checkpoint's."""
+    new = tensor.module_load(value, assign=assign)
+    if new is value or new is tensor:
+        raise RuntimeError(
+            "module_load returned one of self or other, please .detach() the result if returning one of the "
+            "inputs in module_load"
+        )
+    if isinstance(tensor, Parameter):
+        if isinstance(new, Parameter):
+            new.requires_grad_(tensor.requires_grad)
+        else:
+            new = Parameter(new, tensor.requires_grad)
+    swap_tensors(tensor, new)
 
 
 def _assigned(tensor: Tensor, value: Tensor) -> Tensor:

@@ -95,10 +95,19 @@ class _BatchNorm(_NormBase):
 
     While training the batch's own statistics are used and the running ones move towards them by `momentum`
     (None: the mean of all batches so far); in eval mode the running ones are used, where they are tracked.
+    ValueError for an eps that is negative or, where the batch's own statistics are used, zero.
     """
+
+    def _check_eps(self) -> None:
+        from_batch = self.training or (self.running_mean is None and self.running_var is None)
+        if from_batch and self.eps <= 0:  # a channel of equal values has no variance to divide by
+            raise ValueError(f"batch_norm eps must be positive during training, but got {self.eps}")
+        if self.eps < 0:
+            raise ValueError(f"batch_norm eps must be non-negative, but got {self.eps}")
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
+        self._check_eps()
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -251,6 +260,7 @@ class SyncBatchNorm(_BatchNorm):
         if not (from_batch and dist.is_initialized() and dist.get_world_size(self.process_group) > 1):
             return super().forward(input)
         self._check_input_dim(input)
+        self._check_eps()
         dims = [d for d in range(input.dim()) if d != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
         x = input if input.dtype in (warptape.float32, warptape.float64) else input.float()
