@@ -157,7 +157,8 @@ std::vector<PyGetSetDef> tensor_properties() {
        "\n>>> torch.tensor(1.0, requires_grad=True).data\ntensor(1.)",
        nullptr},
       {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
-      {"_cdata", get<get_cdata>, nullptr, "The address of the tensor itself; its object is another.", nullptr},
+      {"_cdata", get<get_cdata>, nullptr, "The address of the tensor itself; its object is another.",
+       nullptr},
       {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
       {"is_cuda", get<get_is_cuda>, nullptr,
        "Whether the data lies on a CUDA device.\n"

@@ -159,8 +159,8 @@ PyObject* make_subclass(PyObject*, PyObject* args, PyObject* kwargs) {
   });
 }
 
-// _swap_tensor_impl(a, b): each object takes the other's tensor; classes and attributes stay. Both objects are
-// alive, so neither tensor owns its object.
+// _swap_tensor_impl(a, b): each object takes the other's tensor; classes and attributes stay. Both objects
+// are alive, so neither tensor owns its object.
 PyObject* swap_tensor_impl(PyObject*, PyObject* args) {
   PyObject *a, *b;
   if (!PyArg_ParseTuple(args, "O!O!:_swap_tensor_impl", tensor_base_type, &a, tensor_base_type, &b))
@@ -172,7 +172,9 @@ PyObject* swap_tensor_impl(PyObject*, PyObject* args) {
 }
 
 // How many hold the tensor itself: its object, and what C++ keeps (a graph, a gradient).
-PyObject* use_count(PyObject* self, PyObject*) { return PyLong_FromSize_t(tensor_of(self).ref()->use_count()); }
+PyObject* use_count(PyObject* self, PyObject*) {
+  return PyLong_FromSize_t(tensor_of(self).ref()->use_count());
+}
 
 // _register_types(tensor, parameter): the Python classes that wrap() makes objects of.
 PyObject* register_types(PyObject*, PyObject* args) {
