@@ -29,6 +29,7 @@ NOT_DECLARED = {
         Tensor.to_sparse_coo Tensor.to_sparse_csc Tensor.to_sparse_csr""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
     "tells how a tensor lies in memory": "Tensor.dim_order",
+    "overridden by subclasses, for load_state_dict": "Tensor.module_load",
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """
         are_deterministic_algorithms_enabled clear_autocast_cache get_autocast_dtype get_default_device
