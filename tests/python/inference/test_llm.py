@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -223,8 +224,9 @@ def test_structured_outputs(llm, constraint, fits):
         StructuredOutputsParams(regex="a", choice=["b"])
 
 
-def test_asyncio(folder):
+def test_asyncio(folder, monkeypatch):
     llm = LLM(folder)
+    step = llm.llm_engine.step
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
     expected = {text: llm.generate(text, params)[0].outputs[0].token_ids for text in ("a", "bb", "ccc")}
 
@@ -246,6 +248,8 @@ def test_asyncio(folder):
         # A task that leaves ends its request; one that is aborted gets to know.
         async for _ in engine.generate("a", params):
             break
+        # A whole answer takes 50 ms, in which this thread might not get a turn.
+        monkeypatch.setattr(llm.llm_engine, "step", lambda: time.sleep(0.002) or step())
         long = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
         stream = engine.generate("bb", long, request_id="named")
         await anext(stream)
