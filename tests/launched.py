@@ -22,6 +22,17 @@ from time_limits import seconds
 LAUNCHER = [sys.executable, "-m", "warptape.distributed.run"]
 PACKAGE = str(Path(warptape.__file__).resolve().parents[1])
 SECRET = "a secret for tests, long enough"
+# For scripts that have `rank` and say(): the error of a call, on one line with the time that it took.
+CAUGHT = """
+def caught(call):
+    start = time.monotonic()
+    try:
+        call()
+    except dist.DistBackendError as error:
+        say(rank, "took", round(time.monotonic() - start, 2), str(error).replace(chr(10), "|"))
+    else:
+        say(rank, "no error")
+"""
 _OURS = (
     "WARPTAPE_",
     "TORCHELASTIC_",

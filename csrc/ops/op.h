@@ -161,7 +161,7 @@ enum ArgMark : uint8_t {
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 
-// Trivially destructible and made by constant expressions: the table of an op's arguments takes no code.
+// Trivially destructible and constexpr, which keeps the code that makes the tables of arguments small.
 struct Arg {
   constexpr Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint8_t>(m)) {}
   constexpr Arg(const char* n, None, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::None; }

@@ -9,7 +9,7 @@ from pathlib import Path
 import collective_table
 import pytest
 import warptape.distributed as dist
-from launched import LAUNCHER, SECRET, Hosts, Job, free_port, launch, started, until
+from launched import CAUGHT, LAUNCHER, SECRET, Hosts, Job, free_port, launch, started, until
 
 pytestmark = pytest.mark.skipif(
     not dist.is_gloo_available(), reason="built without gloo (apt-get install libgloo-dev)"
@@ -29,21 +29,12 @@ dist.barrier()
 
 def say(*words):  # in one write: the launcher's python -u makes print write in pieces, and lines of ranks mix
     sys.stdout.write(" ".join(map(str, words)) + chr(10))
-
-def caught(call):
-    start = time.monotonic()
-    try:
-        call()
-    except dist.DistBackendError as error:
-        say(rank, "took", round(time.monotonic() - start, 2), str(error).replace(chr(10), "|"))
-    else:
-        say(rank, "no error")
 """
 
 
 def script(tmp_path: Path, body: str) -> Path:
     path = tmp_path / "job.py"
-    path.write_text(PREAMBLE + body)
+    path.write_text(PREAMBLE + CAUGHT + body)
     return path
 
 

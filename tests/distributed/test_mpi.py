@@ -10,7 +10,7 @@ from pathlib import Path
 import collective_table
 import pytest
 import warptape.distributed as dist
-from launched import LAUNCHER, launch, started, until
+from launched import CAUGHT, LAUNCHER, launch, started, until
 
 HAS_MPI = dist.is_mpi_available()
 MPIRUN = shutil.which("mpirun")
@@ -36,15 +36,6 @@ dist.barrier()
 def say(*words):  # in one write, so that lines of ranks do not mix
     os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 
-def caught(call):
-    start = time.monotonic()
-    try:
-        call()
-    except dist.DistBackendError as error:
-        say(rank, "took", round(time.monotonic() - start, 2), str(error).replace(chr(10), "|"))
-    else:
-        say(rank, "no error")
-
 def after_all():  # mpirun ends the others when one leaves a group that failed
     time.sleep(2)
 """
@@ -53,7 +44,7 @@ def after_all():  # mpirun ends the others when one leaves a group that failed
 def mpirun(tmp_path: Path, body: str, ranks: int = 2, limit: float = 60) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a script under mpirun; nothing of it may be left."""
     path = tmp_path / "job.py"
-    path.write_text(PREAMBLE + body)
+    path.write_text(PREAMBLE + CAUGHT + body)
     return start(ranks, path, limit=limit)
 
 

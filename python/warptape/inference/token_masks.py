@@ -65,9 +65,13 @@ class TokenMask:
         """
         if params.allowed_token_ids is None and not params.bad_words:
             return grammar
-        chosen = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
-        words = [0] * -(-vocab_size // 32)
-        for token in chosen:
+        if params.allowed_token_ids is None:
+            words = [(1 << 32) - 1] * (vocab_size // 32) + [(1 << vocab_size % 32) - 1] * (
+                vocab_size % 32 > 0
+            )
+        else:
+            words = [0] * -(-vocab_size // 32)
+        for token in params.allowed_token_ids or ():
             if token >= vocab_size:
                 raise IndexError(f"allowed_token_ids: token {token} is out of the vocabulary of {vocab_size}")
             words[token // 32] |= 1 << token % 32
