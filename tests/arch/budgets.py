@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 50_521
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        7_903,
+        7_902,
         (
             "csrc/inference/",
             "csrc/bindings/inference",

@@ -66,9 +66,8 @@ class TokenMask:
         if params.allowed_token_ids is None and not params.bad_words:
             return grammar
         if params.allowed_token_ids is None:
-            words = [(1 << 32) - 1] * (vocab_size // 32) + [(1 << vocab_size % 32) - 1] * (
-                vocab_size % 32 > 0
-            )
+            rest = vocab_size % 32
+            words = [(1 << 32) - 1] * (vocab_size // 32) + ([(1 << rest) - 1] if rest else [])
         else:
             words = [0] * -(-vocab_size // 32)
         for token in params.allowed_token_ids or ():
