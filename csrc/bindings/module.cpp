@@ -68,8 +68,10 @@ void bind_settings(pybind11::module_& m) {
   m.attr("_GLIBCXX_USE_CXX11_ABI") = true;
   m.def("_seed_cuda", [](uint64_t seed) { rank_context().cuda_generators.manual_seed(seed); });
   m.def("_set_deterministic", [](bool on) { rank_context().deterministic_algorithms = on; });
-  m.def("_set_fill_uninitialized_memory", [](bool on) { rank_context().fill_uninitialized_memory = on; });
-  m.def("_get_fill_uninitialized_memory", [] { return rank_context().fill_uninitialized_memory; });
+  m.def("_set_deterministic_fill_uninitialized_memory",
+        [](bool on) { rank_context().fill_uninitialized_memory = on; });
+  m.def("_get_deterministic_fill_uninitialized_memory",
+        [] { return rank_context().fill_uninitialized_memory; });
   m.def("_get_deterministic", [] { return rank_context().deterministic_algorithms; });
   m.def("_set_plugin_folder", [](const std::string& path) { set_plugin_folder(path.c_str()); });
   m.def("_memory_stats", [] {

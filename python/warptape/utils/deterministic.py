@@ -16,17 +16,13 @@ class _Deterministic(ModuleType):
     @property
     def fill_uninitialized_memory(self) -> bool:
         """Whether `empty` and its kin are filled."""
-        return _C._get_fill_uninitialized_memory()
+        return _C._get_deterministic_fill_uninitialized_memory()
 
     @fill_uninitialized_memory.setter
     def fill_uninitialized_memory(self, mode: bool) -> None:
         if not isinstance(mode, bool):
             raise RuntimeError(f"fill_uninitialized_memory: expected a bool, but got {type(mode).__name__}")
-        _C._set_fill_uninitialized_memory(mode)
+        _C._set_deterministic_fill_uninitialized_memory(mode)
 
-
-# Where libraries look for them.
-_C._get_deterministic_fill_uninitialized_memory = _C._get_fill_uninitialized_memory  # type: ignore[attr-defined]
-_C._set_deterministic_fill_uninitialized_memory = _C._set_fill_uninitialized_memory  # type: ignore[attr-defined]
 
 sys.modules[__name__].__class__ = _Deterministic

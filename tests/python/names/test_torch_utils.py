@@ -79,9 +79,9 @@ def test_memory_that_nobody_wrote_is_filled() -> None:
         assert not torch.empty(1000).isnan().all()
         with pytest.raises(RuntimeError, match="expected a bool, but got int"):
             deterministic.fill_uninitialized_memory = 1
-        torch._C._set_deterministic_fill_uninitialized_memory(False)  # type: ignore[attr-defined]
+        torch._C._set_deterministic_fill_uninitialized_memory(False)
         assert not deterministic.fill_uninitialized_memory
-        assert not torch._C._get_deterministic_fill_uninitialized_memory()  # type: ignore[attr-defined]
+        assert not torch._C._get_deterministic_fill_uninitialized_memory()
     finally:
         torch.use_deterministic_algorithms(False)
         deterministic.fill_uninitialized_memory = True
