@@ -337,6 +337,38 @@ dist.destroy_process_group()
 """
 
 
+def test_rank_0_may_end_right_after_a_save(tmp_path):
+    """It serves the store, from which a slow rank still reads that the save is done."""
+    script = tmp_path / "job.py"
+    script.write_text(SLOW_READER)
+    command = [*LAUNCHER, "--nproc-per-node=3", str(script), str(tmp_path / "run")]
+    done = subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["slow"] * 2
+
+
+SLOW_READER = """
+import sys, time
+import warptape as wt, warptape.distributed as dist, warptape.distributed.checkpoint as dcp
+from warptape.distributed import _state
+dist.init_process_group()
+class Slow:
+    def __init__(self, store):
+        self.store = store
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+    def get(self, key):
+        if key.endswith("/end"):
+            time.sleep(0.5)
+            sys.stdout.write("slow" + chr(10))
+        return self.store.get(key)
+if dist.get_rank():
+    _state.state().store = Slow(_state.state().store)
+dcp.save({"w": wt.ones(3)}, checkpoint_id=sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
 def test_ranks_load_the_same_step(tmp_path):
     def rank() -> int | None:
         kept = dcp.Checkpoints(tmp_path / "run", keep_last=1)

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ..._C import DistStoreError
 from ..._interchange import raw_bytes
 from ..._tensor import Tensor
 from ...serialization._files import sync_folder
@@ -30,6 +31,7 @@ from .slices import Slice
 from .state import Collected, collect
 
 PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written its shard
+READING = timedelta(seconds=30)  # in which the slowest rank must have read the result
 Piece = tuple[str, str, tuple[int, ...], Slice, Tensor]  # name, kind, shape of the whole, where, values
 _in_flight: set[str] = set()  # temporary folders of saves of this process
 
@@ -155,14 +157,19 @@ class _Rendezvous:
         """Rank 0's value, on all ranks."""
         if self.store is None:
             return value
-        if self.rank == 0:
-            self.store.set(f"{self.at}/end", json.dumps(value))
+        end, count, all_read = (f"{self.at}/{key}" for key in ("end", "count", "all_read"))
+        if self.rank:
+            self.store.wait([end], 2 * PATIENCE)
+            value = json.loads(self.store.get(end))
+            if self.store.add(count, 1) == self.world - 1:
+                self.store.set(all_read, "")
             return value
-        self.store.wait([f"{self.at}/end"], 2 * PATIENCE)
-        value = json.loads(self.store.get(f"{self.at}/end"))
-        if self.store.add(f"{self.at}/left", 1) == self.world - 1:
-            self.store.delete_key(f"{self.at}/left")
-            self.store.delete_key(f"{self.at}/end")
+        self.store.set(end, json.dumps(value))
+        # Rank 0 may serve the store, and end its process next. A rank that is gone does not undo the save.
+        with contextlib.suppress(DistStoreError):
+            self.store.wait([all_read], READING)
+        for key in (end, count, all_read):
+            self.store.delete_key(key)
         return value
 
 
