@@ -26,7 +26,7 @@ from PIL import Image  # matplotlib needs it, too
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 LIMIT = 240  # seconds of a cell
 # The kernel's file of a cell, as warnings and graphs name it.
-CELL_FILE = re.compile(r"[^\s\"']{0,200}ipykernel_\d+[/\\]\d+\.py")
+CELL_FILE = re.compile(r"[^\s\"'<>]{0,200}ipykernel_\d+[/\\]\d+\.py")
 
 
 def execute(path: Path) -> Any:

@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ def faults(path: Path) -> list[str]:
     found += [f"an error is stored: {o.ename}" for o in outputs if o.output_type == "error"]
     if not any(kind in output.get("data", {}) for output in outputs for kind in PICTURES):
         found.append("no picture is stored")
+    for svg in (
+        output["data"]["image/svg+xml"] for output in outputs if "image/svg+xml" in output.get("data", {})
+    ):
+        try:
+            ElementTree.fromstring("".join(svg))
+        except ElementTree.ParseError as error:
+            found.append(f"an SVG that no browser shows: {error}")
     for cell in notebook.cells:
         paths = [match.group() for text in texts_of(cell) for match in MACHINE_PATH.finditer(text)]
         found += [f"path of a machine in {cell.get('id')}: {each}" for each in paths]
@@ -86,6 +94,11 @@ def printed(text: str) -> Any:
     return plant
 
 
+def a_torn_svg(code: list[Any]) -> None:
+    data = {"image/svg+xml": "<svg><g>cell.py</title></g></svg>"}
+    code[0]["outputs"] = [{"output_type": "display_data", "data": data, "metadata": {}}]
+
+
 def an_unknown_output(code: list[Any]) -> None:
     code[0]["outputs"] = [{"output_type": "hologram"}]
 
@@ -98,6 +111,7 @@ FAULTS = [
     (printed("x" * MAX_BYTES), ["bytes, more than"]),
     (printed("saved to /home/me/gpt.pt"), ["path of a machine in .*: /home/me"]),
     (printed("'C:\\Users\\me'"), ["path of a machine"]),
+    (a_torn_svg, ["an SVG that no browser shows: mismatched tag"]),
     (an_unknown_output, ["not valid"]),
     (printed("tokens/s, 1/2/3, http://www.w3.org/2000/svg and /proc/cpuinfo"), []),
 ]
