@@ -130,6 +130,7 @@ WORKS: dict[str, tuple[float, Callable[[Any], Work]]] = {  # with the target: ti
     "gated[512x256]": (0.85, gated(512, 256)),
     "small_step": (0.08, small_step),
     "resnet18[4x64x64]": (0.9, images(partial(resnet, depth=18), 4, 64, True, False)),
+    "resnet18_inference[4x64x64]": (0.9, images(partial(resnet, depth=18), 4, 64, False, False)),
     "lstm[200]": (0.65, language_model("LSTM", 200, 33278)),
 }
 GPTS = {"gpt_f32": (0.72, gpt("float32")), "gpt_bf16": (0.5, gpt("bfloat16"))}

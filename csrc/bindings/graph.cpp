@@ -89,6 +89,7 @@ void bind_setting(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>&
 
 void bind_settings(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>& compiled) {
   using graph::Programs;
+  bind_setting(compiled, "drops_copies", &Programs::drops_copies);
   bind_setting(compiled, "fuses", &Programs::fuses);
   bind_setting(compiled, "fuses_epilogues", &Programs::fuses_epilogues);
   bind_setting(compiled, "fuses_prologues", &Programs::fuses_prologues);
@@ -150,6 +151,7 @@ void init_graph(PyObject* module) {
                d["epilogues"] = e->program.epilogues();
                d["prologues"] = e->program.prologues();
                d["row_kernels"] = e->program.row_kernels;
+               d["copies"] = e->program.copies;
                d["tuned"] = e->tuned();
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;

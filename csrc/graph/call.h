@@ -24,6 +24,8 @@ class OpArgs {
   std::vector<Value> values;
   // Whether each of the op's tensors, in the order of each_tensor(), required a gradient.
   std::vector<bool> required_grad;
+  // The k-th tensor in that order.
+  void replace(const OpInfo& op, size_t k, const Tensor& t);
 
  private:
   Tensor own(const Tensor& t);
@@ -71,6 +73,8 @@ struct Call {
   const OpInfo& op() const { return *static_cast<const OpInfo*>(callee); }
   const KernelInfo& kernel_info() const { return *static_cast<const KernelInfo*>(callee); }
   const char* name() const;
+  // Reads the tensor instead of in[k].
+  void replace_input(size_t k, const Tensor& t);
 };
 
 // An entry of Call::results: the op's i-th tensor, the i-th tensor that its node saved, or an argument that

@@ -21,24 +21,10 @@ bool is_contiguous(const Operand& o) {
   return true;
 }
 
-// Whether the elements fill a run of memory, in any order of the dims: a convolution's may be channels last.
-bool is_dense(const Operand& o) {
-  SmallVector<size_t, 8> dims;
-  for (size_t d = 0; d < o.sizes.size(); ++d)
-    if (o.sizes[d] != 1) dims.push_back(d);
-  std::sort(dims.begin(), dims.end(), [&](size_t a, size_t b) { return o.strides[a] < o.strides[b]; });
-  int64_t expected = 1;
-  return std::all_of(dims.begin(), dims.end(), [&](size_t d) {
-    const bool follows = o.strides[d] == expected;
-    expected *= o.sizes[d];
-    return follows;
-  });
-}
-
 // Whether both visit as many elements of a run of memory in the same order.
 bool same_order(const Operand& a, const Operand& b) {
   if (is_contiguous(a) && is_contiguous(b)) return a.numel() == b.numel();
-  if (a.sizes != b.sizes || !is_dense(a)) return false;
+  if (a.sizes != b.sizes || !a.is_dense()) return false;
   for (size_t d = 0; d < a.sizes.size(); ++d)
     if (a.sizes[d] != 1 && a.strides[d] != b.strides[d]) return false;
   return true;

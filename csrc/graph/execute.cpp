@@ -61,6 +61,22 @@ OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begi
   }
 }
 
+void OpArgs::replace(const OpInfo& op, size_t k, const Tensor& t) {
+  each_tensor(op, values, [&](const Tensor& own) {
+    if (k-- == 0) const_cast<Tensor&>(own) = alias(t);  // all are in tensors_ and lists
+  });
+}
+
+void Call::replace_input(size_t k, const Tensor& t) {
+  in[k] = alias(t);
+  if (args) args->replace(op(), k, t);
+  if (!backward) return;
+  // As note_backward() put them into `in`.
+  for (auto* list : {&backward->saved, &backward->gradients})
+    for (Tensor& own : *list)
+      if (own.defined() && k-- == 0) own = alias(t);
+}
+
 const char* Call::name() const {
   switch (kind) {
     case CallKind::Op:

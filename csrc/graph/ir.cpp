@@ -37,6 +37,19 @@ void verify_again(const Program& p) {
     }
 }
 
+// What is read instead of a copy was not written between the copy and the reader.
+void verify_relaid(const Program& p) {
+  const auto insn_of = [&](uint32_t call) {
+    return static_cast<size_t>(std::ranges::find(p.insns, call, &Insn::call) - p.insns.begin());
+  };
+  for (const Relaid& r : p.relaid) {
+    const size_t reader = insn_of(r.call);
+    for (size_t i = insn_of(r.copy) + 1; i <= reader; ++i)
+      for (const Operand& o : p.insns[i].out)
+        if (o.memory == r.now.memory) refuse(p, reader, "reads the original of a copy after it was written");
+  }
+}
+
 void verify_products(const Program& p) {
   for (const Step& s : p.steps) {
     const auto product = p.product_of(s);
@@ -76,6 +89,19 @@ std::optional<std::pair<int64_t, int64_t>> Operand::bytes() const {
   return {{low, high}};
 }
 
+bool Operand::is_dense() const {
+  SmallVector<size_t, 8> dims;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1) dims.push_back(d);
+  std::sort(dims.begin(), dims.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
+  int64_t expected = 1;
+  return std::all_of(dims.begin(), dims.end(), [&](size_t d) {
+    const bool follows = strides[d] == expected;
+    expected *= sizes[d];
+    return follows;
+  });
+}
+
 std::vector<int64_t> Program::bytes_reached() const {
   std::vector<int64_t> out(memories.size(), 0);
   for (const Insn& i : insns)
@@ -96,6 +122,8 @@ Program Program::noted() const {
     if (i.out.size() == 1 && memories[i.out[0].memory].again) continue;  // recompute() added it
     out.steps.push_back({{static_cast<uint32_t>(out.insns.size())}});
     Insn& copy = out.insns.emplace_back(i);
+    for (size_t k = relaid.size(); k-- > 0;)
+      if (relaid[k].call == i.call) copy.in[relaid[k].operand] = relaid[k].before;
     for (auto* list : {&copy.in, &copy.out})
       for (Operand& o : *list) o.memory = storage_of(o.memory);
   }
@@ -152,6 +180,7 @@ void verify(const Program& p) {
           if (w < i && place[w] < 0) refuse(p, i, "reads what a dead instruction writes");
   }
   if (p.recomputed) verify_again(p);
+  verify_relaid(p);
   verify_products(p);
 }
 
@@ -183,6 +212,8 @@ void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes,
                        : "fuse");
   if (pass == "remove_dead")
     remove_dead(p);
+  else if (pass == "layout")
+    drop_copies(p);
   else if (pass == "schedule")
     schedule(p);
   else if (pass == "recompute")
@@ -194,9 +225,9 @@ void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes,
   else if (pass == "fuse_prologues")
     fuse_prologues(p, least_prologue_bytes);
   else
-    throw ValueError(
-        message("graph: there is no pass '", pass,
-                "'; there are remove_dead, schedule, recompute, fuse, fuse_epilogues and fuse_prologues"));
+    throw ValueError(message(
+        "graph: there is no pass '", pass,
+        "'; there are remove_dead, layout, schedule, recompute, fuse, fuse_epilogues and fuse_prologues"));
   verify(p);
 }
 

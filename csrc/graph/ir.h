@@ -25,6 +25,8 @@ struct Operand {
   Shape sizes, strides;
   bool operator==(const Operand&) const = default;
   int64_t numel() const;
+  // Whether the elements fill a run of memory, in any order of the dims.
+  bool is_dense() const;
   // The range of bytes of the memory that it reaches; none if that does not fit into 63 bits.
   std::optional<std::pair<int64_t, int64_t>> bytes() const;
 };
@@ -57,6 +59,13 @@ struct Step {
   std::vector<uint32_t> insns;
 };
 
+// An operand that was read from a copy and is read from what was copied instead: see layout.cpp.
+struct Relaid {
+  uint32_t call, operand, copy;  // calls of the reader and of the copy
+  int64_t offset;                // in elements, from what was copied
+  Operand before, now;
+};
+
 struct WT_API Program {
   std::vector<ProgramMemory> memories;
   std::vector<Insn> insns;
@@ -65,6 +74,8 @@ struct WT_API Program {
   // and those that joined another's step.
   int64_t removed = 0, moved = 0, recomputed = 0, fused = 0;
   int64_t row_kernels = 0;  // of those that joined, kernels that run on some rows at a time
+  int64_t copies = 0;       // that were dropped
+  std::vector<Relaid> relaid;
 
   std::shared_ptr<const void> names;  // of instructions that were read from text
 
@@ -111,6 +122,7 @@ WT_API void run_pass(Program& program, std::string_view pass, int64_t least_reco
 
 // The passes, in their order.
 void remove_dead(Program& program);
+void drop_copies(Program& program);
 void schedule(Program& program);
 void recompute(Program& program, int64_t least_bytes);  // of values
 // Also joins kernels that run by rows of so much data. What is smaller stays in the last level of a cache
@@ -119,6 +131,9 @@ inline constexpr int64_t kLeastRowBytes = 16 << 20;
 void fuse(Program& program, int64_t least_row_bytes);
 void fuse_epilogues(Program& program, int64_t least_bytes);  // of products and convolutions
 void fuse_prologues(Program& program, int64_t least_bytes);  // of what products read
+
+// Gives calls the operands that drop_copies() chose.
+void rebind(const Program& program, std::vector<Call>& calls);
 
 bool is_product(const Insn& insn);
 bool is_convolution(const Insn& insn);

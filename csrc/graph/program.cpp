@@ -182,6 +182,7 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   e->form = std::move(form);
   e->program = program_of(calls, memories);
   remove_dead(e->program);
+  if (passes.drops_copies) drop_copies(e->program);
   if (passes.schedules) schedule(e->program);
   if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
   if (passes.fuses) fuse(e->program, passes.least_row_bytes);
@@ -315,6 +316,7 @@ std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::
 Programs::Ran Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
   const std::shared_ptr<Executable> e = find(calls, memories);
   const bool built = !e->runs++;
+  rebind(e->program, calls);
   if (e->captured && !e->waits())
     e->captured->run(*e, calls);
   else

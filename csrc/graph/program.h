@@ -61,8 +61,8 @@ class WT_API Programs {
   Ran run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool fuses = true, fuses_epilogues = true, fuses_prologues = true, schedules = true, recomputes = true,
-       captures = false;
+  bool drops_copies = true, fuses = true, fuses_epilogues = true, fuses_prologues = true, schedules = true,
+       recomputes = true, captures = false;
   bool tunes = false;  // measures what is faster, for mode="max-autotune"
   int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes,
           least_row_bytes = kLeastRowBytes, least_prologue_bytes = kLeastPrologueBytes;

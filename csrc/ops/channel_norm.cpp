@@ -5,6 +5,7 @@
 #include "ops/norm.h"
 #include "ops/view.h"
 #include "tensor/memory_format.h"
+#include "tensor/run_kernel.h"
 
 namespace warptape::ops {
 namespace {
@@ -12,8 +13,13 @@ namespace {
 kernels::Slot<kernels::GroupNormFn> group_norm_slot{"group_norm"};
 kernels::Slot<kernels::GroupNormBackwardFn> group_norm_backward_slot{"group_norm_backward"};
 kernels::Slot<kernels::BatchNormStatsFn> batch_norm_stats_slot{"batch_norm_stats"};
+kernels::Slot<kernels::BatchNormCoefficientsFn> batch_norm_coefficients_slot{"batch_norm_coefficients"};
+ElementwiseSlot add_scaled_slot{"add_scaled"};  // a + c * b
 kernels::Slot<kernels::BatchNormApplyFn> batch_norm_apply_slot{"batch_norm_apply"};
 kernels::Slot<kernels::BatchNormBackwardFn> batch_norm_backward_slot{"batch_norm_backward"};
+
+using kernels::View;
+constexpr KernelInfo kBatchNormStats{"batch_norm_stats"}, kCoefficients{"batch_norm_coefficients"};
 
 struct ChannelData {
   int64_t batch, channels, inner;
@@ -184,14 +190,41 @@ std::pair<Tensor, Tensor> batch_statistics(const ChannelData& d, const Tensor& x
     return {raw_contiguous(raw_cast(running_mean, stats.dtype)), rsqrt(variance + Scalar(d.eps))};
   }
   Tensor mean = empty(Shape{d.channels}, stats), rstd = empty(Shape{d.channels}, stats);
-  if (!mean.is_meta()) {
-    const Extent e(d);
-    batch_norm_stats_slot(Launch(x.device()), mean.view(), rstd.view(), view_of(running_mean),
-                          view_of(running_var), x.view(), e.batch, d.channels, e.inner, momentum, d.eps);
-  }
+  run_kernel(kBatchNormStats, {x, running_mean, running_var}, {running_mean, running_var, mean, rstd}, 1,
+             [e = Extent(d), channels = d.channels, momentum, eps = d.eps](const auto& ctx, const View* in,
+                                                                           const View* out, int64_t) {
+               batch_norm_stats_slot(ctx, out[2], out[3], out[0], out[1], in[0], e.batch, channels, e.inner,
+                                     momentum, eps);
+             });
   if (running_mean.defined()) running_mean.bump_version();
   if (running_var.defined()) running_var.bump_version();
   return {mean, rstd};
+}
+
+// out = (x - mean) * rstd * w + b. In a region on the CPU the coefficients of the channels are noted as a
+// kernel and the map as an elementwise launch, which others join and which may be a convolution's epilogue.
+void normalise(const ChannelData& d, const Tensor& out, const Tensor& x, const Tensor& mean,
+               const Tensor& rstd, const Tensor& w, const Tensor& b) {
+  if (out.numel() == 0) return;
+  Tensor cw = contiguous_or_undefined(w), cb = contiguous_or_undefined(b);
+  if (!thread_state.deferral || !out.device().is_cpu()) {
+    if (out.is_meta()) return;
+    const Extent e(d);
+    return batch_norm_apply_slot(Launch(out.device()), out.view(), x.view(), mean.view(), rstd.view(),
+                                 view_of(cw), view_of(cb), e.batch, d.channels, e.inner);
+  }
+  Tensor factor = empty(Shape{d.channels}, options_of(mean)),
+         offset = empty(Shape{d.channels}, options_of(mean));
+  run_kernel(kCoefficients, {mean, rstd, cw, cb}, {factor, offset}, 1,
+             [channels = d.channels](const auto& ctx, const View* in, const View* to, int64_t) {
+               batch_norm_coefficients_slot(ctx, to[0], to[1], in[0], in[1], in[2], in[3], channels);
+             });
+  Shape column(x.sizes().size() - 1, 1);
+  column[0] = d.channels;
+  const auto as_column = [&](const Tensor& t) { return alias(t, column, contiguous_strides(column), 0); };
+  const Tensor by = as_column(factor), onto = as_column(offset);
+  const ElementwiseInput inputs[] = {onto, x, by};
+  run_elementwise(add_scaled_slot, mean.dtype(), out, inputs);
 }
 
 void check_batch_norm(const ChannelData& d, const Tensor& x, const Tensor& running_mean,
@@ -229,12 +262,7 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
   Tensor x = raw_in(input, d.format);
   Tensor out = empty_in(input.sizes(), options_of(input), d.format);
   auto [mean, rstd] = batch_statistics(d, x, rm, rv, momentum);
-  if (out.numel() && !out.is_meta()) {
-    Tensor cw = contiguous_or_undefined(w), cb = contiguous_or_undefined(b);
-    const Extent e(d);
-    batch_norm_apply_slot(Launch(input.device()), out.view(), x.view(), mean.view(), rstd.view(), view_of(cw),
-                          view_of(cb), e.batch, d.channels, e.inner);
-  }
+  normalise(d, out, x, mean, rstd, w, b);
   if (needs_grad(input, w, b)) {
     Ref<Node> n = record(kBatchNorm, input, w, b);
     for (const Tensor& t : {input, w, mean, rstd}) n->save(t);

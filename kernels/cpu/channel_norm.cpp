@@ -240,6 +240,27 @@ void batch_norm_stats(const LaunchContext& ctx, const View& mean, const View& rs
   });
 }
 
+// Outlined, so that one piece of code rounds them for both kernels.
+template <class C>
+WT_FN_OUTLINED void coefficients(const LaunchContext& ctx, C* factor, C* offset, const View& mean,
+                                 const View& rstd, const View& weight, const View& bias, int64_t channels) {
+  const C* w = in_compute<C>(ctx, weight, channels);
+  const C* b = in_compute<C>(ctx, bias, channels);
+  for (int64_t c = 0; c < channels; ++c) {
+    factor[c] = w ? w[c] * rstd.as<C>()[c] : rstd.as<C>()[c];
+    offset[c] = (b ? b[c] : C(0)) - mean.as<C>()[c] * factor[c];
+  }
+}
+
+void batch_norm_coefficients(const LaunchContext& ctx, const View& factor, const View& offset,
+                             const View& mean, const View& rstd, const View& weight, const View& bias,
+                             int64_t channels) {
+  dispatch(FloatTypes{}, factor.dtype, [&](auto t) {
+    using C = Compute<typename decltype(t)::type>;
+    coefficients(ctx, factor.as<C>(), offset.as<C>(), mean, rstd, weight, bias, channels);
+  });
+}
+
 // Coefficients per channel, [channels] each, then an affine map of every row.
 void batch_norm_apply(const LaunchContext& ctx, const View& y, const View& x, const View& mean,
                       const View& rstd, const View& weight, const View& bias, int64_t batch, int64_t channels,
@@ -247,14 +268,9 @@ void batch_norm_apply(const LaunchContext& ctx, const View& y, const View& x, co
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
-    const C* w = in_compute<C>(ctx, weight, channels);
-    const C* b = in_compute<C>(ctx, bias, channels);
     C* factor = static_cast<C*>(ctx.scratch((2 * channels + 1) * sizeof(C)));
     C* offset = factor + channels;
-    for (int64_t c = 0; c < channels; ++c) {
-      factor[c] = w ? w[c] * rstd.as<C>()[c] : rstd.as<C>()[c];
-      offset[c] = (b ? b[c] : C(0)) - mean.as<C>()[c] * factor[c];
-    }
+    coefficients(ctx, factor, offset, mean, rstd, weight, bias, channels);
     T* py = y.as<T>();
     const T* px = x.as<T>();
     if (inner == 1) {
@@ -363,6 +379,7 @@ void batch_norm_backward(const LaunchContext& ctx, const View& dx, const View& d
 WT_KERNEL(group_norm, group_norm);
 WT_KERNEL(group_norm_backward, group_norm_backward);
 WT_KERNEL(batch_norm_stats, batch_norm_stats);
+WT_KERNEL(batch_norm_coefficients, batch_norm_coefficients);
 WT_KERNEL(batch_norm_apply, batch_norm_apply);
 WT_KERNEL(batch_norm_backward, batch_norm_backward);
 

@@ -182,7 +182,9 @@ void multiply_few_rows(const MatmulPlan& p, bool swapped) {
 }
 
 // Whether m rows are few enough for dot products: their sums across lanes must be rare.
-WT_INLINE bool few(int64_t m, int64_t n, int64_t k) { return m == 1 || (m <= 8 && k >= 256 && n >= m); }
+WT_INLINE bool few(int64_t m, int64_t n, int64_t k) {
+  return m == 1 || (m <= kFewRows && k >= 256 && n >= m);
+}
 
 // Whether a task multiplies whole rows of A, and no other task these.
 template <class Kind>

@@ -1077,6 +1077,7 @@ class _Compiled:
     adaptive: Any
     captures: Any
     def counts(self, *args: Any, **kwargs: Any) -> Any: ...
+    drops_copies: Any
     def enter(self, *args: Any, **kwargs: Any) -> Any: ...
     fullgraph: Any
     fuses: Any

@@ -72,6 +72,7 @@ class Explanation(NamedTuple):
     row_kernels: int  # of the fused instructions: norm, softmax and their like, run on some rows at a time
     tuned: list[str]  # with mode="max-autotune": what was measured for each epilogue, and chosen
     prologues: int  # products of matrices whose kernel makes their operand, rows by rows
+    copies: int  # that changed the layout alone and were dropped: their readers read through strides
 
     def __str__(self) -> str:
         return (
@@ -79,7 +80,7 @@ class Explanation(NamedTuple):
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
             f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products, "
-            f"{self.prologues} prologues; "
+            f"{self.prologues} prologues, {self.copies} copies dropped; "
             f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
             + "".join(f"\ntuned: {line}" for line in self.tuned)
@@ -104,7 +105,7 @@ def _compiled(
     region.fullgraph = fullgraph
     region.captures, region.tunes = captures, tunes
     region.adaptive = not captures
-    region.fuses = region.schedules = region.recomputes = not eager
+    region.fuses = region.schedules = region.recomputes = region.drops_copies = not eager
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -170,6 +171,7 @@ def _compiled(
             sum(p["row_kernels"] for p in programs),
             [line for p in programs for line in p["tuned"]],
             sum(p["prologues"] for p in programs),
+            sum(p["copies"] for p in programs),
         )
 
     call.explain = explain  # type: ignore[attr-defined]

@@ -274,7 +274,16 @@ def _few(lines: list[str]) -> list[str]:
 
 # ---- programs ----------------------------------------------------------------------------------------------
 
-STAGES = ("noted", "remove_dead", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues")
+STAGES = (
+    "noted",
+    "remove_dead",
+    "layout",
+    "schedule",
+    "recompute",
+    "fuse",
+    "fuse_epilogues",
+    "fuse_prologues",
+)
 
 
 class ProgramText(GraphText):
@@ -293,8 +302,8 @@ class ProgramText(GraphText):
 
     def after(self, stage: str) -> GraphText:
         """The program as it was noted ("noted"), or after a pass and those before it, each in turn:
-        "remove_dead", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues", even if the
-        function was compiled without it.
+        "remove_dead", "layout", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues", even if
+        the function was compiled without it.
 
         Raises:
             ValueError: another stage.

@@ -85,6 +85,64 @@ def test_a_residual_block():
     assert all(same(a, b) for a, b in zip(off(), f(), strict=True)) and off.explain().epilogues == 0
 
 
+# ---- batch norm --------------------------------------------------------------------------------------------
+
+
+def normed(dtype, layout, shape, train):
+    """relu(batch_norm(conv(x)) + r) with its gradients and running statistics, and one without a residual."""
+    torch.manual_seed(0)
+    channels = shape[1]
+    conv, bn = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+    for t in (bn.weight.data, bn.bias.data, bn.running_mean):
+        t.normal_()
+    bn.running_var.uniform_(0.5, 2)
+    conv, bn = conv.to(dtype), bn.train(train).to(dtype)
+    statistics = [t.clone() for t in bn.buffers()]
+    x, r = (torch.randn(shape, dtype=dtype).contiguous(memory_format=FORMATS[layout]) for _ in range(2))
+    parameters = [*conv.parameters(), *bn.parameters()]
+
+    def step():
+        for t, start in zip(bn.buffers(), statistics, strict=True):
+            t.copy_(start)
+        for p in parameters:
+            p.grad = None
+        y = F.relu(bn(conv(x)) + r)
+        y.square().mean().backward()
+        with torch.no_grad():
+            z = F.relu_(bn(conv(x)))
+        out = [y, z, *(p.grad for p in parameters), *(t.clone() for t in bn.buffers())]
+        return [t.float() if t.dtype == torch.bfloat16 else t for t in out]  # NumPy has no bfloat16
+
+    return step
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 8, 14, 14), (9, 33, 3, 3), (4, 80, 7, 7)])
+def test_batch_norm(shape, dtype, layout, train):
+    # In training the statistics are of all of the convolution's result; epilogues are of wider dtypes.
+    made = check(normed(dtype, layout, shape, train), count=0 if train or dtype == torch.bfloat16 else 2)
+    text = made.explain().programs[0]
+    assert "op batch_norm" not in text and text.count("add_scaled") == 2
+    fused = [part for part in text.split("fused {")[1:] if "add_scaled" in part.split("}")[0]]
+    assert len(fused) == 2 and all("relu" in part.split("}")[0] for part in fused)
+
+
+def test_batch_norm_without_weights_and_of_other_dims():
+    torch.manual_seed(0)
+    mean, var = torch.randn(6), torch.rand(6) + 0.5
+    half = [t.bfloat16() for t in (mean, var)]
+    for shape in ((5, 6), (3, 6, 11), (2, 6, 3, 4, 5), (0, 6, 4, 4)):
+        x = torch.randn(shape)
+        check(
+            lambda x=x: [F.batch_norm(x, mean, var).relu(), F.batch_norm(x, *half, weight=half[0])], count=0
+        )
+    w, x = torch.randn(6, 3, 3, 3), torch.randn(2, 3, 9, 9)
+    check(lambda: [F.silu(F.batch_norm(F.conv2d(x, w), mean, var, None, mean)) * 2], count=1)
+    check(lambda: [F.batch_norm(F.conv2d(x, w), None, None, training=True).relu()], count=0)
+
+
 # ---- the pass and what verify() refuses --------------------------------------------------------------------
 
 NHWC = "[2, 3, 2, 2] strides [12, 1, 6, 3]"

@@ -221,7 +221,7 @@ def test_what_was_fused():
     assert copy == program and type(copy) is str
     with pytest.raises(
         ValueError,
-        match="noted, remove_dead, schedule, recompute, fuse, fuse_epilogues, fuse_prologues; got 'melt'",
+        match="noted, remove_dead, layout, schedule, recompute, fuse, fuse_epilogues, fuse_prologues; got",
     ):
         program.draw(stage="melt")
 

@@ -16,7 +16,7 @@ from warptape._C import _Program as Program
 
 from .random_programs import World
 
-PASSES = ("remove_dead", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues")
+PASSES = ("remove_dead", "layout", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues")
 
 
 def after(pass_name, text, **options):
@@ -435,7 +435,7 @@ def test_passes_have_an_order():
     for pass_name in PASSES[: PASSES.index("fuse") + 1]:
         with pytest.raises(ValueError, match=f"{pass_name} takes programs before fuse"):
             after(pass_name, fused)
-    with pytest.raises(ValueError, match="there is no pass 'melt'; there are remove_dead, schedule"):
+    with pytest.raises(ValueError, match="there is no pass 'melt'; there are remove_dead, layout, schedule"):
         after("melt", "")
 
 

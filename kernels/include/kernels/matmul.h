@@ -24,6 +24,10 @@ struct RowSource {
   const void* self;
 };
 
+// Where one has at most so many rows, or the other so many columns, and both lie along k, the kernel of the
+// CPU takes dot products.
+inline constexpr int64_t kFewRows = 8;
+
 // Sums are kept in float (double for Float64) and rounded once at the end; integers wrap. Which products are
 // summed in which order depends on the sizes and strides alone. Bool is not supported, complex numbers on
 // CUDA alone.

@@ -35,6 +35,13 @@ using BatchNormStatsFn = void(const LaunchContext&, const View& mean, const View
                               const View& running_mean, const View& running_var, const View& x, int64_t batch,
                               int64_t channels, int64_t inner, double momentum, double eps);
 
+// Slot "batch_norm_coefficients", on the CPU: with factor = rstd * weight and offset = bias - mean * factor,
+// [channels] of the compute dtype, "batch_norm_apply" is fma(factor, x, offset), so the formula of the
+// elementwise slot "add_scaled".
+using BatchNormCoefficientsFn = void(const LaunchContext&, const View& factor, const View& offset,
+                                     const View& mean, const View& rstd, const View& weight, const View& bias,
+                                     int64_t channels);
+
 // Slot "batch_norm_apply": y = (x - mean) * rstd * weight + bias; with the running statistics in evaluation.
 using BatchNormApplyFn = void(const LaunchContext&, const View& y, const View& x, const View& mean,
                               const View& rstd, const View& weight, const View& bias, int64_t batch,
