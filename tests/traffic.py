@@ -63,6 +63,7 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
         {},
         {"temperature": 0.7, "top_p": 0.8},
         {"top_k": 5, "min_p": 0.05, "stop_token_ids": [3]},
+        {"allowed_token_ids": rng.choice(VOCAB, rng.integers(1, 30), replace=False).tolist()},
         {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2, "temperature": 0.0},
     ]
     return SamplingParams(**common, **kinds[rng.integers(len(kinds))])

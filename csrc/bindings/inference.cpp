@@ -65,6 +65,7 @@ py::dict batch(const Batch& b) {
   py::dict out;
   out["requests"] = b.requests;
   out["adapters"] = b.adapters;
+  out["drafts"] = b.drafts;
   out["tokens"] = object(b.tokens);
   out["page_table"] = object(b.page_table);
   out["starts"] = object(b.starts);
@@ -173,6 +174,7 @@ void init_inference(PyObject* module) {
           py::arg("generated") = std::vector<Token>())
       .def("abort", &Engine::abort)
       .def("allow", &Engine::allow)
+      .def("ngram", py::overload_cast<int64_t>(&Engine::ngram, py::const_))
       .def("propose", &Engine::propose)
       .def("limit_prefill_beside_decode", &Engine::limit_prefill_beside_decode)
       .def("begin_draft", [](Engine& e) { return batch(e.begin_draft()); })

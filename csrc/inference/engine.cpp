@@ -61,7 +61,7 @@ struct Engine::Sequence {
   std::vector<Token> tokens;  // of the prompt, and generated ones
   TokenCounts counts;         // where there are penalties
   std::vector<Token> drafts;
-  std::vector<uint32_t> allowed;
+  std::vector<std::vector<uint32_t>> allowed;         // of the token after 0, 1, .. drafts
   std::vector<std::vector<Logprob>> prompt_logprobs;  // of the tokens after those whose logits came so far
   bool wants_prompt() const {
     return request.prompt_logprobs >= 0 && prompt_logprobs.size() + 1 < request.prompt.size();
@@ -156,11 +156,27 @@ void Engine::remove(Sequence& s) {
   sequences_.erase(s.id);
 }
 
-void Engine::allow(int64_t id, std::vector<uint32_t> tokens) {
+void Engine::allow(int64_t id, int64_t after, std::vector<uint32_t> tokens) {
   Sequence* s = find(id);
   if (!s) return;
   WT_CHECK(s->request.constrained, ValueError, "allow: request ", id, " was not added as constrained");
-  s->allowed = std::move(tokens);
+  const auto known = static_cast<int64_t>(s->allowed.size());
+  WT_CHECK(after >= 0 && after <= known, ValueError, "allow: expected a mask after at most ", known,
+           " proposed tokens, got one after ", after);
+  // Masks further on came with other proposals.
+  s->allowed.resize(static_cast<size_t>(after));
+  s->allowed.push_back(std::move(tokens));
+}
+
+std::optional<std::vector<Token>> Engine::ngram(const Sequence& s) const {
+  if (!s.running || s.known() - s.computed != 1 || options_.num_speculative_tokens == 0) return std::nullopt;
+  return propose_ngram(s.tokens, options_.prompt_lookup_min, options_.prompt_lookup_max,
+                       options_.num_speculative_tokens);
+}
+
+std::optional<std::vector<Token>> Engine::ngram(int64_t id) const {
+  const Sequence* s = find(id);
+  return s ? ngram(*s) : std::nullopt;
 }
 
 void Engine::propose(int64_t id, std::vector<Token> tokens) {
@@ -168,7 +184,7 @@ void Engine::propose(int64_t id, std::vector<Token> tokens) {
     WT_CHECK(t >= 0 && t < options_.vocab_size, IndexError, "token ", t, " is out of the vocabulary of ",
              options_.vocab_size);
   Sequence* s = find(id);
-  if (s && !s->request.constrained) s->drafts = std::move(tokens);
+  if (s) s->drafts = std::move(tokens);
 }
 
 // The running requests, and those of the waiting ones that may begin next.
@@ -188,10 +204,7 @@ Candidate Engine::candidate(Sequence& s) {
   Candidate c{.running = s.running, .priority = s.request.priority, .arrival = s.id, .known = s.known()};
   if (s.running) {
     const int64_t wanted = s.request.max_tokens - s.generated() - 1;
-    if (s.drafts.empty() && options_.num_speculative_tokens > 0 && s.known() - s.computed == 1 &&
-        !s.request.constrained)
-      s.drafts = propose_ngram(s.tokens, options_.prompt_lookup_min, options_.prompt_lookup_max,
-                               options_.num_speculative_tokens);
+    if (s.drafts.empty() && !s.request.constrained) s.drafts = ngram(s).value_or(std::vector<Token>());
     c.drafts = std::min(static_cast<int64_t>(s.drafts.size()), wanted);
     c.computed = s.computed;
     c.pages = static_cast<int64_t>(s.pages.size());
@@ -299,6 +312,7 @@ Batch Engine::batch_of(const std::vector<Step>& steps) const {
     lengths.push_back(static_cast<int32_t>(step.end()));
     out.requests.push_back(s.id);
     out.adapters.push_back(s.request.adapter);
+    out.drafts.push_back(s.drafts);
     longest = std::max(longest, s.pages.size());
   }
   std::vector<int32_t> table(steps.size() * longest);
@@ -314,7 +328,18 @@ Batch Engine::batch_of(const std::vector<Step>& steps) const {
   return out;
 }
 
-// Draws tokens from the rows of one request until one is not the one that was proposed.
+// Makes the logits of the token after so many drafts those that a token is drawn from; `counts` has the
+// drafts.
+void Engine::constrain(const Sequence& s, const TokenCounts& counts, int64_t after,
+                       std::span<float> row) const {
+  const Request& r = s.request;
+  const bool may_stop = s.generated() + after + 1 > r.min_tokens;
+  const auto place = static_cast<size_t>(after);
+  apply_constraints(row, r.sampling, counts, may_stop ? std::span<const Token>() : r.stop_token_ids,
+                    place < s.allowed.size() ? s.allowed[place] : std::span<const uint32_t>());
+}
+
+// Draws tokens from the rows of one request until one is not the one that was proposed, or masks end.
 Output Engine::draw(const Step& step, const float* logits) const {
   const Sequence& s = *step.sequence;
   const Request& r = s.request;
@@ -330,20 +355,19 @@ Output Engine::draw(const Step& step, const float* logits) const {
           logprobs_of({logits, vocab}, s.tokens[static_cast<size_t>(at + 1)], r.prompt_logprobs));
   for (int64_t i = 0; i < step.draws; ++i, logits += vocab) {
     row.assign(logits, logits + vocab);
-    const int64_t generated = s.generated() + i;
-    const bool may_stop = generated + 1 > r.min_tokens;
-    apply_constraints(row, r.sampling, counts, may_stop ? std::span<const Token>() : r.stop_token_ids,
-                      s.allowed);
+    constrain(s, counts, i, row);
     const Token token = sample(row, r.sampling, static_cast<uint64_t>(s.known() + i));
     out.tokens.push_back(token);
     if (r.logprobs >= 0) out.logprobs.push_back(logprobs_of({logits, vocab}, token, r.logprobs));
     if (r.sampling.penalizes()) ++counts[token].generated;
+    const int64_t generated = s.generated() + i + 1;
     const bool stops = std::ranges::find(r.stop_token_ids, token) != r.stop_token_ids.end();
-    if (stops && may_stop)
+    if (stops && generated > r.min_tokens)
       out.finish = Finish::Stop;
-    else if (generated + 1 == r.max_tokens)
+    else if (generated == r.max_tokens)
       out.finish = Finish::Length;
     if (out.finish != Finish::None || i + 1 == step.draws || s.drafts[static_cast<size_t>(i)] != token) break;
+    if (r.constrained && i + 1 == static_cast<int64_t>(s.allowed.size())) break;
   }
   return out;
 }
@@ -419,7 +443,7 @@ Batch Engine::begin_draft() {
   draft_.clear();
   int64_t left = options_.limits.max_num_batched_tokens;
   for (const auto& [id, s] : sequences_) {
-    if (!s->running || s->request.constrained || s->known() - s->computed != 1) continue;
+    if (!s->running || s->known() - s->computed != 1) continue;
     const auto end = s->known() + static_cast<int64_t>(s->drafts.size());
     const auto room = static_cast<int64_t>(s->pages.size()) * kPageTokens;
     const int64_t tokens = std::min(end - s->drafted, left);
@@ -432,16 +456,22 @@ Batch Engine::begin_draft() {
 }
 
 void Engine::finish_draft(const Tensor& logits) {
-  const Tensor values = host_logits(draft_, logits);
-  const auto* row = static_cast<const float*>(values.data());
+  const Tensor rows = host_logits(draft_, logits);
+  const auto* row = static_cast<const float*>(rows.data());
+  std::vector<float> values;
   for (const Step& step : draft_) {
     Sequence& s = *step.sequence;
     s.drafted = step.end();
     if (!step.draws) continue;
-    // With the noise that the model's own draw will have: then the two agree most often.
-    s.drafts.push_back(sample({row, static_cast<size_t>(options_.vocab_size)}, s.request.sampling,
-                              static_cast<uint64_t>(step.end())));
+    values.assign(row, row + options_.vocab_size);
     row += options_.vocab_size;
+    if (s.request.constrained && s.allowed.size() <= s.drafts.size()) continue;  // nothing may come there
+    TokenCounts counts = s.counts;
+    if (s.request.sampling.penalizes())
+      for (Token t : s.drafts) ++counts[t].generated;
+    constrain(s, counts, static_cast<int64_t>(s.drafts.size()), values);
+    // As the model's own draw will be, with the same noise: then the two agree most often.
+    s.drafts.push_back(sample(values, s.request.sampling, static_cast<uint64_t>(step.end())));
   }
   draft_.clear();
 }

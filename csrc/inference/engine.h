@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "inference/sampler.h"
@@ -38,13 +39,14 @@ struct Request {
   int64_t priority = 0;      // smaller ones come first
   int64_t salt = 0;          // prefixes are shared among requests of one salt
   int64_t adapter = 0;       // handed on with the batch
-  bool constrained = false;  // allow() is called for it: nothing is proposed
+  bool constrained = false;  // allow() is called for it, and propose() in place of the n-gram
   int64_t leader = -1;       // a request with the same prompt, which is to compute it first
 };
 
 // The rows of one forward pass: N new tokens of R requests, one request after the other.
 struct Batch {
   std::vector<int64_t> requests, adapters;  // [R]
+  std::vector<std::vector<Token>> drafts;   // [R] proposed tokens, of which the last may be among the rows
   Tensor tokens;                            // int64 [N]
   Tensor page_table;                        // int32 [R, pages of the longest]
   Tensor starts, lengths;                   // int32 [R + 1] first rows; int32 [R] tokens with this step's
@@ -85,13 +87,17 @@ class WT_API Engine {
   int64_t add(Request request);
   // Ends a request; its pages are free from the next step on. False if it is not there any more.
   bool abort(int64_t request);
-  // Restricts the next token to those whose bit is set (32 tokens a word), for one step.
-  void allow(int64_t request, std::vector<uint32_t> tokens);
+  // Restricts the token after the first `after` proposed ones to those whose bit is set (32 tokens a word),
+  // for one step. Called with `after` from 0 on: a constrained request gets no more tokens than it has masks.
+  void allow(int64_t request, int64_t after, std::vector<uint32_t> tokens);
+  // What the n-gram proposes; none where the next step gives the request no token, or is not to check any.
+  std::optional<std::vector<Token>> ngram(int64_t request) const;
   // Tokens to be checked in the next step, in place of the n-gram's.
   void propose(int64_t request, std::vector<Token> tokens);
   // Between steps, for a draft model whose cache has the same pages: what it is to compute so that each
   // request that generates gets one more proposed token, and what it proposes, from its logits of the batch's
-  // logit_rows. Requests whose pages have no room for a token are left out.
+  // logit_rows, where a mask of allow() holds for them. Requests whose pages have no room for a token are
+  // left out.
   Batch begin_draft();
   void finish_draft(const Tensor& logits);
 
@@ -116,6 +122,7 @@ class WT_API Engine {
 
   Sequence* find(int64_t id) const;
   std::vector<Sequence*> in_sight();
+  std::optional<std::vector<Token>> ngram(const Sequence& s) const;
   Candidate candidate(Sequence& s);
   void start(Sequence& s);
   void preempt(Sequence& s);
@@ -125,6 +132,7 @@ class WT_API Engine {
   bool plan_step();
   Batch batch_of(const std::vector<Step>& steps) const;
   Tensor host_logits(const std::vector<Step>& steps, const Tensor& logits) const;
+  void constrain(const Sequence& s, const TokenCounts& counts, int64_t after, std::span<float> row) const;
   Output draw(const Step& step, const float* logits) const;
   void apply(const Step& step, Output& out);
 

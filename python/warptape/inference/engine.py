@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from .pipeline_parallel import mesh_of, stage_of
 from .ranks import Ranks
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
+from .step_masks import StepMasks
 from .structured import Grammar, Grammars
 from .tensor_parallel import ranks_of, split_
 from .token_masks import TokenMask
@@ -216,7 +216,7 @@ class LLMEngine:
         self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self._random = random.Random(args.seed)
         self._grammars: Grammars | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._masks = StepMasks(self._core, speculation.num_speculative_tokens)
         self.num_scheduled_tokens: dict[str, int] = {}  # that requests computed in the last step
         self._salts: dict[tuple[int, str | None], int] = {}  # a number for those who share keys and values
         self._requests: dict[str, Request] = {}
@@ -391,6 +391,7 @@ class LLMEngine:
             self._core.limit_prefill_beside_decode(
                 tokens if self.ranks is None else self.ranks.number(tokens)
             )
+        self._masks.reset()
         self._propose()
         batch = self._core.begin_step()
         self.num_scheduled_tokens = {}
@@ -402,17 +403,14 @@ class LLMEngine:
             self.num_scheduled_tokens[request.id] = self.num_scheduled_tokens.get(request.id, 0) + count
             begun = bool(request.completions[number].output.token_ids)
             generating, prompt_tokens = generating + begun, prompt_tokens + (0 if begun else count)
-        masks = self._begin_masks(batch["requests"])
         changed: dict[str, Request] = {}
         try:
+            self._begin_masks(batch)
             logits = self.runner.forward(batch)
-            for number, mask in masks.items():
-                try:
-                    self._core.allow(number, mask.result())
-                except ValueError:  # the mask has no way on: this request ends, the others do not
-                    request = self._of_number[number]
-                    self._end(request, number, "error")
-                    changed[request.id] = request
+            for number in self._masks.give():  # no way on: these requests end, the others do not
+                request = self._of_number[number]
+                self._end(request, number, "error")
+                changed[request.id] = request
         except BaseException:
             self._core.cancel_step()
             raise
@@ -433,23 +431,27 @@ class LLMEngine:
         return [output for output in outputs if output is not None]
 
     def _propose(self) -> None:
-        """Lets the draft model propose."""
+        """Lets the draft model propose; of the n-gram, what constraints leave of it."""
+        for request in self._requests.values() if self._draft is None else ():
+            for number, constraint in request.constraints.items():
+                self._masks.propose(number, constraint)
         for _ in range(self._draft_tokens):
             batch = self._core.begin_draft()
             if not batch["requests"] or self._draft is None:
                 break
-            self._core.finish_draft(self._draft.forward(batch))
+            self._begin_masks(batch, beyond=True)
+            logits = self._draft.forward(batch)
+            self._masks.give()
+            self._core.finish_draft(logits)
 
-    def _begin_masks(self, numbers: list[int]) -> dict[int, Future[list[int]]]:
-        """Which tokens may come next, found while the model computes."""
-        masks = {}
-        for number in numbers:
+    def _begin_masks(self, batch: Mapping[str, Any], beyond: bool = False) -> None:
+        """Which tokens may come next, after each of the drafts or `beyond` them alone, found while a model
+        computes."""
+        for number, drafts in zip(batch["requests"], batch["drafts"]):
             request = self._of_number.get(number)
             if request is not None and number in request.constraints:
-                if self._pool is None:
-                    self._pool = ThreadPoolExecutor(1, "warptape-grammar")
-                masks[number] = self._pool.submit(request.constraints[number].mask)
-        return masks
+                constraint = request.constraints[number]
+                self._masks.begin(number, constraint, drafts, len(drafts) if beyond else 0)
 
     def _end(self, request: Request, number: int, reason: str) -> None:
         """Ends one answer."""

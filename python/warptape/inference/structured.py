@@ -24,8 +24,16 @@ class Grammar:
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ValueError(f"structured_outputs: {self._matcher.get_error()}")
-        words = [int.from_bytes(mask[i : i + 4], "little") for i in range(0, len(mask), 4)]
+        words = memoryview(mask).cast("I").tolist()
         return (words + [0] * self._words)[: self._words]
+
+    def forced(self) -> list[int]:
+        """The tokens of the text that must come next, if there is one. Their mask may allow others for it."""
+        return list(self._matcher.deep_copy().compute_ff_tokens())
+
+    def fits(self, tokens: list[int]) -> int:
+        """How many of these tokens may come, one after the other."""
+        return int(self._matcher.deep_copy().validate_tokens(tokens))
 
     def accept(self, token: int) -> None:
         """Goes on with a token."""

@@ -89,14 +89,32 @@ class TokenMask:
         words = list(self._allowed)
         if self._grammar is not None:
             words = [ours & theirs for ours, theirs in zip(words, self._grammar.mask())]
-        stops, first = self._held
-        masked = list(stops) if len(self._came) < first else []
-        masked += [tokens[-1] for tokens in self._bad if self._ends_with(tokens[:-1])]
-        for token in masked:
+        for token in self._masked():
             words[token // 32] &= ~(1 << token % 32)
         if not any(words):
             raise ValueError("allowed_token_ids and bad_words leave no token")
         return words
+
+    def forced(self) -> list[int]:
+        """The tokens of the text that the grammar forces next, if there is one."""
+        return [] if self._grammar is None else self._grammar.forced()
+
+    def fits(self, tokens: list[int]) -> int:
+        """How many of these tokens may come, one after the other."""
+        most = len(tokens) if self._grammar is None else self._grammar.fits(tokens)
+        walk = TokenMask(self._allowed, self._bad, self._held, None)
+        walk._came = list(self._came)
+        for i, token in enumerate(tokens[:most]):
+            if not self._allowed[token // 32] >> token % 32 & 1 or token in walk._masked():
+                return i
+            walk.accept(token)
+        return most
+
+    def _masked(self) -> list[int]:
+        """Of the allowed tokens, those that may not come next."""
+        stops, first = self._held
+        masked = list(stops) if len(self._came) < first else []
+        return masked + [tokens[-1] for tokens in self._bad if self._ends_with(tokens[:-1])]
 
     def _ends_with(self, tokens: list[int]) -> bool:
         return len(tokens) <= len(self._came) and self._came[len(self._came) - len(tokens) :] == tokens

@@ -232,22 +232,52 @@ def test_abort_frees_pages_a_step_later():
     assert not toy.engine.abort(12345)
 
 
+def words_of(*tokens):
+    words = [0] * 2
+    for token in tokens:
+        words[token // 32] |= 1 << token % 32
+    return words
+
+
 def test_allowed_tokens():
     toy = Toy()
     number = toy.add([1, 2], constrained=True)
     free = toy.add([1, 2])
-    words = [0] * 2
-    for token in (7, 33):
-        words[token // 32] |= 1 << token % 32
+    words = words_of(7, 33)
     for _ in range(8):
         batch = toy.engine.begin_step()
-        toy.engine.allow(number, words)
+        toy.engine.allow(number, 0, words)
         for n, tokens, *_ in toy.engine.finish_step(toy.forward(batch)):
             toy.tokens[n] += tokens
     assert set(toy.tokens[number]) <= {7, 33}
     assert toy.tokens[free] == greedy([1, 2], 8)
     with pytest.raises(ValueError, match="not added as constrained"):
-        toy.engine.allow(toy.add([1]), words)
+        toy.engine.allow(toy.add([1]), 0, words)
+
+
+def test_masks_after_proposed_tokens():
+    """Each token by its own mask; none beyond the last mask, though what was proposed is right."""
+    toy, params = Toy(num_speculative_tokens=4), SamplingParams(temperature=0, max_tokens=20)
+    number = toy.add([5, 6], params, constrained=True)
+    with pytest.raises(ValueError, match="at most 0 proposed tokens, got one after 1"):
+        toy.engine.allow(number, 1, words_of(1))
+    assert toy.engine.ngram(number) is None and toy.engine.ngram(99) is None  # it has no first token yet
+    batch = toy.engine.begin_step()
+    toy.engine.allow(number, 0, words_of(7))
+    toy.engine.allow(number, 0, words_of(5))  # in its place
+    toy.engine.finish_step(toy.forward(batch))
+    assert toy.engine.ngram(number) == [6, 5]
+    toy.engine.propose(number, [6, 8, 9, 9])
+    batch = toy.engine.begin_step()
+    assert batch["drafts"] == [[6, 8, 9, 9]]
+    for after, token in enumerate((6, 8, 9)):
+        toy.engine.allow(number, after, words_of(token))
+    assert toy.engine.finish_step(toy.forward(batch))[0][1] == [6, 8, 9]
+    batch = toy.engine.begin_step()
+    assert batch["drafts"] == [[]] and batch["tokens"].tolist() == [9]
+    toy.engine.allow(number, 0, words_of(3))
+    assert toy.engine.finish_step(toy.forward(batch))[0][1] == [3]
+    assert toy.engine.stats()["accepted_tokens"] == 2
 
 
 def test_stop_tokens():
