@@ -59,6 +59,7 @@ TYPES = {
     "tuple of ints": "_int | Sequence[_int]",
     "tuple of tuples of ints": "Sequence[_int | Sequence[_int]]",
     "tuple of floats": "_float | Sequence[_float]",
+    "tuple of Numbers": "Sequence[_Number]",
     "torch.dtype": "_dtype",
     "torch.device": "_device | _str | _int",
     "str": "_str",

@@ -19,6 +19,7 @@ TYPES = {
     "tuple of ints": "IntArrayRef",
     "tuple of Tensors": "TensorList",
     "tuple of floats": "ArrayRef<double>",
+    "tuple of Numbers": "ArrayRef<Scalar>",
     "torch.dtype": "ScalarType",
     "torch.device": "Device",
     "str": "string_view",

@@ -113,8 +113,9 @@ struct WT_API NodeExtras {
   std::vector<OutputHook> tensor_hooks;  // in order of registration
   std::vector<OutputHook> retain_grad;   // after every tensor hook
   std::vector<std::shared_ptr<NodeHook>> pre_hooks, post_hooks;
-  std::string traceback;  // of the forward call, under anomaly detection
-  Ref<Node> parent;       // the node during whose backward this one was recorded, likewise
+  std::shared_ptr<void> metadata;  // a dict of Python's, which the node keeps
+  std::string traceback;           // of the forward call, under anomaly detection
+  Ref<Node> parent;                // the node during whose backward this one was recorded, likewise
 };
 
 // The sequence number of the next node.

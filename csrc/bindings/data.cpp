@@ -321,15 +321,12 @@ PyObject* from_numpy_py(PyObject*, PyObject* o) {
   return guarded([&] {
     WT_CHECK(py::isinstance<py::array>(o), TypeError, "from_numpy: expected np.ndarray (got ",
              Py_TYPE(o)->tp_name, ")");
-    static bool warned = false;
-    if (!warned && !py::reinterpret_borrow<py::array>(o).writeable()) {
-      warned = true;
-      checked(
-          PyErr_WarnEx(PyExc_UserWarning,
-                       "from_numpy: the given NumPy array is not writable, which tensors cannot be: writing "
-                       "to this one is undefined. Copy the array first. This warning is given once.",
-                       1));
-    }
+    if (!py::reinterpret_borrow<py::array>(o).writeable())
+      py::module_::import("warptape._missing")
+          .attr("say_once")(
+              "from_numpy: the given NumPy array is not writable, and there are no non-writable tensors: "
+              "writing to this one is undefined. Copy the array first. This warning is given once.",
+              2);
     return wrap(from_numpy(py::reinterpret_borrow<py::array>(o)));
   });
 }

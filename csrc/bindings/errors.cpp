@@ -65,8 +65,10 @@ namespace {
 // The message, with the name of the op that Python called in front when a part of the op reported the error.
 std::string text(const std::exception& e, const char* op) {
   std::string what = e.what();
-  if (op && what.find(op) == std::string::npos) what = std::string(op) + ": " + what;
-  return what;
+  if (!op || what.find(op) != std::string::npos) return what;
+  // An op over a list reports, in the first line, what the op of one tensor reports, as in PyTorch.
+  if (std::string_view(op).starts_with("_foreach_")) return what + "\n(for a tensor of " + op + ")";
+  return std::string(op) + ": " + what;
 }
 
 }  // namespace

@@ -69,10 +69,19 @@ PyObject* dict_in(std::vector<std::shared_ptr<NodeHook>>& hooks) {
 PyObject* post_dict(PyObject* self, PyObject*) { return dict_in(node_of(self).more().post_hooks); }
 PyObject* pre_dict(PyObject* self, PyObject*) { return dict_in(node_of(self).more().pre_hooks); }
 
+PyObject* metadata(PyObject* self, void*) {
+  return guarded([&] {
+    auto& kept = node_of(self).more().metadata;
+    if (!kept) kept = std::make_shared<HookDict>();
+    return Py_NewRef(static_cast<HookDict*>(kept.get())->dict);
+  });
+}
+
 PyGetSetDef getset[] = {
     {"next_functions", next_functions, nullptr, "((node, index), ...): where gradients go.", nullptr},
     {"saved_tensors", saved_tensors, nullptr, "The tensors kept for backward.", nullptr},
     {"variable", variable, nullptr, "The leaf of an AccumulateGrad node.", nullptr},
+    {"metadata", metadata, nullptr, "A dict for whoever wants to note something of the node.", nullptr},
     {}};
 PyMethodDef node_methods[] = {{"name", node_name, METH_NOARGS, "The op's name."},
                               {"_post_hook_dict", post_dict, METH_NOARGS, nullptr},

@@ -1,6 +1,7 @@
 #include "bindings/out.h"
 
 #include "ops/elementwise.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::bindings {
 namespace {
@@ -48,7 +49,8 @@ void check_dtype(const OpInfo& op, const Tensor& out, const Tensor& result) {
   const DType from = result.dtype(), to = out.dtype();
   if (op.flags & kOutExact)
     WT_CHECK(from == to || (from == DType::Bool && to == DType::UInt8), DtypeError, op.name,
-             ": Expected out tensor to have dtype ", from, ", but got ", to, " instead");
+             ": Expected out tensor to have dtype ", from, ", but got ", to,
+             " instead (expected scalar_type ", scalar_type(from), " but found ", scalar_type(to), ")");
   else
     WT_CHECK(can_cast(from, to), DtypeError, op.name, ": result type ", from,
              " can't be cast to the desired output type ", to);
@@ -85,8 +87,9 @@ void write_out(const OpInfo& op, const Tensor& out, const Tensor& result) {
                    "resizing it, inplace, to zero elements with t.resize_(0)."));
     const bool contiguous = (op.flags & kOutRows) || ((op.flags & kOutColumns) && out.numel());
     raw_resize(op.name, out, result.sizes(),
-               contiguous ? contiguous_strides(result.sizes())
-                          : empty_like_layout(result, result.dtype()).strides());
+               contiguous         ? contiguous_strides(result.sizes())
+               : is_dense(result) ? result.strides()
+                                  : empty_like_layout(result, result.dtype()).strides());
   }
   check_inplace(out, op.name, false);
   raw_copy(out, from);

@@ -109,6 +109,16 @@ bool to_double_list(PyObject* o, Frame& frame, Value& v) {
   return true;
 }
 
+bool to_scalar_list(PyObject* o, Frame& frame, Value& v) {
+  if (!is_list(o)) return false;
+  auto& list = frame.scalar_lists.emplace_back();
+  Object items = frozen(o);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i)
+    if (!to_scalar(PyTuple_GET_ITEM(items.get(), i), list.emplace_back(), frame.read_devices)) return false;
+  v.list = {list.data(), list.size()};
+  return true;
+}
+
 bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
   if (!is_list(o)) return false;
   auto& list = frame.tensor_lists.emplace_back();
@@ -194,6 +204,8 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       return to_int_lists(o, frame, v);
     case ArgType::DoubleList:
       return to_double_list(o, frame, v);
+    case ArgType::ScalarList:
+      return to_scalar_list(o, frame, v);
     case ArgType::DType:
       return to_dtype(o, v);
     case ArgType::Device:
@@ -466,6 +478,8 @@ const char* type_text(const Arg& arg) {
       return "tuple of tuples of ints";
     case ArgType::DoubleList:
       return "tuple of floats";
+    case ArgType::ScalarList:
+      return "tuple of Numbers";
     case ArgType::DType:
       return "torch.dtype";
     case ArgType::Device:

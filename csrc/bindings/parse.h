@@ -16,6 +16,7 @@ struct Frame {
   SmallVector<std::vector<OptTensor>, 1> opt_lists;
   SmallVector<std::vector<Shape>, 1> int_lists;
   SmallVector<std::vector<double>, 1> double_lists;
+  SmallVector<std::vector<Scalar>, 1> scalar_lists;
   int64_t singles[kMaxArgs];  // ints given for lists
   int singles_used = 0;
   int64_t work = 0;        // elements of all tensor arguments

@@ -127,13 +127,18 @@ void release_object(void* object) {
 // Python's.
 PyObject* init_subclass(PyObject* cls, PyObject*, PyObject*) {
   auto* type = reinterpret_cast<PyTypeObject*>(cls);
+  static bool has_tensor = false;
+  if (type->tp_base == tensor_base_type && std::exchange(has_tensor, true)) {
+    PyErr_SetString(PyExc_RuntimeError, "Cannot subclass TensorBase directly; derive from warptape.Tensor");
+    return nullptr;
+  }
   if (type->tp_basicsize == tensor_base_type->tp_basicsize) type->tp_dealloc = dealloc;
   Py_RETURN_NONE;
 }
 
 PyObject* new_tensor(PyTypeObject* type, PyObject*, PyObject*) {
   if (type == tensor_base_type) {
-    PyErr_SetString(PyExc_TypeError,
+    PyErr_SetString(PyExc_RuntimeError,
                     "TensorBase cannot be instantiated; use warptape.tensor() or warptape.empty()");
     return nullptr;
   }

@@ -63,6 +63,7 @@ struct Describe {
   py::object operator()(double x) const { return py::float_(x); }
   py::object operator()(bool x) const { return py::bool_(x); }
   py::object operator()(Complex<double> x) const { return object(PyComplex_FromDoubles(x.re, x.im)); }
+  py::object operator()(const Scalar& s) const { return object(wrap(s)); }
   py::object operator()(DType t) const { return object(wrap(t)); }
   py::object operator()(Device d) const { return object(wrap(d)); }
   py::object operator()(const std::string& s) const { return py::str(s); }

@@ -62,6 +62,7 @@ bool takes(const Arg& arg, const wtx_value& v) {
     case ArgType::String:
       return v.kind == WTX_KIND_STRING;
     case ArgType::IntLists:
+    case ArgType::ScalarList:
     case ArgType::Generator:
       return false;
   }

@@ -32,6 +32,30 @@ const char* name(DType t) {
   return names[static_cast<int>(t)];
 }
 
+const char* scalar_type(DType t) {
+  constexpr const char* names[kNumDTypes] = {"Bool",
+                                             "Byte",
+                                             "Char",
+                                             "Short",
+                                             "Int",
+                                             "Long",
+                                             "Half",
+                                             "BFloat16",
+                                             "Float",
+                                             "Double",
+                                             "ComplexFloat",
+                                             "ComplexDouble",
+                                             "UInt16",
+                                             "UInt32",
+                                             "UInt64",
+                                             "Float8_e4m3fn",
+                                             "Float8_e5m2",
+                                             "Float8_e4m3fnuz",
+                                             "Float8_e5m2fnuz",
+                                             "Float8_e8m0fnu"};
+  return names[static_cast<int>(t)];
+}
+
 std::ostream& operator<<(std::ostream& out, DType t) { return out << name(t); }
 
 DType promote(DType a, DType b) {

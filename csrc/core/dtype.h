@@ -8,7 +8,8 @@
 
 namespace warptape {
 
-WT_API const char* name(DType t);  // "float32"; PyTorch's names
+WT_API const char* name(DType t);         // "float32"; PyTorch's names
+WT_API const char* scalar_type(DType t);  // "Float"; PyTorch's names in errors about two dtypes that differ
 WT_API std::ostream& operator<<(std::ostream& out, DType t);
 
 // Bool < integers < floats < complex: the category decides before the width does.

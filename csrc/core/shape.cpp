@@ -70,7 +70,7 @@ Shape broadcast_shapes(IntList a, IntList b, const char* op) {
   if (swapped) std::swap(a, b);
   Shape out(a);
   size_t shift = a.size() - b.size();
-  for (size_t i = 0; i < b.size(); ++i) {
+  for (size_t i = b.size(); i-- > 0;) {  // from the last dim, which is the one that PyTorch names
     int64_t& s = out[shift + i];
     if (s == b[i] || b[i] == 1) continue;
     WT_CHECK(s == 1, ShapeError, op, ": shapes ", AsShape{swapped ? b : a}, " and ", AsShape{swapped ? a : b},

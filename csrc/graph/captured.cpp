@@ -52,6 +52,10 @@ void put_argument(std::string& to, ArgType type, const Value& v) {
       return bytes(sizeof(int64_t));
     case ArgType::DoubleList:
       return bytes(sizeof(double));
+    case ArgType::ScalarList:
+      put(to, v.list.size);
+      for (const Scalar& s : ArgTraits<ScalarList>::unbox(v)) put(to, s);
+      return;
     case ArgType::String:
       return bytes(1);
     case ArgType::IntLists:

@@ -32,6 +32,11 @@ class Key {
   void operator()(double x) { add(std::bit_cast<uint64_t>(x)); }
   void operator()(bool x) { add(x); }
   void operator()(Complex<double> x) { (*this)(x.re), (*this)(x.im); }
+  void operator()(const Scalar& s) {
+    add(static_cast<uint64_t>(s.kind()));
+    add(static_cast<uint64_t>(s.to_int()));
+    (*this)(s.to_complex());
+  }
   void operator()(DType t) { add(static_cast<uint64_t>(t)); }
   void operator()(Device d) { add(static_cast<uint64_t>(d.type)), add(static_cast<uint64_t>(d.index)); }
   void operator()(const std::string& s) {

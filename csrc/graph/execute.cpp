@@ -46,6 +46,9 @@ OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begi
       case ArgType::DoubleList:
         copy_list<double>(v);
         break;
+      case ArgType::ScalarList:
+        copy_list<Scalar>(v);
+        break;
       case ArgType::String:
         copy_list<char>(v);
         break;

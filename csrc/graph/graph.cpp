@@ -33,6 +33,7 @@ struct Takes {
   bool operator()(const Dims&) const { return is(ArgType::IntList); }
   bool operator()(const std::vector<Dims>&) const { return is(ArgType::IntLists); }
   bool operator()(const std::vector<double>&) const { return is(ArgType::DoubleList); }
+  bool operator()(const std::vector<Scalar>&) const { return is(ArgType::ScalarList); }
   bool operator()(DType) const { return is(ArgType::DType); }
   bool operator()(Device) const { return is(ArgType::Device); }
   bool operator()(const std::string&) const { return is(ArgType::String); }
@@ -285,6 +286,7 @@ struct Run::Box {
     point(keep(std::move(shapes)));
   }
   void operator()(const std::vector<double>& list) const { point(list); }
+  void operator()(const std::vector<Scalar>& list) const { point(list); }
   void operator()(DType t) const { v.dtype = t; }
   void operator()(Device d) const { v.device = d; }
   void operator()(const std::string& s) const { point(s); }

@@ -47,8 +47,9 @@ struct ValueId {
 };
 
 // An argument of a call, owned. std::monostate is None.
-using Attr = std::variant<std::monostate, ValueId, std::vector<ValueId>, Dim, double, bool, Complex<double>,
-                          Dims, std::vector<Dims>, std::vector<double>, DType, Device, std::string>;
+using Attr =
+    std::variant<std::monostate, ValueId, std::vector<ValueId>, Dim, double, bool, Complex<double>, Dims,
+                 std::vector<Dims>, std::vector<double>, std::vector<Scalar>, DType, Device, std::string>;
 
 struct Graph;
 

@@ -173,6 +173,12 @@ class Parser {
         in_.list("]", [&] { out.push_back(in_.number<double>()); });
         return out;
       }
+      case ArgType::ScalarList: {
+        std::vector<Scalar> out;
+        in_.expect("[");
+        in_.list("]", [&] { out.push_back(number()); });
+        return out;
+      }
       case ArgType::DType:
         in_.expect("dtype");
         return in_.dtype();
@@ -206,6 +212,17 @@ class Parser {
     }
     if (in_.float_comes()) return in_.number<double>();
     return dim();
+  }
+  // A number of a list of numbers, none of which is an expression.
+  Scalar number() {
+    const Attr x = scalar();
+    if (const auto* d = std::get_if<Dim>(&x)) {
+      if (d->expr != Dim::kNumber) in_.fail("a number");
+      return d->value;
+    }
+    if (const auto* b = std::get_if<bool>(&x)) return *b;
+    if (const auto* c = std::get_if<Complex<double>>(&x)) return *c;
+    return std::get<double>(x);
   }
   Dims dims() {
     Dims out;

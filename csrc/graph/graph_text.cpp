@@ -167,6 +167,17 @@ class Writer {
   void operator()(const Dims& dims) { list(dims); }
   void operator()(const std::vector<Dims>& lists) { list(lists); }
   void operator()(const std::vector<double>& numbers) { list(numbers); }
+  void operator()(const Scalar& s) {
+    if (s.is_complex())
+      (*this)(s.to_complex());
+    else if (s.is_floating())
+      (*this)(s.to_double());
+    else if (s.is_bool())
+      (*this)(s.to_bool());
+    else
+      out_ << s.to_int();
+  }
+  void operator()(const std::vector<Scalar>& numbers) { list(numbers); }
   void operator()(DType t) { out_ << "dtype " << t; }
   void operator()(Device d) { out_ << "device " << d; }
   void operator()(const std::string& s) { out_ << quoted(s); }

@@ -160,6 +160,10 @@ Attr Tracer::attr(const Arg& arg, const Value& v) {
       const auto list = ArgTraits<std::span<const double>>::unbox(v);
       return std::vector<double>(list.begin(), list.end());
     }
+    case ArgType::ScalarList: {
+      const auto list = ArgTraits<ScalarList>::unbox(v);
+      return std::vector<Scalar>(list.begin(), list.end());
+    }
     case ArgType::DType:
       return v.dtype;
     case ArgType::Device:

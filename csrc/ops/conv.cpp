@@ -226,8 +226,9 @@ void check_operands(const char* op, int64_t spatial, const Tensor& x, const Tens
   WT_CHECK(w.ndim() == spatial + 2, ShapeError, op, ": expected a ", spatial + 2, "D weight, got shape ",
            w.sizes());
   for (const Tensor* t : {&w, bias ? &*bias : &w}) {
-    WT_CHECK(t->dtype() == x.dtype(), DtypeError, op, ": input (", x.dtype(), "), weight and bias (",
-             t->dtype(), ") must have the same dtype; convert one with .to(dtype)");
+    WT_CHECK(t->dtype() == x.dtype(), DtypeError, op, ": input (", scalar_type(x.dtype()),
+             "), weight and bias (", scalar_type(t->dtype()),
+             ") must have the same dtype; convert one with .to(dtype)");
     WT_CHECK(t->device() == x.device(), DeviceError, op,
              ": Expected all tensors to be on the same device, but found ", x.device(), " and ", t->device(),
              "; move one with .to(device)");

@@ -65,6 +65,8 @@ extern WT_API const Op<Tensor(const Tensor&, const Scalar&, const Tensor&)> wher
 extern WT_API const Op<Tensor(const Tensor&, const Scalar&, const Scalar&)> where_ss;
 extern WT_API const Op<Tensor(const Tensor&, std::optional<Scalar>, std::optional<Scalar>)> clamp, clamp_;
 extern WT_API const Op<Tensor(const Tensor&, const OptTensor&, const OptTensor&)> clamp_t, clamp_t_;
+extern WT_API const BinaryOp clamp_min, clamp_min_, clamp_max, clamp_max_;
+extern WT_API const BinaryTsOp clamp_min_ts, clamp_min_ts_, clamp_max_ts, clamp_max_ts_;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&)> addcmul, addcmul_,
     addcdiv, addcdiv_;
 

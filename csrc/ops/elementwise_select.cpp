@@ -102,41 +102,52 @@ Ref<Node> record_clamp(const Tensor& x, const Tensor& saved, const OptTensor& lo
   n->save(hi ? *hi : Tensor());
   return n;
 }
-// B: Bound or const OptTensor&.
+// B: Bound or const OptTensor&. `op` is the name in errors.
 template <class B>
-Tensor clamped(const Tensor& x, B lo, B hi) {
-  check_bounds("clamp", lo || hi);
-  Tensor out = lo && hi ? pointwise("clamp", clamp_slot, ResultRule::Same, {x, *lo, *hi})
-               : lo     ? pointwise("clamp", clamp_min_slot, ResultRule::Same, {x, *lo})
-                        : pointwise("clamp", clamp_max_slot, ResultRule::Same, {x, *hi});
+Tensor clamped(const char* op, const Tensor& x, B lo, B hi) {
+  check_bounds(op, lo || hi);
+  Tensor out = lo && hi ? pointwise(op, clamp_slot, ResultRule::Same, {x, *lo, *hi})
+               : lo     ? pointwise(op, clamp_min_slot, ResultRule::Same, {x, *lo})
+                        : pointwise(op, clamp_max_slot, ResultRule::Same, {x, *hi});
   bool recorded = needs_grad(x);
   if constexpr (!std::is_same_v<B, Bound>) recorded = needs_grad(x, lo, hi);
   if (recorded) set_history(out, record_clamp(x, x, lo, hi));
   return out;
 }
 template <class B>
-Tensor clamp_into(const Tensor& x, B lo, B hi) {
-  check_bounds("clamp_", lo || hi);
+Tensor clamp_into(const char* op, const Tensor& x, B lo, B hi) {
+  check_bounds(op, lo || hi);
   auto node = [&] { return record_clamp(x, clone_with_history(x), lo, hi); };
-  if (lo && hi) return inplace("clamp_", clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
-  return lo ? inplace("clamp_", clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
-            : inplace("clamp_", clamp_max_slot, ResultRule::Same, x, {x, *hi}, node);
+  if (lo && hi) return inplace(op, clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
+  return lo ? inplace(op, clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
+            : inplace(op, clamp_max_slot, ResultRule::Same, x, {x, *hi}, node);
 }
-constexpr auto clamp_impl = clamped<Bound>, clamp_inplace = clamp_into<Bound>;
-constexpr auto clamp_tensor_impl = clamped<const OptTensor&>,
-               clamp_tensor_inplace = clamp_into<const OptTensor&>;
-
-Tensor clamp_min_impl(const Tensor& x, const Scalar& lo) { return clamp_impl(x, lo, std::nullopt); }
-Tensor clamp_max_impl(const Tensor& x, const Scalar& hi) { return clamp_impl(x, std::nullopt, hi); }
-Tensor clamp_min_inplace(const Tensor& x, const Scalar& lo) { return clamp_inplace(x, lo, std::nullopt); }
-Tensor clamp_max_inplace(const Tensor& x, const Scalar& hi) { return clamp_inplace(x, std::nullopt, hi); }
-Tensor clamp_min_tensor(const Tensor& x, const Tensor& lo) { return clamp_tensor_impl(x, lo, std::nullopt); }
-Tensor clamp_max_tensor(const Tensor& x, const Tensor& hi) { return clamp_tensor_impl(x, std::nullopt, hi); }
-Tensor clamp_min_tensor_inplace(const Tensor& x, const Tensor& lo) {
-  return clamp_tensor_inplace(x, lo, std::nullopt);
+template <class B>
+Tensor clamp_impl(const Tensor& x, B lo, B hi) {
+  return clamped<B>("clamp", x, lo, hi);
 }
-Tensor clamp_max_tensor_inplace(const Tensor& x, const Tensor& hi) {
-  return clamp_tensor_inplace(x, std::nullopt, hi);
+template <class B>
+Tensor clamp_inplace(const Tensor& x, B lo, B hi) {
+  return clamp_into<B>("clamp_", x, lo, hi);
+}
+// T, a Tensor or a Scalar, as B.
+template <class T>
+using BoundOf = std::conditional_t<std::is_same_v<T, Tensor>, const OptTensor&, Bound>;
+template <class T>
+Tensor clamp_min_impl(const Tensor& x, const T& lo) {
+  return clamped<BoundOf<T>>("clamp_min", x, lo, std::nullopt);
+}
+template <class T>
+Tensor clamp_max_impl(const Tensor& x, const T& hi) {
+  return clamped<BoundOf<T>>("clamp_max", x, std::nullopt, hi);
+}
+template <class T>
+Tensor clamp_min_inplace(const Tensor& x, const T& lo) {
+  return clamp_into<BoundOf<T>>("clamp_min_", x, lo, std::nullopt);
+}
+template <class T>
+Tensor clamp_max_inplace(const Tensor& x, const T& hi) {
+  return clamp_into<BoundOf<T>>("clamp_max_", x, std::nullopt, hi);
 }
 
 // ---- lerp(a, b, w) = a + w (b - a) ----
@@ -199,12 +210,12 @@ struct AddC {
 AddC addcmul_def{"addcmul", "addcmul_", {"AddcmulBackward0", addcmul_backward}, addcmul_slot},
     addcdiv_def{"addcdiv", "addcdiv_", {"AddcdivBackward0", addcdiv_backward}, addcdiv_slot};
 template <AddC& D>
-void check_addc(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
+void check_addc(const char* op, const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
   const PointwiseInput all[] = {a, b, c};
   const DType t = promoted_dtype(all);
   WT_CHECK(&D != &addcdiv_def || is_differentiable(t), DtypeError,
-           "Integer division with addcdiv is no longer supported; convert to a floating dtype");
-  WT_CHECK(!value.is_floating() || is_differentiable(t), DtypeError, D.name,
+           "Integer division with addcdiv is no longer supported; convert to a floating dtype before ", op);
+  WT_CHECK(!value.is_floating() || is_differentiable(t), DtypeError, op,
            ": for integral input tensors, argument value must not be a floating point number.");
 }
 template <AddC& D>
@@ -217,14 +228,14 @@ Ref<Node> record_addc(const Tensor& a, const Tensor& b, const Tensor& c, const S
 }
 template <AddC& D>
 Tensor addc_impl(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
-  check_addc<D>(a, b, c, value);
+  check_addc<D>(D.name, a, b, c, value);
   Tensor out = pointwise(D.name, D.slot, ResultRule::Same, {a, b, c, value});
   if (needs_grad(a, b, c)) set_history(out, record_addc<D>(a, b, c, value));
   return out;
 }
 template <AddC& D>
 Tensor addc_inplace(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
-  check_addc<D>(a, b, c, value);
+  check_addc<D>(D.inplace_name, a, b, c, value);
   return inplace(D.inplace_name, D.slot, ResultRule::Same, a, {a, b, c, value},
                  [&] { return record_addc<D>(a, b, c, value); });
 }
@@ -283,23 +294,23 @@ const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{"where"
 }  // namespace
 
 // Overloads of tensors come first: a 0-dim bound has a dtype and may want a gradient.
-decltype(clamp_t) clamp_t{"clamp", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
-decltype(clamp) clamp{"clamp", clamp_impl, kBothOut | kOutExact, {"input", kMin, kMax}, kClampDoc};
-decltype(clamp_t_) clamp_t_{"clamp_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
-decltype(clamp_) clamp_{"clamp_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+decltype(clamp_t) clamp_t{"clamp", clamp_impl<const OptTensor&>, kBothOut, {"input", kMin, kMax}, kClampDoc};
+decltype(clamp) clamp{"clamp", clamp_impl<Bound>, kBothOut | kOutExact, {"input", kMin, kMax}, kClampDoc};
+decltype(clamp_t_) clamp_t_{"clamp_", clamp_inplace<const OptTensor&>, kPair, {kSelf, kMin, kMax}, kClampDoc};
+decltype(clamp_) clamp_{"clamp_", clamp_inplace<Bound>, kPair, {kSelf, kMin, kMax}, kClampDoc};
 namespace {
 const Alias clip{"clip", "clamp"};
 const char kMinDoc[] = "input, but at least min.";
 const char kMaxDoc[] = "input, but at most max.";
-const BinaryOp clamp_min_t{"clamp_min", clamp_min_tensor, kBothOut, {"input", "min"}, kMinDoc},
-    clamp_max_t{"clamp_max", clamp_max_tensor, kBothOut, {"input", "max"}, kMaxDoc},
-    clamp_min_t_{"clamp_min_", clamp_min_tensor_inplace, kPair, {kSelf, "min"}, kMinDoc},
-    clamp_max_t_{"clamp_max_", clamp_max_tensor_inplace, kPair, {kSelf, "max"}, kMaxDoc};
-const BinaryTsOp clamp_min{"clamp_min", clamp_min_impl, kBothOut, {"input", "min"}, kMinDoc},
-    clamp_max{"clamp_max", clamp_max_impl, kBothOut, {"input", "max"}, kMaxDoc},
-    clamp_min_{"clamp_min_", clamp_min_inplace, kPair, {kSelf, "min"}, kMinDoc},
-    clamp_max_{"clamp_max_", clamp_max_inplace, kPair, {kSelf, "max"}, kMaxDoc};
 }  // namespace
+const BinaryOp clamp_min{"clamp_min", clamp_min_impl<Tensor>, kBothOut, {"input", "min"}, kMinDoc},
+    clamp_max{"clamp_max", clamp_max_impl<Tensor>, kBothOut, {"input", "max"}, kMaxDoc},
+    clamp_min_{"clamp_min_", clamp_min_inplace<Tensor>, kPair, {kSelf, "min"}, kMinDoc},
+    clamp_max_{"clamp_max_", clamp_max_inplace<Tensor>, kPair, {kSelf, "max"}, kMaxDoc};
+const BinaryTsOp clamp_min_ts{"clamp_min", clamp_min_impl<Scalar>, kBothOut, {"input", "min"}, kMinDoc},
+    clamp_max_ts{"clamp_max", clamp_max_impl<Scalar>, kBothOut, {"input", "max"}, kMaxDoc},
+    clamp_min_ts_{"clamp_min_", clamp_min_inplace<Scalar>, kPair, {kSelf, "min"}, kMinDoc},
+    clamp_max_ts_{"clamp_max_", clamp_max_inplace<Scalar>, kPair, {kSelf, "max"}, kMaxDoc};
 
 decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
 decltype(lerp_s) lerp_s{"lerp", lerp_impl<Scalar>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};

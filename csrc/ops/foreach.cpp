@@ -10,21 +10,15 @@ namespace warptape::ops {
 namespace {
 
 using Tensors = std::vector<Tensor>;
-using Doubles = std::span<const double>;
 constexpr uint32_t kList = kFunction | kComplex | kMixedDevices;
 
 // ---- one mechanism -------------------------------------------------------------------------------------
 
-template <class T>
-constexpr bool kNumbers = std::is_same_v<T, IntList> || std::is_same_v<T, Doubles>;
-
 // What call i gets of an argument: the item of a list, else all of it.
 template <class T>
 decltype(auto) item_of(const T& x, size_t i) {
-  if constexpr (std::is_same_v<T, TensorList>)
+  if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, ScalarList>)
     return (x[i]);
-  else if constexpr (kNumbers<T>)
-    return Scalar(x[i]);
   else
     return (x);
 }
@@ -37,19 +31,12 @@ void check_length(const char* op, size_t n, const T& x) {
              " Got ", n, " and 0.");
     WT_CHECK(x.size() == n, ShapeError, op, ": Tensor lists must have the same number of tensors, got ", n,
              " and ", x.size());
-  } else if constexpr (kNumbers<T>)
+  } else if constexpr (std::is_same_v<T, ScalarList>)
     WT_CHECK(x.size() == n, ShapeError, op, ": Tensor list must have same number of elements as scalar list.",
              " Got ", n, " and ", x.size());
   else if constexpr (std::is_same_v<T, Tensor>)
     WT_CHECK(x.numel() == 1, ShapeError, op, ": scalar tensor expected to be 0 dim but it has ", x.ndim(),
              " dimensions and ", x.numel(), " elements.");
-}
-template <class T>
-bool recording(const T& x) {
-  if constexpr (std::is_same_v<T, Tensor>)
-    return needs_grad(x);
-  else
-    return false;
 }
 template <class... A>
 void check_lists(const char* op, TensorList self, const A&... args) {
@@ -57,8 +44,8 @@ void check_lists(const char* op, TensorList self, const A&... args) {
   (check_length(op, self.size(), args), ...);
 }
 
-// F has `name`, `of`, which gives the result for one item, and where the op has one `at_once`, which does the
-// whole list in place or says that it does not.
+// F has `name`, `of`, which gives the result for one item, `into`, which is the same in place, and where the
+// op has one `at_once`, which does the whole list in place or says that it does not.
 template <class F, class... A>
 Tensors each(TensorList self, A... args) {
   check_lists(F::name, self, args...);
@@ -72,14 +59,7 @@ void each_(TensorList self, A... args) {
   check_lists(F::name, self, args...);
   if constexpr (requires { F::at_once(self, args...); })
     if (F::at_once(self, args...)) return;
-  for (size_t i = 0; i < self.size(); ++i) {
-    const Tensor& x = self[i];
-    // What the tape keeps of the input must not be overwritten.
-    const bool recorded = needs_grad(x) || (recording(item_of(args, i)) || ...);
-    check_inplace(x, F::name_, recorded);
-    constexpr size_t kPrefix = sizeof("_foreach_") - 1;  // errors are those of the op of one tensor
-    write_in_place(F::name_ + kPrefix, x, F::of(recorded ? clone_with_history(x) : x, item_of(args, i)...));
-  }
+  for (size_t i = 0; i < self.size(); ++i) F::into(self[i], item_of(args, i)...);
 }
 
 // The op and its in-place form; `args` are those behind self.
@@ -103,6 +83,8 @@ struct Add {
   WT_NAMES("add");
   static Tensor of(const Tensor& x, const Tensor& y, const Scalar& alpha) { return add(x, y, alpha); }
   static Tensor of(const Tensor& x, const Scalar& y) { return add_ts(x, y, 1); }
+  static Tensor into(const Tensor& x, const Tensor& y, const Scalar& alpha) { return add_(x, y, alpha); }
+  static Tensor into(const Tensor& x, const Scalar& y) { return add_ts_(x, y, 1); }
   static bool at_once(TensorList self, TensorList other, const Scalar& alpha) {
     return !alpha.is_complex() && add_at_once(self, other, alpha.to_double());
   }
@@ -114,11 +96,15 @@ struct Sub {
   WT_NAMES("sub");
   static Tensor of(const Tensor& x, const Tensor& y, const Scalar& alpha) { return sub(x, y, alpha); }
   static Tensor of(const Tensor& x, const Scalar& y) { return sub_ts(x, y, 1); }
+  static Tensor into(const Tensor& x, const Tensor& y, const Scalar& alpha) { return sub_(x, y, alpha); }
+  static Tensor into(const Tensor& x, const Scalar& y) { return sub_ts_(x, y, 1); }
 };
 struct Mul {
   WT_NAMES("mul");
   static Tensor of(const Tensor& x, const Tensor& y) { return mul(x, y); }
   static Tensor of(const Tensor& x, const Scalar& y) { return mul_ts(x, y); }
+  static Tensor into(const Tensor& x, const Tensor& y) { return mul_(x, y); }
+  static Tensor into(const Tensor& x, const Scalar& y) { return mul_ts_(x, y); }
   static bool at_once(TensorList self, const Scalar& y) {
     return !y.is_complex() && scale_at_once(self, y.to_double(), Tensor());
   }
@@ -128,48 +114,58 @@ struct Div {
   WT_NAMES("div");
   static Tensor of(const Tensor& x, const Tensor& y) { return div(x, y); }
   static Tensor of(const Tensor& x, const Scalar& y) { return div_ts(x, y); }
+  static Tensor into(const Tensor& x, const Tensor& y) { return div_(x, y); }
+  static Tensor into(const Tensor& x, const Scalar& y) { return div_ts_(x, y); }
 };
 struct ClampMin {
   WT_NAMES("clamp_min");
-  static Tensor of(const Tensor& x, const Tensor& low) { return clamp_t(x, low, {}); }
-  static Tensor of(const Tensor& x, const Scalar& low) { return clamp(x, low, {}); }
+  static Tensor of(const Tensor& x, const Tensor& low) { return clamp_min(x, low); }
+  static Tensor of(const Tensor& x, const Scalar& low) { return clamp_min_ts(x, low); }
+  static Tensor into(const Tensor& x, const Tensor& low) { return clamp_min_(x, low); }
+  static Tensor into(const Tensor& x, const Scalar& low) { return clamp_min_ts_(x, low); }
 };
 struct ClampMax {
   WT_NAMES("clamp_max");
-  static Tensor of(const Tensor& x, const Tensor& high) { return clamp_t(x, {}, high); }
-  static Tensor of(const Tensor& x, const Scalar& high) { return clamp(x, {}, high); }
+  static Tensor of(const Tensor& x, const Tensor& high) { return clamp_max(x, high); }
+  static Tensor of(const Tensor& x, const Scalar& high) { return clamp_max_ts(x, high); }
+  static Tensor into(const Tensor& x, const Tensor& high) { return clamp_max_(x, high); }
+  static Tensor into(const Tensor& x, const Scalar& high) { return clamp_max_ts_(x, high); }
 };
 struct Pow {
   WT_NAMES("pow");
   static Tensor of(const Tensor& x, const Tensor& y) { return pow(x, y); }
   static Tensor of(const Tensor& x, const Scalar& y) { return pow_ts(x, y); }
+  static Tensor into(const Tensor& x, const Tensor& y) { return pow_(x, y); }
+  static Tensor into(const Tensor& x, const Scalar& y) { return pow_ts_(x, y); }
 };
 struct Lerp {
   WT_NAMES("lerp");
   static Tensor of(const Tensor& x, const Tensor& end, const Tensor& w) { return lerp(x, end, w); }
   static Tensor of(const Tensor& x, const Tensor& end, const Scalar& w) { return lerp_s(x, end, w); }
+  static Tensor into(const Tensor& x, const Tensor& end, const Tensor& w) { return lerp_(x, end, w); }
+  static Tensor into(const Tensor& x, const Tensor& end, const Scalar& w) { return lerp_s_(x, end, w); }
 };
 template <class F>
 struct Pointwise {
   // Of the form whose numbers are packed in a tensor of one dim.
   static Tensors packed(TensorList self, TensorList a, TensorList b, const Tensor& scalars) {
-    return each<F, TensorList, TensorList, Doubles>(self, a, b, unpacked(self, scalars));
+    return each<F, TensorList, TensorList, ScalarList>(self, a, b, unpacked(self, scalars));
   }
   static void packed_(TensorList self, TensorList a, TensorList b, const Tensor& scalars) {
-    each_<F, TensorList, TensorList, Doubles>(self, a, b, unpacked(self, scalars));
+    each_<F, TensorList, TensorList, ScalarList>(self, a, b, unpacked(self, scalars));
   }
 
  private:
-  static std::vector<double> unpacked(TensorList self, const Tensor& scalars) {
+  static std::vector<Scalar> unpacked(TensorList self, const Tensor& scalars) {
     WT_CHECK(scalars.ndim() == 1, ShapeError, F::name,
              ": Expected packed scalar Tensor to be of dimension 1. Got ", scalars.ndim(), " instead.");
     const auto n = static_cast<int64_t>(self.size());
     WT_CHECK(scalars.numel() == n, ShapeError, F::name,
              ": Expected length of scalars to match input of length ", n, " but got ", scalars.numel(),
              " instead.");
-    std::vector<double> values;
+    std::vector<Scalar> values;
     for (int64_t i = 0; i < n; ++i)
-      values.push_back(item(alias(scalars, Shape{}, Shape{}, i * scalars.stride(0))).to_double());
+      values.push_back(item(alias(scalars, Shape{}, Shape{}, i * scalars.stride(0))));
     return values;
   }
 };
@@ -178,11 +174,17 @@ struct AddCMul {
   static Tensor of(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& value) {
     return addcmul(x, a, b, value);
   }
+  static Tensor into(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& value) {
+    return addcmul_(x, a, b, value);
+  }
 };
 struct AddCDiv {
   WT_NAMES("addcdiv");
   static Tensor of(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& value) {
     return addcdiv(x, a, b, value);
+  }
+  static Tensor into(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& value) {
+    return addcdiv_(x, a, b, value);
   }
 };
 
@@ -199,6 +201,10 @@ Tensor apply<abs>(const Tensor& x) {
 template <>
 Tensor apply<round>(const Tensor& x) {
   return round(x, 0);
+}
+template <>
+Tensor apply<round_>(const Tensor& x) {
+  return round_(x, 0);
 }
 
 struct Norm {
@@ -253,11 +259,10 @@ template <class F>
 struct Arithmetic {
   Arithmetic(const char* doc, const char* lists = "other", const char* number = "scalar",
              const char* numbers = "scalars")
-      : of_lists(doc, lists), of_number(doc, number), of_ints(doc, numbers), of_numbers(doc, numbers) {}
+      : of_lists(doc, lists), of_number(doc, number), of_numbers(doc, numbers) {}
   Both<F, TensorList> of_lists;
   Both<F, const Scalar&> of_number;
-  Both<F, IntList> of_ints;
-  Both<F, Doubles> of_numbers;
+  Both<F, ScalarList> of_numbers;
 };
 
 const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
@@ -265,13 +270,11 @@ const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 const Both<Add, TensorList, const Scalar&> add_lists(WT_ADD_DOC, "other", kAlpha);
 const Both<Add, const Tensor&, const Scalar&> add_tensor(WT_ADD_DOC, "other", kAlpha);
 const Both<Add, const Scalar&> add_number(WT_ADD_DOC, "scalar");
-const Both<Add, IntList> add_ints(WT_ADD_DOC, "scalars");
-const Both<Add, Doubles> add_numbers(WT_ADD_DOC, "scalars");
+const Both<Add, ScalarList> add_numbers(WT_ADD_DOC, "scalars");
 #define WT_SUB_DOC "Subtracts alpha * other[i], or a number, from each tensor of a list."
 const Both<Sub, TensorList, const Scalar&> sub_lists(WT_SUB_DOC, "other", kAlpha);
 const Both<Sub, const Scalar&> sub_number(WT_SUB_DOC, "scalar");
-const Both<Sub, IntList> sub_ints(WT_SUB_DOC, "scalars");
-const Both<Sub, Doubles> sub_numbers(WT_SUB_DOC, "scalars");
+const Both<Sub, ScalarList> sub_numbers(WT_SUB_DOC, "scalars");
 #define WT_MUL_DOC "Multiplies each tensor of a list by other[i], or by a number."
 const Both<Mul, const Tensor&> mul_tensor(WT_MUL_DOC, "other");
 const Arithmetic<Mul> mul_others(WT_MUL_DOC);
@@ -289,8 +292,7 @@ const Op<Tensors(const Scalar&, TensorList)> pow_number{
 #define WT_LERP_DOC "self[i] + weight * (tensors1[i] - self[i]) for lists of tensors."
 const Both<Lerp, TensorList, TensorList> lerp_lists(WT_LERP_DOC, "tensors1", "weights");
 const Both<Lerp, TensorList, const Scalar&> lerp_number(WT_LERP_DOC, "tensors1", "weight");
-const Both<Lerp, TensorList, IntList> lerp_ints(WT_LERP_DOC, "tensors1", "weight");
-const Both<Lerp, TensorList, Doubles> lerp_numbers(WT_LERP_DOC, "tensors1", "weight");
+const Both<Lerp, TensorList, ScalarList> lerp_numbers(WT_LERP_DOC, "tensors1", "weight");
 
 template <class F>
 struct PointwiseForms {
@@ -299,22 +301,21 @@ struct PointwiseForms {
         in_place_packed(F::name_, Pointwise<F>::packed_, kList,
                         {{"self", kWritten}, "tensor1", "tensor2", "scalars"}, doc),
         of_number(doc, "tensor1", "tensor2", Arg::integer("value", 1)),
-        of_ints(doc, "tensor1", "tensor2", "scalars"),
         of_numbers(doc, "tensor1", "tensor2", "scalars") {}
   Op<Tensors(TensorList, TensorList, TensorList, const Tensor&)> of_packed;
   Op<void(TensorList, TensorList, TensorList, const Tensor&)> in_place_packed;
   Both<F, TensorList, TensorList, const Scalar&> of_number;
-  Both<F, TensorList, TensorList, IntList> of_ints;
-  Both<F, TensorList, TensorList, Doubles> of_numbers;
+  Both<F, TensorList, TensorList, ScalarList> of_numbers;
 };
 const PointwiseForms<AddCMul> addcmul_forms("self[i] + value * tensor1[i] * tensor2[i].");
 const PointwiseForms<AddCDiv> addcdiv_forms("self[i] + value * tensor1[i] / tensor2[i].");
 
-#define WT_EACH(NAME)                                                 \
-  struct Each_##NAME {                                                \
-    WT_NAMES(#NAME);                                                  \
-    static Tensor of(const Tensor& x) { return apply<ops::NAME>(x); } \
-  };                                                                  \
+#define WT_EACH(NAME)                                                      \
+  struct Each_##NAME {                                                     \
+    WT_NAMES(#NAME);                                                       \
+    static Tensor of(const Tensor& x) { return apply<ops::NAME>(x); }      \
+    static Tensor into(const Tensor& x) { return apply<ops::NAME##_>(x); } \
+  };                                                                       \
   const Both<Each_##NAME> each_##NAME(#NAME " of each tensor of a list.")
 WT_EACH(abs);
 WT_EACH(acos);

@@ -92,8 +92,11 @@ Tensor multi_margin_impl(const Tensor& x, const Tensor& target, int64_t p, doubl
   const int64_t count = x.ndim() == 2 ? x.sizes()[0] : 1, classes = x.ndim() ? x.sizes().back() : 1;
   WT_CHECK(x.ndim() <= 2 && classes > 0, ShapeError, op,
            ": Expected non-empty vector or matrix with optional 0-dim batch size, but got: ", x.sizes());
-  WT_CHECK(target.ndim() <= 1 && target.numel() == count, ShapeError, op,
-           ": inconsistent target size, expected ", count, " but got ", target.sizes());
+  WT_CHECK(
+      target.ndim() <= 1 && target.numel() == count, ShapeError, op,
+      ": inconsistent target size: the target tensor should be 1-D with size equal to that of the batch. "
+      "Expected target size ",
+      Shape{count}, " but got ", target.sizes());
   WT_CHECK(target.dtype() == DType::Int64, DtypeError, op, ": expected scalar type Long but found ",
            target.dtype());
   WT_CHECK(!weight || weight->numel() == classes, ShapeError, op, ": inconsistent weight size, expected ",

@@ -87,7 +87,8 @@ enum class ArgType : uint8_t {
   DType,
   Device,
   String,
-  Generator
+  Generator,
+  ScalarList
 };
 
 // One argument or default, without its type. Borrowed: what it points to lives as long as the call.
@@ -101,7 +102,7 @@ struct Value {
     DType dtype;
     Generator* generator;
     struct {
-      const void* data;  // Tensor, OptTensor, int64_t, Shape, double or char
+      const void* data;  // Tensor, OptTensor, int64_t, Shape, double, Scalar or char
       size_t size;
     } list;
   };
@@ -134,6 +135,7 @@ struct Result {
   Shape ints;
 };
 
+using ScalarList = std::span<const Scalar>;
 using OneOrMany = std::variant<Tensor, std::vector<Tensor>>;
 using TensorAndList = std::pair<Tensor, std::vector<Tensor>>;
 
@@ -275,7 +277,8 @@ inline bool is_plain(const T& x) {
   } else if constexpr (std::is_same_v<T, OptTensor> || std::is_same_v<T, std::optional<Scalar>> ||
                        std::is_same_v<T, std::optional<DType>>) {
     return !x || is_plain(*x);
-  } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const OptTensor>>) {
+  } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const OptTensor>> ||
+                       std::is_same_v<T, ScalarList>) {
     for (const auto& t : x)
       if (!is_plain(t)) return false;
     return true;
@@ -311,6 +314,8 @@ WT_ARG(std::span<const Shape>, IntLists, (v.list = {x.data(), x.size()}),
        (std::span<const Shape>{static_cast<const Shape*>(v.list.data), v.list.size}));
 WT_ARG(std::span<const double>, DoubleList, (v.list = {x.data(), x.size()}),
        (std::span<const double>{static_cast<const double*>(v.list.data), v.list.size}));
+WT_ARG(ScalarList, ScalarList, (v.list = {x.data(), x.size()}),
+       (ScalarList{static_cast<const Scalar*>(v.list.data), v.list.size}));
 WT_ARG(std::string_view, String, (v.list = {x.data(), x.size()}),
        (std::string_view{static_cast<const char*>(v.list.data), v.list.size}));
 #undef WT_ARG
@@ -349,6 +354,8 @@ inline bool is_plain(ArgType type, const Value& v) {
       return is_plain(ArgTraits<TensorList>::unbox(v));
     case ArgType::OptTensorList:
       return is_plain(ArgTraits<std::span<const OptTensor>>::unbox(v));
+    case ArgType::ScalarList:
+      return is_plain(ArgTraits<ScalarList>::unbox(v));
     default:
       return true;
   }

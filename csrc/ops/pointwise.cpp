@@ -1,5 +1,7 @@
 #include "ops/pointwise.h"
 
+#include <algorithm>
+
 #include "tensor/memory_format.h"
 
 namespace warptape {
@@ -83,7 +85,11 @@ Tensor pointwise_output(const char* op, std::span<const PointwiseInput> inputs, 
   if (same && (contiguous || one_order)) return empty_like_layout(*first, dtype);
   Shape sizes = common_shape(op, inputs);
   const TensorOptions options{dtype, common_device(op, inputs)};
-  if (contiguous) return empty(sizes, options);
+  // Dims of size 1 may have other strides than those in rows, which the result then has, too.
+  const auto in_rows = [](const PointwiseInput& in) {
+    return !in.tensor || in.tensor->strides() == contiguous_strides(in.tensor->sizes());
+  };
+  if (contiguous && std::ranges::all_of(inputs, in_rows)) return empty(sizes, options);
   SmallVector<Shape, 3> strides;
   for (const auto& in : inputs)
     if (in.tensor) strides.push_back(broadcast_strides(in.tensor->sizes(), in.tensor->strides(), sizes));

@@ -31,6 +31,11 @@ class Scalar {
     if (is_complex()) return complex_of(rank_context().default_dtype);
     return is_bool() ? DType::Bool : DType::Int64;
   }
+  // The same kind of number and the same value.
+  bool operator==(const Scalar& o) const {
+    if (kind_ != o.kind_) return false;
+    return in_double() ? d_ == o.d_ && imag_ == o.imag_ : i_ == o.i_;
+  }
   bool equal(double v) const { return to_double() == v && imag_ == 0; }
 
  private:

@@ -124,7 +124,10 @@ def legacy_tensor(
         try:
             sizes = tuple(map(operator.index, args or (0,)))
         except TypeError:
-            raise TypeError(f"new(): expected sizes that are ints, got {args}") from None
+            raise TypeError(
+                f"new() received an invalid combination of arguments - got {args}, but expected sizes that "
+                "are ints, or one sequence or tensor"
+            ) from None
         t = _C._functions.empty(sizes, dtype=wanted, device=device)
     return t if cls is Tensor else Tensor._make_subclass(cls, t, False)
 
@@ -136,6 +139,8 @@ def _from_data(data: Any, dtype: Any, wanted: Any, device: Any) -> Tensor:
         if dtype is not None and data.dtype != dtype:
             raise TypeError(f"new(): expected a tensor of {dtype}, got one of {data.dtype}; use .to({dtype})")
         return data.detach()
+    if hasattr(data, "untyped"):  # a typed storage; their module imports this one
+        return _C._functions.empty(0, dtype=wanted, device=device).set_(data)
     if isinstance(data, str):
         raise TypeError(f"new(): invalid data type {type(data).__name__!r}")
     if not hasattr(data, "__len__") and not hasattr(data, "__array__"):

@@ -195,11 +195,11 @@ def is_warn_always_enabled() -> bool:
     return _always
 
 
-def say_once(text: str) -> None:
-    """Warns of something that has no effect here, once in a process."""
+def say_once(text: str, stacklevel: int = 3) -> None:
+    """Warns of something that has no effect here, or is no good, once in a process."""
     if _always or text not in _said:
         _said.add(text)
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=stacklevel)
 
 
 class _Absent:

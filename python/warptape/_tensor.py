@@ -361,6 +361,9 @@ class Tensor(_C.TensorBase):
         """Tells the allocator that `stream` uses the tensor too: its memory stays until that work is done."""
         _C._cuda_module().record_stream(self, stream.device.index, stream.cuda_stream)
 
+    def _fix_weakref(self) -> None:
+        """Does nothing: an object that a weak reference gave again is as good as any other."""
+
     def untyped_storage(self) -> Any:
         """The bytes that this tensor views, others perhaps too."""
         from .storage import UntypedStorage

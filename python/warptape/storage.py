@@ -61,6 +61,9 @@ class UntypedStorage:
                 return cls._on(_C._functions.empty(0, dtype=_C.uint8))
             return cls._on(Mapped(file, shared).tensor(0, _C.uint8, (size,)))
 
+    def _fix_weakref(self) -> None:
+        """Does nothing, as Tensor._fix_weakref."""
+
     @property
     def _elements(self) -> Tensor:
         if self.device.type == "meta":

@@ -377,3 +377,16 @@ def test_mutated_texts(pytestconfig):
         with contextlib.suppress(RuntimeError, ValueError, TypeError, IndexError, MemoryError):
             made.run([x, torch.tensor(2)][: len(made.inputs)])
     assert ran and refused
+
+
+def test_lists_of_numbers_of_all_kinds():
+    def scaled(a):
+        return torch._foreach_mul([a, a, a, a], [2, 0.5, True, 1j])
+
+    x = torch.tensor([1.0, -3.0])
+    program = export(scaled, (x,))
+    text = program._function.graph.text()
+    assert "scalars=[2, 0.5, True, complex 0.0 1.0]" in text
+    assert _C._OpGraph.parse(text, {}).text() == text
+    for found, expected in zip(program.module()(x), scaled(x), strict=True):
+        assert found.dtype == expected.dtype and torch.equal(found, expected)

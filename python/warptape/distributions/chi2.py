@@ -14,8 +14,10 @@ class Chi2(Gamma):
     arg_constraints = {"df": constraints.positive}
 
     def __init__(self, df: Any, validate_args: bool | None = None) -> None:
-        super().__init__(0.5 * df, 0.5, validate_args=False)
-        if validate_args if validate_args is not None else self._validate_args:
+        checks = self._validate_args if validate_args is None else validate_args
+        super().__init__(0.5 * df, 0.5, validate_args=False)  # df is what is checked, by its own name
+        self._validate_args = checks
+        if checks:
             self._check_parameters()
 
     df = property(lambda self: self.concentration * 2, doc="Degrees of freedom.")

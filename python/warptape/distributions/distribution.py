@@ -58,7 +58,16 @@ class Distribution:
             self._check_parameters()
         super().__init__()  # of a Module, where a distribution is one too
 
+    def _warn_of_missing(self, name: str) -> None:
+        warnings.warn(
+            f"{type(self)} does not define `{name}`, by which arguments are checked. Define it, or make the "
+            "distribution with `validate_args=False`.",
+            stacklevel=4,
+        )
+
     def _check_parameters(self) -> None:
+        if self.arg_constraints is Distribution.arg_constraints:
+            self._warn_of_missing("arg_constraints")
         for name, constraint in self.arg_constraints.items():
             if constraints.is_dependent(constraint):
                 continue
@@ -195,6 +204,8 @@ class Distribution:
                     f"{tuple(value.shape)} vs {tuple(self._batch_shape + self._event_shape)}."
                 )
         support = self.support
+        if support is None:
+            self._warn_of_missing("support")
         if support is None or constraints.is_dependent(support):
             return
         if not support.check(value).all():

@@ -13,6 +13,7 @@ from .utils import sum_rightmost
 class Independent(Distribution):
     """Another distribution; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
 
+    arg_constraints: Any = {}
     has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
     mean = property(attrgetter("base_dist.mean"))
     mode = property(attrgetter("base_dist.mode"))

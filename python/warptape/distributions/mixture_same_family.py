@@ -17,6 +17,7 @@ class MixtureSameFamily(Distribution):
 
     mixture_distribution = property(attrgetter("_mixture_distribution"), doc="The Categorical that chooses.")
     component_distribution = property(attrgetter("_component_distribution"), doc="What it chooses from.")
+    arg_constraints: Any = {}
     support = constraints.dependent_property(
         attrgetter("_component_distribution.support"), doc="Possible values."
     )

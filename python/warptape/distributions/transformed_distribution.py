@@ -25,6 +25,7 @@ class TransformedDistribution(Distribution):
         transforms: one transform, or a list in the order of use.
     """
 
+    arg_constraints: Any = {}
     has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
 
     def __init__(self, base_distribution: Any, transforms: Any, validate_args: bool | None = None) -> None:

@@ -28,6 +28,7 @@ class Wishart(ExponentialFamily):
         scale_tril: its lower Cholesky factor, which is what is computed with.
     """
 
+    arg_constraints: Any = {}
     support = constraints.positive_definite
     has_rsample = True
 

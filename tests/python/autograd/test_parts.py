@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -49,3 +50,18 @@ def test_of_nothing() -> None:
     assert [p.shape for p in x.chunk(3)] == [(0, 3)] * 3 and x.unbind(0) == ()
     torch.cat(x.split(2)).sum().backward()
     assert x.grad is not None and x.grad.shape == (0, 3)
+
+
+def test_metadata_stays_as_long_as_the_node() -> None:
+    class Note:
+        pass
+
+    y = torch.ones(2, requires_grad=True) * 2
+    note = Note()
+    y.grad_fn.metadata["note"] = note
+    assert y.grad_fn.metadata == {"note": note}
+    seen = weakref.ref(note)
+    del note
+    assert seen() is not None
+    del y
+    assert seen() is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import warptape as wt
 from warptape import distributions as D
@@ -33,3 +35,26 @@ def test_supports(example: D.Distribution, discrete: bool | None, event_dim: int
     else:
         assert (of_class.is_discrete, of_class.event_dim) == (discrete, event_dim)
         assert example.support.is_discrete is discrete
+
+
+def test_chi2_checks_samples_and_df() -> None:
+    with pytest.raises(ValueError, match="within the support"):
+        D.Chi2(ONES).log_prob(-ONES)
+    assert D.Chi2(ONES, validate_args=False).log_prob(-ONES).isnan().all()
+    with pytest.raises(ValueError, match="parameter df"):
+        D.Chi2(-ONES)
+
+
+def test_classes_that_do_not_say_what_they_take() -> None:
+    class Still(D.Distribution):
+        def log_prob(self, value: wt.Tensor) -> wt.Tensor:
+            self._validate_sample(value)
+            return value
+
+    with pytest.warns(UserWarning, match="Still'> does not define `arg_constraints`"):
+        still = Still(validate_args=True)
+    with pytest.warns(UserWarning, match="does not define `support`"):
+        still.log_prob(ONES[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Still(validate_args=False).log_prob(ONES[0])

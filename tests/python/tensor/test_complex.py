@@ -222,7 +222,7 @@ def arguments_of(row: tuple[object, ...], z: torch.Tensor) -> list[object]:
     given = {
         "Tensor": z, "tuple of Tensors": [z, z], "tuple of Tensors or None": [z], "int": 0, "float": 1.0,
         "bool": False, "Number": 1, "tuple of ints": [0], "tuple of tuples of ints": [[0], [0]],
-        "torch.dtype": z.dtype, "str": "sum", "tuple of floats": [1.0],
+        "torch.dtype": z.dtype, "str": "sum", "tuple of floats": [1.0], "tuple of Numbers": [1, 1.0],
         "torch.device": torch.device("cpu"), "torch.Generator": None,
     }  # fmt: skip
     return [given[kind] for _, kind, _, default, *_ in row[2] if not default]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,30 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         RuntimeError,
         "`0 <= row_indices < nrows` is not satisfied",
     ),
+    (
+        lambda: wt.ones(2, dtype=wt.int32).addcdiv_(wt.ones(2, dtype=wt.int32), wt.ones(2, dtype=wt.int32)),
+        RuntimeError,
+        "^Integer division.+is no longer supported.+addcdiv_$",
+    ),
+    (
+        lambda: F.conv2d(wt.zeros(1, 1, 1, 6, dtype=wt.int64), wt.zeros(1, 1, 1, 3, dtype=wt.float64)),
+        RuntimeError,
+        "(?=.*Double)(?=.*Long)",
+    ),
+    (
+        lambda: wt.logcumsumexp(wt.ones(2, dtype=wt.float64), 0, out=wt.ones(2)),
+        RuntimeError,
+        "expected scalar_type Double but found Float",
+    ),
+    (lambda: wt.LongTensor((6, 0), 1, 1, 0), TypeError, "received an invalid combination of arguments"),
+    (
+        lambda: F.multi_margin_loss(wt.ones(5, 4), wt.zeros(3, dtype=wt.int64)),
+        RuntimeError,
+        r"target tensor should be 1-D with size equal to.*Expected target size \[5\].*but got \[3\]",
+    ),
+    (lambda: wt._C.TensorBase(), RuntimeError, "cannot be instantiated"),
+    (lambda: type("Direct", (wt._C.TensorBase,), {}), RuntimeError, "Cannot subclass"),
+    (lambda: wt.ones(2, dtype=wt.int32).clamp_max_(2.5), RuntimeError, "^clamp_max_: result type float32"),
 ]
 
 
@@ -211,3 +236,18 @@ def test_there_are_no_tensors_of_onednn() -> None:
 def test_writes_over_what_is_read(write: Callable[[Any, Any], Any]) -> None:
     with pytest.raises(RuntimeError, match="unsupported operation"):
         write(wt.arange(6.0), wt.tensor([2, 1, 0]))
+
+
+def test_weak_references_that_were_read_again() -> None:
+    x = wt.ones(1)
+    again = weakref.ref(x)()
+    assert again is x
+    assert x._fix_weakref() is None and x.untyped_storage()._fix_weakref() is None
+
+
+def test_new_tensors_of_a_storage() -> None:
+    x = wt.ones(4)
+    shared = wt.tensor([]).new(x.storage())
+    assert shared.data_ptr() == x.data_ptr() and shared.shape == (4,)
+    with pytest.raises(RuntimeError, match=r"Expected a Storage of type torch\.float32"):
+        wt.tensor([]).new(wt.ones(2, dtype=wt.int32).storage())

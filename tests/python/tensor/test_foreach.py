@@ -168,11 +168,63 @@ def test_wrong_lists() -> None:
     assert all(t.eq(1).all() for t in x)
 
 
+@pytest.mark.parametrize("numbers", [[2j, 3.0], [True, True], [True, 2], [1, 2.5], [wt.tensor(2), 3j]])
+@pytest.mark.parametrize("dtype", [wt.bool, wt.int32, wt.float32, wt.complex64])
+def test_lists_of_numbers_of_several_kinds(numbers: list[object], dtype: wt.dtype) -> None:
+    x = [wt.ones(2, dtype=dtype), wt.ones(3, dtype=dtype)]
+    for name in ("mul", "add", "div"):
+        found = getattr(wt, f"_foreach_{name}")(x, numbers)
+        expected = [getattr(wt, name)(t, n) for t, n in zip(x, numbers, strict=True)]
+        assert [t.dtype for t in found] == [t.dtype for t in expected]
+        assert all(map(wt.equal, found, expected))
+    copies = [t.to(wt.complex64) for t in x]
+    wt._foreach_addcmul_(copies, copies, copies, numbers)
+    assert copies[0].tolist() == [1 + complex(numbers[0])] * 2
+
+
+def error_of(call, *args) -> RuntimeError | None:
+    try:
+        call(*args)
+    except RuntimeError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    "name, dtype, args",
+    [
+        ("erf", wt.complex64, ()),
+        ("clamp_max", wt.complex64, (2,)),
+        ("clamp_max", wt.int32, (2.5,)),
+        ("addcdiv", wt.int32, ("list", "list")),
+        ("abs", wt.complex64, ()),
+        ("add", wt.float32, ("wide",)),
+        ("round", wt.complex64, ()),
+        ("frac", wt.int32, ()),
+    ],
+)
+@pytest.mark.parametrize("tail", ["", "_"])
+def test_the_first_line_of_an_error_is_that_of_one_tensor(
+    name: str, dtype: wt.dtype, args: tuple[object, ...], tail: str
+) -> None:
+    given = {"list": wt.ones(2, dtype=dtype), "wide": wt.ones(3, dtype=dtype)}
+    each = [given[a] if isinstance(a, str) else a for a in args]
+    lists = [[given[a]] if isinstance(a, str) else a for a in args]
+    expected = error_of(getattr(wt.Tensor, name + tail), wt.ones(2, dtype=dtype), *each)
+    found = error_of(getattr(wt, f"_foreach_{name}{tail}"), [wt.ones(2, dtype=dtype)], *lists)
+    assert type(found) is type(expected)
+    if expected:
+        first, *rest = str(found).splitlines()
+        assert first in str(expected)
+        assert rest == [f"(for a tensor of _foreach_{name}{tail})"]
+
+
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: wt._foreach_add([wt.ones(5)], [wt.ones(2, 4)]), r"add: shapes"),
-        (lambda: wt._foreach_asin_([wt.ones(2, dtype=wt.int64)]), r"asin_: result type float32 can't be"),
+        (lambda: wt._foreach_add([wt.ones(5)], [wt.ones(2, 4)]), r"^add: shapes"),
+        (lambda: wt._foreach_add([wt.ones(5, 5)], [wt.ones(4, 4)]), r"at non-singleton dimension 1"),
+        (lambda: wt._foreach_asin_([wt.ones(2, dtype=wt.int64)]), r"^asin_: result type float32 can't be"),
         (lambda: wt._foreach_add([], []), r"^_foreach_add: Tensor list must have at least one"),
     ],
 )

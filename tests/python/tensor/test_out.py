@@ -157,3 +157,14 @@ def test_normal_numbers_are_floating() -> None:
         torch.normal(torch.zeros(3), torch.ones(3), out=torch.zeros(3, dtype=torch.int64))
     drawn = torch.normal(torch.zeros(3), torch.ones(3), out=torch.zeros(3, dtype=torch.float64))
     assert all(math.isfinite(value) for value in drawn.tolist())
+
+
+def test_strides_of_dims_of_one_element() -> None:
+    x = torch.randn(1, 1, 4, 12)[..., ::2].permute(2, 0, 1, 3)
+    for found in (torch.add(x, x, out=torch.empty(0)), torch.exp(x, out=torch.empty(0)), x + torch.randn(6)):
+        assert found.stride() == (6, 24, 24, 1)
+    contiguous = torch.randn(1, 1, 4, 6).permute(2, 0, 1, 3)
+    assert (contiguous + torch.randn(6)).stride() == contiguous.stride() == (6, 24, 24, 1)
+    channels = torch.rand(10, 3, 1, 1).to(memory_format=torch.channels_last)
+    bias = torch.rand(3, 1, 1)
+    assert (channels + bias).stride() == (bias + channels).stride() == channels.stride() == (3, 1, 3, 3)
