@@ -22,6 +22,7 @@ __all__ = [
     "add_safe_globals",
     "clear_safe_globals",
     "default_restore_location",
+    "get_crc32_options",
     "get_default_load_endianness",
     "get_default_mmap_options",
     "get_safe_globals",
@@ -30,9 +31,28 @@ __all__ = [
     "location_tag",
     "safe_globals",
     "save",
+    "set_crc32_options",
     "set_default_load_endianness",
     "set_default_mmap_options",
 ]
+
+_checksums = True
+
+
+def set_crc32_options(compute_crc32: bool) -> None:
+    """Whether save() writes checksums, which it does by default.
+
+    Without them a file is written sooner, and load(), which warns, cannot tell whether it is damaged; what
+    else reads zip archives may refuse it.
+    """
+    global _checksums
+    _checksums = compute_crc32
+
+
+def get_crc32_options() -> bool:
+    """Whether save() writes checksums."""
+    return _checksums
+
 
 # What load takes as map_location.
 MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | _C.device | str | dict[str, str] | None
@@ -79,7 +99,7 @@ def save(
     def parts() -> Any:
         if not _use_new_zipfile_serialization:
             return LegacyPickler(obj).pieces()
-        return pieces(name or "archive", Pickler(obj).records(not _disable_byteorder_record))
+        return pieces(name or "archive", Pickler(obj).records(not _disable_byteorder_record), _checksums)
 
     if hasattr(f, "write"):
         write_all(f, parts())

@@ -200,9 +200,11 @@ class Unpickler:
         out = _names.known(module, name)
         out = _names.allowed(module, name) if out is None else out
         if out is None:
+            known = name if module in ("builtins", "__builtin__") else f"{module}.{name}"
             raise UnpicklingError(
-                f"{module}.{name} is not among what weights_only=True accepts, so that a file from elsewhere "
-                f"cannot run code. If you trust it, allow it with "
+                f"Weights only load failed. Unsupported global: GLOBAL {known} is not among what "
+                "weights_only=True accepts, so that a file from elsewhere cannot run code. "
+                "If you trust it, allow it with "
                 f"warptape.serialization.add_safe_globals([{name}]) or load with weights_only=False"
             )
         return out
