@@ -13,6 +13,8 @@ from typing import Any
 from . import _names
 from ._errors import FileError, UnpicklingError
 
+# What these have runs programs or changes the process: no one may allow it.
+BLOCKED_MODULES = ("os", "posix", "nt", "sys", "subprocess")
 _MARK = object()
 _EMPTY = {b"]": list, b"}": dict, b")": tuple, b"\x8f": set}
 _CONSTANT = {b"N": None, b"\x88": True, b"\x89": False}
@@ -197,6 +199,11 @@ class Unpickler:
 
     def find(self, module: str, name: str) -> Any:
         """What a name stands for."""
+        if module.partition(".")[0] in BLOCKED_MODULES:
+            raise UnpicklingError(
+                f"Weights only load failed. Trying to load unsupported GLOBAL {module}.{name} whose module "
+                f"{module} is blocked: what it has runs programs, and add_safe_globals() does not change that"
+            )
         out = _names.known(module, name)
         out = _names.allowed(module, name) if out is None else out
         if out is None:
