@@ -115,7 +115,7 @@ public copy of PyTorch 2.4, but `test_torch`, `test_foreach`, `test_modules`, `t
 `test_vmap` are those of a copy of 2.7; the rows of `test_autograd`, `test_dataloader`, `nn/test_init` and
 `nn/test_pruning` are older, of a fork of 2026 for another device, its words for that device put back to
 PyTorch's. What does not pass under PyTorch 2.13 is not
-counted; tests of `test_serialization` that write 2 GiB are not run. Measured on a loaded machine, where a
+counted. Measured on a loaded machine, where a
 test that takes too long counts as failed; rows that were not run again after the last mends have the counts
 of their last run.
 
