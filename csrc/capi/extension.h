@@ -77,7 +77,8 @@ typedef enum {
   WTX_KIND_DOUBLES, /* list.data is a const double* */
   WTX_KIND_DTYPE,   /* i */
   WTX_KIND_DEVICE,
-  WTX_KIND_STRING /* list.data is a const char*, list.size bytes */
+  WTX_KIND_STRING, /* list.data is a const char*, list.size bytes */
+  WTX_KIND_NUMBERS /* list.data is a const wtx_value*, of bool, int, double or complex */
 } wtx_kind;
 
 /* One argument or result. What it points to is borrowed. */

@@ -13,10 +13,12 @@ struct Frame {
   SmallVector<Tensor, 8> tensors;  // with room for all: values point to them
   std::deque<std::vector<Tensor>>& all_lists() { return lists ? *lists : lists.emplace(); }
   std::deque<std::vector<OptTensor>>& all_optionals() { return optionals ? *optionals : optionals.emplace(); }
+  std::deque<std::vector<Scalar>>& all_numbers() { return numbers ? *numbers : numbers.emplace(); }
 
  private:
   std::optional<std::deque<std::vector<Tensor>>> lists;  // rare
   std::optional<std::deque<std::vector<OptTensor>>> optionals;
+  std::optional<std::deque<std::vector<Scalar>>> numbers;
 };
 
 bool is_number(const wtx_value& v) { return v.kind >= WTX_KIND_BOOL && v.kind <= WTX_KIND_COMPLEX; }
@@ -30,7 +32,8 @@ Scalar scalar_of(const wtx_value& v) {
 
 // Lists without items are lists of anything.
 bool is_list_of(const wtx_value& v, wtx_kind kind) {
-  const bool list = v.kind == WTX_KIND_TENSORS || v.kind == WTX_KIND_INTS || v.kind == WTX_KIND_DOUBLES;
+  const bool list = v.kind == WTX_KIND_TENSORS || v.kind == WTX_KIND_INTS || v.kind == WTX_KIND_DOUBLES ||
+                    v.kind == WTX_KIND_NUMBERS;
   return v.kind == kind || (list && v.list.size == 0);
 }
 
@@ -61,8 +64,9 @@ bool takes(const Arg& arg, const wtx_value& v) {
       return v.kind == WTX_KIND_DEVICE;
     case ArgType::String:
       return v.kind == WTX_KIND_STRING;
-    case ArgType::IntLists:
     case ArgType::ScalarList:
+      return is_list_of(v, WTX_KIND_NUMBERS);
+    case ArgType::IntLists:
     case ArgType::Generator:
       return false;
   }
@@ -82,6 +86,16 @@ void to_list(const Arg& arg, const wtx_value& v, Value& out, Frame& frame) {
   }
 }
 
+void to_numbers(const wtx_value& v, Value& out, Frame& frame) {
+  const std::span items(static_cast<const wtx_value*>(v.list.data), v.list.size);
+  auto& list = frame.all_numbers().emplace_back();
+  for (const wtx_value& item : items) {
+    WT_CHECK(is_number(item), TypeError, "an item of a list of numbers is none");
+    list.push_back(scalar_of(item));
+  }
+  out.list = {list.data(), list.size()};
+}
+
 Value argument(const Arg& arg, const wtx_value& v, Frame& frame) {
   Value out;
   if (v.kind == WTX_KIND_NONE || (v.kind == WTX_KIND_TENSOR && !v.tensor)) return out;
@@ -94,6 +108,9 @@ Value argument(const Arg& arg, const wtx_value& v, Frame& frame) {
     case ArgType::TensorList:
     case ArgType::OptTensorList:
       to_list(arg, v, out, frame);
+      break;
+    case ArgType::ScalarList:
+      to_numbers(v, out, frame);
       break;
     case ArgType::Int:
       out.i = v.i;
@@ -159,8 +176,8 @@ std::unordered_map<std::string, Overloads, Hash, std::equal_to<>> find_ops() {
 }
 
 std::string kinds_text(std::span<const wtx_value> args) {
-  constexpr const char* names[] = {"None",    "Tensor", "Tensor[]", "bool",  "int",    "float",
-                                   "complex", "int[]",  "float[]",  "dtype", "Device", "str"};
+  constexpr const char* names[] = {"None",  "Tensor",  "Tensor[]", "bool",   "int", "float",   "complex",
+                                   "int[]", "float[]", "dtype",    "Device", "str", "Scalar[]"};
   std::string text;
   for (const wtx_value& v : args) text += (text.empty() ? "" : ", ") + std::string(names[v.kind]);
   return text;

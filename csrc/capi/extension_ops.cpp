@@ -78,6 +78,7 @@ int call_registered(const char* name, const wtx_value* args, size_t num_args, wt
 }
 
 size_t item_size(wtx_kind kind) {
+  if (kind == WTX_KIND_NUMBERS) return sizeof(wtx_value);
   return kind == WTX_KIND_STRING ? 1 : kind == WTX_KIND_INTS || kind == WTX_KIND_DOUBLES ? 8 : 0;
 }
 

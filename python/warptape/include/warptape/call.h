@@ -55,6 +55,13 @@ WARPTAPE_BOX(c10::string_view, of_list(WTX_KIND_STRING, x.data(), x.size()));
 WARPTAPE_BOX(std::string, of_list(WTX_KIND_STRING, x.data(), x.size()));
 WARPTAPE_BOX(c10::OptionalIntArrayRef, x ? of_list(WTX_KIND_INTS, (*x).data(), (*x).size()) : none());
 #undef WARPTAPE_BOX
+template <>
+struct Box<c10::ArrayRef<c10::Scalar>> {
+  static wtx_value box(const c10::ArrayRef<c10::Scalar>& list) {
+    static_assert(sizeof(c10::Scalar) == sizeof(wtx_value), "a list of numbers is a list of values");
+    return of_list(WTX_KIND_NUMBERS, list.data(), list.size());
+  }
+};
 template <class T>
 struct Box<T, std::enable_if_t<std::is_arithmetic<T>::value>> {
   static wtx_value box(T x) { return c10::Scalar(x).value(); }
