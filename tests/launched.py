@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -134,9 +135,14 @@ class Nodes:
 class Hosts:
     """Network namespaces on one switch, 10.77.0.1 to 10.77.0.4: hosts that share files and nothing else."""
 
+    _made = itertools.count()
+
     def __init__(self, count: int = 4) -> None:
-        stem = f"wt{os.getpid() % 100_000}"
-        self.names = [f"warptape-{os.getpid()}-{n}" for n in range(1, count + 1)]
+        # Links of a removed namespace stay for a moment, so each set has names of its own, of 15 characters
+        # at most.
+        made = next(self._made)
+        stem = f"wt{os.getpid() % 100_000}{chr(97 + made % 26)}"
+        self.names = [f"warptape-{os.getpid()}-{made}-{n}" for n in range(1, count + 1)]
         self._ends = [f"{stem}v{n}" for n in range(1, count + 1)]
         self._switch = f"{stem}s"
 

@@ -110,9 +110,11 @@ TESTS = """
 Tests of PyTorch's own files that pass there on a CPU, and how many of them pass here, run by `python
 tools/pytorch_tests.py`. A test is left out on purpose for what `LEFT_OUT` there names. Files with a part
 ran only so much of their tests, chosen by a hash of the names. The files and their helpers are those of a
-public copy of PyTorch 2.4, but `test_modules.py` is that of a copy of 2.7, with the helpers of 2.13; the rows
-of `test_autograd`, `test_dataloader`, `nn/test_init` and `nn/test_pruning` are older, of a fork of 2026 for
-another device, its words for that device put back to PyTorch's. What does not pass under PyTorch 2.13 is not
+public copy of PyTorch 2.4, but `test_torch`, `test_foreach`, `test_modules`, `test_nn`, `test_optim`,
+`test_indexing`, `test_view_ops`, `test_type_promotion`, `test_serialization`, `test_distributions` and
+`test_vmap` are those of a copy of 2.7; the rows of `test_autograd`, `test_dataloader`, `nn/test_init` and
+`nn/test_pruning` are older, of a fork of 2026 for another device, its words for that device put back to
+PyTorch's. What does not pass under PyTorch 2.13 is not
 counted; tests of `test_serialization` that write 2 GiB are not run. Measured on a loaded machine, where a
 test that takes too long counts as failed; rows that were not run again after the last mends have the counts
 of their last run.

@@ -366,11 +366,7 @@ def quantised() -> Row:
         rows * inputs + outputs * inputs + 2 * rows * outputs,
         2.0 * rows * outputs * inputs,
         "int8",
-        (
-            Loop(r"BAR\.SYNC", 2, inputs / 128, exactly=Exactly("LDGSTS", 4)),
-            Loop("IMMA", 8, 4),
-            Loop("LDGSTS", 1, 4),
-        ),
+        (Loop(r"BAR\.SYNC", 2, inputs / 128, exactly=Exactly("LDGSTS", 7)),),
         units=blocks,
         prefer="IMMA|I2F|STG",
     )

@@ -64,9 +64,14 @@ RULES = [
     Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
     Rule("grouped_mm.cu", "grouped_mma", 128, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
     Rule("grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
-    Rule("attention_mma.cu", "mma_forward", 168, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
-    Rule("attention_mma_backward.cu", "mma_query_gradient", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
-    Rule("attention_mma_backward.cu", "mma_key_gradients", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers.
+    Rule("attention_mma.cu", "mma_forward", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule(
+        "attention_mma_backward.cu", "mma_query_gradient", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA"), spills=16
+    ),
+    Rule(
+        "attention_mma_backward.cu", "mma_key_gradients", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA"), spills=32
+    ),
     Rule("attention_wgmma.cu", "wgmma_forward", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
     Rule(
         "attention_wgmma_backward.cu",

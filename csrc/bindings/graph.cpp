@@ -3,6 +3,7 @@
 #include "bindings/data.h"
 #include "bindings/made.h"
 #include "graph/captured.h"
+#include "graph/min_cut.h"
 #include "graph/region.h"
 #include "graph/trace.h"
 #include "kernels/chain.h"
@@ -42,9 +43,23 @@ void wait_for_kernels(bool give_up) {
   slot(launch_context({DeviceType::CUDA, 0}), give_up);
 }
 
+std::pair<int64_t, std::vector<bool>> min_cut(
+    uint32_t nodes, const std::vector<std::tuple<uint32_t, uint32_t, int64_t>>& edges, uint32_t source,
+    uint32_t sink) {
+  graph::Network network;
+  for (uint32_t k = 0; k < nodes; ++k) network.add_node();
+  for (const auto& [from, to, capacity] : edges) network.add_edge(from, to, capacity);
+  graph::Network::Cut cut = network.cut(source, sink);
+  return {cut.capacity, std::move(cut.sink)};
+}
+
 void bind_program(py::module_& m) {
   using graph::Program;
   m.def("_wait_for_kernels", wait_for_kernels);
+  m.def("_min_cut", min_cut, py::arg("nodes"), py::arg("edges"), py::arg("source"), py::arg("sink"),
+        "(capacity, whether each node is on the sink's side) of the minimal cut that is nearest to the sink; "
+        "edges: [(from, to, capacity)].");
+  m.attr("_infinite_capacity") = graph::Network::kInfinite;
   py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir.h.")
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)

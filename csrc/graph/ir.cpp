@@ -119,7 +119,7 @@ Program Program::noted() const {
   out.names = names;
   for (const ProgramMemory& m : memories) out.memories.push_back(m.again ? ProgramMemory() : m);
   for (const Insn& i : insns) {
-    if (i.out.size() == 1 && memories[i.out[0].memory].again) continue;  // recompute() added it
+    if (!i.out.empty() && memories[i.out[0].memory].again) continue;  // recompute() added it
     out.steps.push_back({{static_cast<uint32_t>(out.insns.size())}});
     Insn& copy = out.insns.emplace_back(i);
     for (size_t k = relaid.size(); k-- > 0;)

@@ -10,8 +10,12 @@ namespace warptape::graph {
 // By place in an order of instructions, ascending.
 struct Uses {
   std::vector<uint32_t> reads, writes;
-  uint32_t first() const { return std::min(reads.empty() ? UINT32_MAX : reads.front(), writes.front()); }
-  uint32_t last() const { return std::max(reads.empty() ? 0 : reads.back(), writes.back()); }
+  uint32_t first() const {
+    return std::min(reads.empty() ? UINT32_MAX : reads.front(), writes.empty() ? UINT32_MAX : writes.front());
+  }
+  uint32_t last() const {
+    return std::max(reads.empty() ? 0 : reads.back(), writes.empty() ? 0 : writes.back());
+  }
 };
 
 // Before fusion: each step has one instruction.

@@ -169,11 +169,36 @@ struct QuantWeight {
   int64_t scale_panel, scale_step;          // elements from panel to panel, from group to group
 };
 
+#if defined(__AVX512F__)
+// The sums of one group of one row of 4 bits. The upper codes stay where they are, 16 times their value:
+// their sums, apart, are shifted once a group. At most 128 products of 16 * 15 * 127 are added there.
+template <class Kind, int P>
+WT_INLINE void row_sums(const int32_t* x, const uint8_t* w, const QuantWeight& q, Words (&sums)[1][P]) {
+  Words upper[1][P] = {};
+  for (int64_t s = 0; s < q.steps; ++s, w += 64, x += 2) {
+    Words low[P], high[P];
+#pragma GCC unroll 8
+    for (int v = 0; v < P; ++v) {
+      const Words both = gemm_load(reinterpret_cast<const int32_t*>(w + v * q.panel_bytes));
+      low[v] = both & 0x0f0f0f0f;
+      high[v] = both & int32_t(0xf0f0f0f0);
+    }
+    quant_step<Kind::kVnni>(x, low, sums);
+    quant_step<Kind::kVnni>(x + 1, high, upper);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < P; ++v) sums[0][v] += upper[0][v] >> 4;
+}
+#endif
+
 // The sums of one group, exact.
 template <class Kind, int R, int P>
 WT_INLINE void group_sums(const int32_t* x, const uint8_t* w, const QuantWeight& q,
                           Words (&sums)[R][P * kEach]) {
   constexpr int V = P * kEach;
+#if defined(__AVX512F__)
+  if constexpr (R == 1 && Kind::kBits == 4 && Kind::kVnni) return row_sums<Kind, P>(x, w, q, sums);
+#endif
   for (int64_t s = 0; s < q.steps; ++s, w += 64, x += R * (8 / Kind::kBits)) {
     Words wv[V];
 #pragma GCC unroll 8
@@ -215,25 +240,10 @@ WT_INLINE void add_group(const Words (&sums)[R][P * kEach], const Activations& a
   }
 }
 
-// Fetches a group of P panels: where the streams of a tile end, the processor would have to find those of the
-// next, which costs a row of 4 bits a few percent of its time.
-template <class Kind, int P>
-WT_INLINE void prefetch_group(const QuantWeight& q, const uint8_t* w, int64_t place) {
-  using Scale = typename Kind::Scale;
-#pragma GCC unroll 8
-  for (int p = 0; p < P; ++p) {
-    for (int64_t b = 0; b < q.group_bytes; b += 64) __builtin_prefetch(w + p * q.panel_bytes + b);
-    const int64_t here = place + p * q.scale_panel;
-    __builtin_prefetch(static_cast<const Scale*>(q.scales) + here);
-    if (q.minima) __builtin_prefetch(static_cast<const Scale*>(q.minima) + here);
-  }
-}
-
 // R rows by P panels over the tile's groups.
 template <class Kind, int R, int P>
 [[gnu::noinline]] void quant_micro(const Activations& a, const QuantWeight& q, const PackedTile& t) {
   constexpr int V = P * kEach;
-  constexpr int64_t kNext = 8;  // groups of the next tile that are fetched early
   const int32_t* x = a.codes + t.row * a.words + t.step * R * (q.steps * 8 / Kind::kBits);
   const uint8_t* w = q.codes + t.panel * q.panel_bytes + t.step * q.group_bytes;
   int64_t at = t.row * a.groups + t.step * R;
@@ -250,9 +260,6 @@ template <class Kind, int R, int P>
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) sums[r][v] = gemm_splat(a.start[at + r]);
     group_sums<Kind, R, P>(x, w, q, sums);
-    if (R == 1 && Kind::kBits == 4 && t.steps - g <= kNext && t.step + t.steps == a.groups)
-      prefetch_group<Kind, P>(q, w + (P - 1) * q.panel_bytes + kNext * q.group_bytes,
-                              place + (P - 1) * q.scale_panel + kNext * q.scale_step);
     x += R * q.steps * (8 / Kind::kBits);
     add_group<Kind, R, P>(sums, a, q, at, place, total);
   }

@@ -46,7 +46,8 @@ struct ForwardTiles {
 };
 
 template <class T, int D>
-__global__ void __launch_bounds__(kMmaThreads) mma_forward(Problem p, Heads out, float* lse, int64_t blocks) {
+__global__ void __launch_bounds__(kMmaThreads, kBlocks<D>)
+    mma_forward(Problem p, Heads out, float* lse, int64_t blocks) {
   auto& tiles = *dynamic_shared<ForwardTiles<T, D>>();
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * 16;
   const int64_t head = blockIdx.x / blocks, h = head % p.n.heads;
@@ -54,22 +55,21 @@ __global__ void __launch_bounds__(kMmaThreads) mma_forward(Problem p, Heads out,
   // The last queries see the most keys where it is causal: they start first.
   const int64_t t0 = (blocks - 1 - blockIdx.x % blocks) * kMmaRows, t = t0 + first + lane / 4;
   if (t0 >= part.queries) return;
-  const Rows<T> k = key_rows<T>(p.k, part, h / p.n.readers, p.n.d);
-  const Rows<T> v = key_rows<T>(p.v, part, h / p.n.readers, p.n.e);
   const int64_t from = part.from(t0, kKeys), seen = part.until(t0, kMmaRows);
-  auto fetch = [&](int64_t s0, int turn) {
-    fetch_rows<kKeys, D>(tiles.k[turn], k, s0);
-    fetch_rows<kKeys, D>(tiles.v[turn], v, s0);
+  RowCopies<kKeys, D, T> k(key_rows<T>(p.k, part, h / p.n.readers, p.n.d), from);
+  RowCopies<kKeys, D, T> v(key_rows<T>(p.v, part, h / p.n.readers, p.n.e), from);
+  auto fetch = [&](int turn) {
+    k.next(tiles.k[turn]), v.next(tiles.v[turn]);
     commit_copies();
   };
-  fetch_rows<kMmaRows, D>(tiles.q, query_rows<T>(p.q, part, h, p.n.d), t0);
-  if (from < seen) fetch(from, 0);
+  RowCopies<kMmaRows, D, T>(query_rows<T>(p.q, part, h, p.n.d), t0).fetch(tiles.q);
+  if (from < seen) fetch(0);
   float result[D / 8][4] = {}, shrink[2];
   Softmax softmax;
   for (int64_t s0 = from, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
     wait_copies<0>();
     __syncthreads();  // everybody's copies are there, and the other tiles have been read
-    if (s0 + kKeys < seen) fetch(s0 + kKeys, int(turn ^ 1));
+    if (s0 + kKeys < seen) fetch(int(turn ^ 1));
     float s[kKeys / 8][4];
     multiply_rows<kKeys, D>(s, tiles.q, first, tiles.k[turn]);
     make_scores<T>(s, p, part, h, t, s0, !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys));

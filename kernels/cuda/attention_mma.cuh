@@ -11,6 +11,8 @@ namespace warptape::kernels::cuda {
 
 inline constexpr int kMmaWarps = 4, kMmaThreads = kMmaWarps * kWarp;
 inline constexpr int kMmaRows = 16 * kMmaWarps;  // of a block: 16 a warp
+// Blocks on a multiprocessor, where shared memory has no room for more heads of 128: a bound for registers.
+template <int D> inline constexpr int kBlocks = D == 64 ? 3 : 2;
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 template <int D>
@@ -18,37 +20,51 @@ WT_DEVICE int tile_at(int row, int piece) {
   return row * D + (piece ^ (row % 8)) * kPiece;
 }
 
-// Asks for rows first.. of x; zeros outside.
+// Tiles of `Count` rows, one below the other, from row `first` of x on.
 template <int Count, int D, class T>
-WT_DEVICE void fetch_rows(T* tile, const Rows<T>& x, int64_t first) {
-  constexpr int kAcross = D / kPiece;
-#pragma unroll
-  for (int i = threadIdx.x; i < Count * kAcross; i += kMmaThreads) {
-    const int r = i / kAcross, c = i % kAcross;
-    const bool inside = first + r < x.count && c * kPiece < x.width;
-    copy_async<16>(tile + tile_at<D>(r, c), inside ? x.data + (first + r) * x.stride + c * kPiece : x.data,
-                   inside ? 16 : 0);
+struct RowCopies : TileCopies<T, Count, D, kMmaThreads> {
+  WT_DEVICE RowCopies(const Rows<T>& x, int64_t first)
+      : TileCopies<T, Count, D, kMmaThreads>(x.data, x.stride, x.count, x.width, first, 0, tile_at<D>) {}
+  WT_DEVICE void next(T* tile) {
+    this->fetch(tile);
+    this->move_down();
   }
-}
+};
+
+// A lane's places of fragments of a tile: the four matrices of 8 x 8 from row 16 i, piece 2 j on, those below
+// each other first, or (`Across`) those beside each other. The swizzle gives the same in all such rows and
+// from the fourth j on again; between, bits of the first place change.
+template <int D, bool Across>
+struct Fragments {
+  int place;
+
+  WT_DEVICE Fragments() {
+    const int lane = threadIdx.x % kWarp, odd = lane / 8 % 2, late = lane / 16;
+    place = tile_at<D>((Across ? late : odd) * 8 + lane % 8, Across ? odd : late);
+    forget(place);
+  }
+  WT_DEVICE int at(int i, int j) const { return (place ^ j % 4 * 2 * kPiece) + i * 16 * D + j / 4 * 64; }
+};
 
 // sums [16, N] = X Y^T over D: 16 rows of `x` from `row` on, N rows of `y`.
 template <int N, int D, class T>
 WT_DEVICE void multiply_rows(float (&sums)[N / 8][4], const T* x, int row, const T* y) {
-  const int lane = threadIdx.x % kWarp;
+  const Fragments<D, false> of_x;
+  const Fragments<D, true> of_y;
 #pragma unroll
   for (auto& sum : sums)
 #pragma unroll
     for (float& value : sum) value = 0;
 #pragma unroll
-  for (int d = 0; d < D; d += 16) {
+  for (int d = 0; d < D / 16; ++d) {
     uint32_t a[4];
-    load_matrices(a, x + tile_at<D>(row + lane % 16, d / kPiece + lane / 16));
+    load_matrices(a, x + row * D + of_x.at(0, d));
 #pragma unroll
-    for (int j = 0; j < N; j += 16) {
+    for (int j = 0; j < N / 16; ++j) {
       uint32_t b[4];  // rows 0-7 of y: both halves of the 16 columns, then rows 8-15
-      load_matrices(b, y + tile_at<D>(j + lane / 16 * 8 + lane % 8, d / kPiece + lane / 8 % 2));
-      mma_16x8x16<T>(sums[j / 8], a, b[0], b[1]);
-      mma_16x8x16<T>(sums[j / 8 + 1], a, b[2], b[3]);
+      load_matrices(b, y + of_y.at(j, d));
+      mma_16x8x16<T>(sums[2 * j], a, b[0], b[1]);
+      mma_16x8x16<T>(sums[2 * j + 1], a, b[2], b[3]);
     }
   }
 }
@@ -56,18 +72,18 @@ WT_DEVICE void multiply_rows(float (&sums)[N / 8][4], const T* x, int row, const
 // sums [16, D] += P Z: P [16, N] as multiply_rows left it, rounded to T; N rows of `z`.
 template <int N, int D, class T>
 WT_DEVICE void add_product(float (&sums)[D / 8][4], const float (&p)[N / 8][4], const T* z) {
-  const int lane = threadIdx.x % kWarp;
+  const Fragments<D, false> of_z;
 #pragma unroll
-  for (int s = 0; s < N; s += 16) {
-    const float (&left)[4] = p[s / 8], (&right)[4] = p[s / 8 + 1];
+  for (int s = 0; s < N / 16; ++s) {
+    const float (&left)[4] = p[2 * s], (&right)[4] = p[2 * s + 1];
     const uint32_t a[4] = {pack_two<T>(left[0], left[1]), pack_two<T>(left[2], left[3]),
                            pack_two<T>(right[0], right[1]), pack_two<T>(right[2], right[3])};
 #pragma unroll
-    for (int e = 0; e < D; e += 16) {
+    for (int e = 0; e < D / 16; ++e) {
       uint32_t b[4];
-      load_matrices_transposed(b, z + tile_at<D>(s + lane % 16, e / kPiece + lane / 16));
-      mma_16x8x16<T>(sums[e / 8], a, b[0], b[1]);
-      mma_16x8x16<T>(sums[e / 8 + 1], a, b[2], b[3]);
+      load_matrices_transposed(b, z + of_z.at(s, e));
+      mma_16x8x16<T>(sums[2 * e], a, b[0], b[1]);
+      mma_16x8x16<T>(sums[2 * e + 1], a, b[2], b[3]);
     }
   }
 }

@@ -13,12 +13,11 @@ template <int D> constexpr int kQueries = D == 64 ? 64 : 32;  // of a tile: two 
 
 // What the lane knows of one query.
 struct Query {
-  int64_t t;
+  int t;
   float lse, delta;  // lse in powers of two; minus infinity where it saw no key, and outside
 
-  WT_DEVICE Query(const Part& part, const Slopes& g, int64_t line, int64_t at)
-      : t(at), lse(-INFINITY), delta(0) {
-    if (t >= part.queries) return;
+  WT_DEVICE Query(const Slopes& g, int64_t line, int at, bool inside) : t(at), lse(-INFINITY), delta(0) {
+    if (!inside) return;
     lse = static_cast<const float*>(g.lse)[line + t] * kLog2E;
     delta = static_cast<const float*>(g.delta)[line + t];
   }
@@ -47,31 +46,31 @@ struct QueryTiles {
 };
 
 template <class T, int D>
-__global__ void __launch_bounds__(kMmaThreads)
+__global__ void __launch_bounds__(kMmaThreads, kBlocks<D>)
     mma_query_gradient(Problem p, Slopes g, Heads dq, int64_t blocks) {
   auto& tiles = *dynamic_shared<QueryTiles<T, D>>();
   const int lane = threadIdx.x % kWarp, first = threadIdx.x / kWarp * 16;
   const int64_t head = blockIdx.x / blocks, h = head % p.n.heads;
   const Part part(p, head / p.n.heads);
-  const int64_t t0 = (blocks - 1 - blockIdx.x % blocks) * kMmaRows, t = t0 + first + lane / 4;
+  const int t0 = int(blocks - 1 - blockIdx.x % blocks) * kMmaRows, t = t0 + first + lane / 4;
   if (t0 >= part.queries) return;
-  const Rows<T> k = key_rows<T>(p.k, part, h / p.n.readers, p.n.d);
-  const Rows<T> v = key_rows<T>(p.v, part, h / p.n.readers, p.n.e);
-  const int64_t from = part.from(t0, kKeys), seen = part.until(t0, kMmaRows);
-  auto fetch = [&](int64_t s0, int turn) {
-    fetch_rows<kKeys, D>(tiles.k[turn], k, s0);
-    fetch_rows<kKeys, D>(tiles.v[turn], v, s0);
+  const int from = int(part.from(t0, kKeys)), seen = int(part.until(t0, kMmaRows));
+  RowCopies<kKeys, D, T> k(key_rows<T>(p.k, part, h / p.n.readers, p.n.d), from);
+  RowCopies<kKeys, D, T> v(key_rows<T>(p.v, part, h / p.n.readers, p.n.e), from);
+  auto fetch = [&](int turn) {
+    k.next(tiles.k[turn]), v.next(tiles.v[turn]);
     commit_copies();
   };
-  fetch_rows<kMmaRows, D>(tiles.q, query_rows<T>(p.q, part, h, p.n.d), t0);
-  fetch_rows<kMmaRows, D>(tiles.up, query_rows<T>(g.dout, part, h, p.n.e), t0);
-  fetch(from, 0);
-  const Query of[2] = {{part, g, p.line(part, h), t}, {part, g, p.line(part, h), t + 8}};
+  RowCopies<kMmaRows, D, T>(query_rows<T>(p.q, part, h, p.n.d), t0).fetch(tiles.q);
+  RowCopies<kMmaRows, D, T>(query_rows<T>(g.dout, part, h, p.n.e), t0).fetch(tiles.up);
+  fetch(0);
+  const int64_t line = p.line(part, h);
+  const Query of[2] = {{g, line, t, t < part.queries}, {g, line, t + 8, t + 8 < part.queries}};
   float result[D / 8][4] = {};
-  for (int64_t s0 = from, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
+  for (int s0 = from, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
     wait_copies<0>();
     __syncthreads();  // everybody's copies are there, and the other tiles have been read
-    if (s0 + kKeys < seen) fetch(s0 + kKeys, int(turn ^ 1));
+    if (s0 + kKeys < seen) fetch(turn ^ 1);
     float s[kKeys / 8][4], up[kKeys / 8][4];
     multiply_rows<kKeys, D>(s, tiles.q, first, tiles.k[turn]);
     multiply_rows<kKeys, D>(up, tiles.up, first, tiles.v[turn]);
@@ -99,9 +98,22 @@ struct KeyTiles {
   T k[kMmaRows * D], v[kMmaRows * D], q[2][kQueries<D> * D], up[2][kQueries<D> * D];
 };
 
+// Where in the queries a block of keys is: of head `h`, the tile from t0 on.
+struct Walk {
+  int h, t0;
+
+  // To the next tile; whether it is another head's.
+  WT_DEVICE bool next(int tile, int from, int until) {
+    t0 += tile;
+    if (t0 < until) return false;
+    ++h, t0 = from;
+    return true;
+  }
+};
+
 // Of all heads that read these keys, in order.
 template <class T, int D>
-__global__ void __launch_bounds__(kMmaThreads)
+__global__ void __launch_bounds__(kMmaThreads, 2)
     mma_key_gradients(Problem p, Slopes g, Heads dk, Heads dv, int64_t blocks) {
   constexpr int kTile = kQueries<D>;
   auto& tiles = *dynamic_shared<KeyTiles<T, D>>();
@@ -110,36 +122,44 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int64_t shared = head % shared_heads, s0 = blockIdx.x % blocks * kMmaRows;
   const Part part(p, head / shared_heads);
   if (s0 >= part.keys) return;
-  const int64_t key = s0 + first + lane / 4, from = part.query_from(s0, kTile);
-  const int64_t until = part.query_until(s0, kMmaRows);
-  const int64_t walk = from < until ? ceil_div(until - from, kTile) : 0, steps = walk * p.n.readers;
-  auto fetch = [&](int64_t step, int turn) {
-    const int64_t h = shared * p.n.readers + step / walk, t0 = from + step % walk * kTile;
-    fetch_rows<kTile, D>(tiles.q[turn], query_rows<T>(p.q, part, h, p.n.d), t0);
-    fetch_rows<kTile, D>(tiles.up[turn], query_rows<T>(g.dout, part, h, p.n.e), t0);
+  const int key = int(s0) + first + lane / 4;
+  const int64_t seen = part.query_until(s0, kMmaRows);
+  const int until = int(seen), from = int(minimum(part.query_from(s0, kTile), seen));
+  auto queries = [&](int h) { return RowCopies<kTile, D, T>(query_rows<T>(p.q, part, h, p.n.d), from); };
+  auto slopes_of_out = [&](int h) {
+    return RowCopies<kTile, D, T>(query_rows<T>(g.dout, part, h, p.n.e), from);
+  };
+  Walk here{int(shared * p.n.readers), from};
+  const int last = from < until ? here.h + int(p.n.readers) : here.h;
+  auto q = queries(here.h), up_rows = slopes_of_out(here.h);
+  auto fetch = [&](int turn) {
+    q.next(tiles.q[turn]), up_rows.next(tiles.up[turn]);
     commit_copies();
   };
-  fetch_rows<kMmaRows, D>(tiles.k, key_rows<T>(p.k, part, shared, p.n.d), s0);
-  fetch_rows<kMmaRows, D>(tiles.v, key_rows<T>(p.v, part, shared, p.n.e), s0);
-  if (steps > 0) fetch(0, 0);
+  RowCopies<kMmaRows, D, T>(key_rows<T>(p.k, part, shared, p.n.d), s0).fetch(tiles.k);
+  RowCopies<kMmaRows, D, T>(key_rows<T>(p.v, part, shared, p.n.e), s0).fetch(tiles.v);
+  if (here.h < last) fetch(0);
   float keys[D / 8][4] = {}, values[D / 8][4] = {};
-  for (int64_t step = 0, turn = 0; step < steps; ++step, turn ^= 1) {
+  for (int turn = 0; here.h < last; turn ^= 1) {
     wait_copies<0>();
     __syncthreads();
-    if (step + 1 < steps) fetch(step + 1, int(turn ^ 1));
-    const int64_t h = shared * p.n.readers + step / walk, t0 = from + step % walk * kTile;
+    const auto [h, t0] = here;
+    if (here.next(kTile, from, until)) q = queries(here.h), up_rows = slopes_of_out(here.h);
+    if (here.h < last) fetch(turn ^ 1);
     float s[kTile / 8][4], up[kTile / 8][4];
     multiply_rows<kTile, D>(s, tiles.k, first, tiles.q[turn]);
     multiply_rows<kTile, D>(up, tiles.v, first, tiles.up[turn]);
     auto slopes = [&](auto plain) {
       constexpr bool kPlain = decltype(plain)::value;
+      const int64_t line = p.line(part, h);
 #pragma unroll
       for (int j = 0; j < kTile / 8; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const Query q(part, g, p.line(part, h), t0 + j * 8 + lane % 4 * 2 + c);
-          make_slope<T, kPlain>(s[j][c], up[j][c], p, part, q, h, key);
-          make_slope<T, kPlain>(s[j][c + 2], up[j][c + 2], p, part, q, h, key + 8);
+          const int t = t0 + j * 8 + lane % 4 * 2 + c;
+          const Query of(g, line, t, kPlain || t < part.queries);
+          make_slope<T, kPlain>(s[j][c], up[j][c], p, part, of, h, key);
+          make_slope<T, kPlain>(s[j][c + 2], up[j][c + 2], p, part, of, h, key + 8);
         }
     };
     if (!p.threshold && !p.mask.data && part.sees_all(t0, kTile, s0, kMmaRows))

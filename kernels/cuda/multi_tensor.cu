@@ -51,6 +51,7 @@ WT_DEVICE void for_elements(const Span& s, bool aligned, F&& f) {
   if constexpr (Loads > 1)
     for (; i + (Loads - 1) * kStep < whole; i += Loads * kStep) f(i, Count<W>{}, Count<Loads>{});
   for (; i < whole; i += kStep) f(i, Count<W>{}, Count<1>{});
+#pragma unroll 1  // few are left
   for (i = whole + threadIdx.x; i < s.end; i += kThreads) f(i, Count<1>{}, Count<1>{});
 }
 template <int W, int Loads, class T>
@@ -126,18 +127,30 @@ struct AdamEntry {
 };
 using AdamTable = Table<AdamEntry, 44>;
 
-// The numbers of one tensor's step, the same for all of its elements.
+// The numbers of one tensor's step, the same for all of its elements: worked out in double, then as elements
+// are computed in, once and not for each of them.
+template <class C>
 struct AdamNumbers {
-  double decay, root2, step_size, inverse_scale;
+  C decay, root2, step_size, inverse_scale, beta1, rest1, beta2, rest2, weight_decay, eps;
 };
-WT_DEVICE AdamNumbers adam_numbers(const AdamEntry& e, const AdamPlan& p) {
+template <class C>
+WT_DEVICE AdamNumbers<C> adam_numbers(const AdamEntry& e, const AdamPlan& p) {
   const double lr = p.lr_tensor ? double(*p.lr_tensor) : p.lr, step = *e.step;
-  return {p.decoupled ? 1 - lr * p.weight_decay : 1.0, 1 / sqrt(1 - pow(p.beta2, step)),
-          lr / (1 - pow(p.beta1, step)), p.grad_scale ? 1 / double(*p.grad_scale) : 1.0};
+  return {C(p.decoupled ? 1 - lr * p.weight_decay : 1.0),
+          C(1 / sqrt(1 - pow(p.beta2, step))),
+          C(lr / (1 - pow(p.beta1, step))),
+          C(p.grad_scale ? 1 / double(*p.grad_scale) : 1.0),
+          C(p.beta1),
+          C(1 - p.beta1),
+          C(p.beta2),
+          C(1 - p.beta2),
+          C(p.weight_decay),
+          C(p.eps)};
 }
 
 template <class T, class S, int W>
-WT_DEVICE void adam_elements(const AdamEntry& e, const AdamPlan& p, const AdamNumbers& numbers, int64_t i) {
+WT_DEVICE void adam_elements(const AdamEntry& e, const AdamPlan& p, const AdamNumbers<Compute<T>>& n,
+                             int64_t i) {
   using C = Compute<T>;
   T *param = static_cast<T*>(e.param) + i, *grad = static_cast<T*>(e.grad) + i;
   S *avg = static_cast<S*>(e.exp_avg) + i, *square = static_cast<S*>(e.exp_avg_sq) + i;
@@ -146,27 +159,26 @@ WT_DEVICE void adam_elements(const AdamEntry& e, const AdamPlan& p, const AdamNu
   auto w = load_weights<S, W>(param, e.master + i), m = load_packed<W>(avg), v = load_packed<W>(square);
   Packed<S, W> top;
   if (e.max_exp_avg_sq) top = load_packed<W>(highest);
-  const C beta1 = C(p.beta1), rest1 = C(1 - p.beta1), beta2 = C(p.beta2), rest2 = C(1 - p.beta2);
   const bool couples = !p.decoupled && p.weight_decay != 0;
 #pragma unroll
   for (int k = 0; k < W; ++k) {
     C gk = widen<C>(g[k]), wk = widen<C>(w[k]);
     if (p.grad_scale) {
-      gk *= C(numbers.inverse_scale);
+      gk *= n.inverse_scale;
       g[k] = narrow<T>(gk);
     }
     if (p.maximize) gk = -gk;
-    if (couples) gk = fma(wk, C(p.weight_decay), gk);
-    wk *= C(numbers.decay);
-    const C mk = fma(widen<C>(m[k]), beta1, gk * rest1);
-    C vk = fma(widen<C>(v[k]), beta2, gk * gk * rest2);
+    if (couples) gk = fma(wk, n.weight_decay, gk);
+    wk *= n.decay;
+    const C mk = fma(widen<C>(m[k]), n.beta1, gk * n.rest1);
+    C vk = fma(widen<C>(v[k]), n.beta2, gk * gk * n.rest2);
     m[k] = narrow<S>(mk);
     v[k] = narrow<S>(vk);
     if (e.max_exp_avg_sq) {
       vk = maximum(widen<C>(top[k]), vk);
       top[k] = narrow<S>(vk);
     }
-    w[k] = narrow<S>(wk - C(numbers.step_size) * mk / fma(sqrt(vk), C(numbers.root2), C(p.eps)));
+    w[k] = narrow<S>(wk - n.step_size * mk / fma(sqrt(vk), n.root2, n.eps));
   }
   if (p.grad_scale) store_packed(grad, g);
   store_packed(avg, m);
@@ -181,11 +193,13 @@ __global__ void __launch_bounds__(kThreads)
   if (p.found_inf && *p.found_inf != 0) return;
   const Span span = find_span(table);
   const AdamEntry& e = table.entries[span.entry];
-  __shared__ AdamNumbers numbers[1];  // two powers in double are too dear for every thread
-  if (threadIdx.x == 0) numbers[0] = adam_numbers(e, p);
+  using C = Compute<T>;
+  __shared__ AdamNumbers<C> shared[1];  // two powers in double are too dear for every thread
+  if (threadIdx.x == 0) shared[0] = adam_numbers<C>(e, p);
   __syncthreads();
+  const AdamNumbers<C> numbers = shared[0];
   for_steps<T>(span, e, [&](int64_t i, auto width, auto state) {
-    adam_elements<T, typename decltype(state)::type, decltype(width)::value>(e, p, numbers[0], i);
+    adam_elements<T, typename decltype(state)::type, decltype(width)::value>(e, p, numbers, i);
   });
 }
 

@@ -278,6 +278,10 @@ WT_DEVICE void keep_in_place(float (&d)[N][4]) {
     asm volatile("" : "+f"(four[0]), "+f"(four[1]), "+f"(four[2]), "+f"(four[3])::"memory");
 }
 
+// The compiler may not know the number from here on: what is made of it in a loop is made each time, and
+// keeps no registers from one time to the next.
+WT_DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
+
 // Registers move from warps that need few to those that need many; every warp of a warpgroup calls.
 template <int N>
 WT_DEVICE void give_registers() {

@@ -28,11 +28,16 @@ struct QuantArgs {
   bool output_scales;  // one scale an output
 };
 
-// Adds the sum of a group's products, of the row's group `at`, to an output of that row.
+// Adds the sum of a group's products to an output of a row: with the scales of the output and the row.
+WT_DEVICE float add_products(float sum, float scale, float of_row, float total) {
+  return fma(sum, __fmul_rn(scale, of_row), total);
+}
+
+// The same of the row's group `at`, with the minimum.
 template <class T, class S>
 WT_DEVICE float add_group(const QuantArgs<T, S>& a, int sum, int64_t at, float scale, float minimum,
                           float total) {
-  total = fma(float(sum + a.x.start[at]), __fmul_rn(scale, a.x.scales[at]), total);
+  total = add_products(float(sum + a.x.start[at]), scale, a.x.scales[at], total);
   return a.minima ? fma(minimum, a.x.shifts[at], total) : total;
 }
 

@@ -5,7 +5,7 @@
 //
 // Sums of a group are exact integers, and groups are added in order, so a row is the same number as in
 // quant_linear.cu and on the CPU, whatever rows are computed beside it.
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/quant_linear.cuh"
 
 namespace warptape::kernels::cuda {
@@ -16,9 +16,24 @@ inline constexpr int kTile = 64, kFragments = kTile / 16;  // rows of a block, a
 inline constexpr int kStep = 32;                           // codes along k of one product
 inline constexpr int kLine = 128, kBytes = 16;  // codes of a row in shared memory, at most; of a copy
 inline constexpr int kHalves = int(kPanelOutputs) / 8;
+// The bits of 1.5 * 2^23 as a float: added to an integer below 2^22, they are those of the sum as a float. So
+// sums that begin here need no conversion, which is an instruction of a quarter of the rate. A group's are
+// below: 128 products of 127 * 128 at most, and as much again by what products leave out.
+inline constexpr int kFloatBits = 0x4b400000;
+inline constexpr float kFloatStart = 12582912.0f;
 
 // Where 16 codes of a row lie: rows whose number differs by less than 8 use different banks.
 WT_DEVICE int place_of(int row, int piece) { return row * kLine + (piece ^ row % (kLine / kBytes)) * kBytes; }
+
+struct alignas(kBytes) RowNumbers {
+  float scale, shift;
+  int start, unused;
+};
+// A group of a block's rows.
+struct Stage {
+  int8_t codes[kTile * kLine];
+  RowNumbers rows[kTile];
+};
 
 // One lane's part of a panel and of the rows of a block: rows g + 8 i, outputs 2 t and the next of each half.
 template <int kBits, class T, class S>
@@ -26,54 +41,85 @@ struct Lane {
   const QuantArgs<T, S>& a;
   const int64_t panel, first_row;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  // Of the next group.
+  const uint32_t* weights = reinterpret_cast<const uint32_t*>(a.codes) + panel * a.groups * words() +
+                            (kBits == 8 ? t : t / 2) * kPanelOutputs + g;
+  int64_t scales = (a.output_scales ? panel : panel * a.groups) * kPanelOutputs + t * 2;
+  int places[kLine / kStep];  // of fragments of codes, the same for every 16 rows
   float totals[kFragments][kHalves][4] = {};
 
-  WT_DEVICE int output(int half, int i) const { return half * 8 + t * 2 + i % 2; }
-  WT_DEVICE int64_t row(int fragment, int i) const { return first_row + fragment * 16 + g + i / 2 * 8; }
-
-  // The codes of one output (g of a half) at 4 k, as words of a fragment; those of 8 bits less 128.
-  WT_DEVICE uint32_t weight(const uint32_t* group, int half, int k4) const {
-    const int n = half * 8 + g;
-    if constexpr (kBits == 8)
-      return group[k4 * kPanelOutputs + n] ^ 0x80808080u;
-    else
-      return group[k4 / 2 * kPanelOutputs + n] >> k4 % 2 * 4 & 0x0f0f0f0fu;
+  WT_DEVICE Lane(const QuantArgs<T, S>& args, int64_t panel, int64_t first_row)
+      : a(args), panel(panel), first_row(first_row) {
+#pragma unroll
+    for (int i = 0; i < kLine / kStep; ++i) places[i] = place_of(lane % 16, 2 * i + lane / 16);
   }
 
-  WT_DEVICE void multiply(const int8_t* codes, int64_t group) {
-    int sums[kFragments][kHalves][4] = {};
-    const int64_t words = int64_t{a.q} * kBits / 32 * kPanelOutputs;
-    const uint32_t* w = reinterpret_cast<const uint32_t*>(a.codes) + (panel * a.groups + group) * words;
-    for (int k = 0; k < a.q; k += kStep) {
+  WT_DEVICE int64_t words() const { return int64_t{a.q} * kBits / 32 * kPanelOutputs; }
+
+  // The codes of one output (g of a half) at 32 step + 16 i + 4 t, as a word of a fragment; those of 8 bits
+  // less 128.
+  WT_DEVICE uint32_t weight(int step, int half, int i) const {
+    if constexpr (kBits == 8)
+      return weights[(step * 8 + i * 4) * kPanelOutputs + half * 8] ^ 0x80808080u;
+    else
+      return weights[(step * 4 + i * 2) * kPanelOutputs + half * 8] >> t % 2 * 4 & 0x0f0f0f0fu;
+  }
+
+  WT_DEVICE void multiply(const Stage& s) {
+    int sums[kFragments][kHalves][4];
+#pragma unroll
+    for (int i = 0; i < kFragments * 4; ++i) {
+      const int start = kFloatBits + s.rows[i / 4 * 16 + g + i % 4 / 2 * 8].start;
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) sums[i / 4][half][i % 4] = start;
+    }
+#pragma unroll
+    for (int step = 0; step < kLine / kStep; ++step) {
+      if (step * kStep >= a.q) break;
       uint32_t b[kHalves][2];
 #pragma unroll
-      for (int i = 0; i < kHalves * 2; ++i) b[i / 2][i % 2] = weight(w, i / 2, k / 4 + i % 2 * 4 + t);
+      for (int i = 0; i < kHalves * 2; ++i) b[i / 2][i % 2] = weight(step, i / 2, i % 2);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
         uint32_t x[4];
-        load_matrices(x, codes + place_of(m * 16 + lane % 16, k / kBytes + lane / 16));
+        load_matrices(x, s.codes + places[step] + m * 16 * kLine);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) mma_16x8x32(sums[m][half], x, b[half][0], b[half][1]);
       }
     }
-    add(sums, group);
+    add(sums, s.rows);
+    weights += words();
+    if (!a.output_scales) scales += kPanelOutputs;
   }
 
-  WT_DEVICE void add(const int (&sums)[kFragments][kHalves][4], int64_t group) {
-    const int64_t place = (a.output_scales ? panel : panel * a.groups + group) * kPanelOutputs;
+  // f(rows' numbers, half, i of its outputs, total) for all outputs, whose row is the i / 2'th of fragment m.
+  template <class F>
+  WT_DEVICE void for_totals(const RowNumbers* rows, F&& f) {
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (row(m, i) >= a.rows) continue;
-        const int64_t at = row(m, i) * a.groups + group;
+      for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const int64_t n = place + output(half, i);
-          totals[m][half][i] = add_group(a, sums[m][half][i], at, float(a.scales[n]),
-                                         a.minima ? float(a.minima[n]) : 0, totals[m][half][i]);
-        }
-      }
+        for (int half = 0; half < kHalves; ++half)
+          totals[m][half][i] = f(rows[m * 16 + g + i / 2 * 8], m, half, i, totals[m][half][i]);
+  }
+
+  WT_DEVICE void add(const int (&sums)[kFragments][kHalves][4], const RowNumbers* rows) {
+    float scale[kHalves][2];
+    auto load = [&](const S* from) {
+#pragma unroll
+      for (int i = 0; i < kHalves * 2; ++i) scale[i / 2][i % 2] = float(from[scales + i / 2 * 8 + i % 2]);
+    };
+    load(a.scales);
+    for_totals(rows, [&](const RowNumbers& row, int m, int half, int i, float total) {
+      const float sum = __int_as_float(sums[m][half][i]) - kFloatStart;
+      return add_products(sum, scale[half][i % 2], row.scale, total);
+    });
+    if (!a.minima) return;
+    load(a.minima);
+    for_totals(rows, [&](const RowNumbers& row, int, int half, int i, float total) {
+      return fma(scale[half][i % 2], row.shift, total);
+    });
   }
 
   WT_DEVICE void store() const {
@@ -81,42 +127,49 @@ struct Lane {
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int i = 0; i < 4 * kHalves; ++i) {
-        const int64_t n = panel * kPanelOutputs + output(i / 4, i % 4);
-        if (row(m, i % 4) >= a.rows || n >= a.outputs) continue;
+        const int64_t row = first_row + m * 16 + g + i % 4 / 2 * 8;
+        const int64_t n = panel * kPanelOutputs + i / 4 * 8 + t * 2 + i % 2;
+        if (row >= a.rows || n >= a.outputs) continue;
         float total = totals[m][i / 4][i % 4];
         if (a.bias) total += widen<float>(a.bias[n]);
-        a.out[row(m, i % 4) * a.outputs + n] = narrow<T>(total);
+        a.out[row * a.outputs + n] = narrow<T>(total);
       }
   }
 };
 
 template <int kBits, class T, class S>
 __global__ void __launch_bounds__(kThreads) mma_kernel(const __grid_constant__ QuantArgs<T, S> a) {
-  __shared__ __align__(kBytes) int8_t codes[2][kTile * kLine];
+  __shared__ Stage stages[2];
   const int64_t tiles = ceil_div(a.rows, kTile), panels = ceil_div(a.outputs, kPanelOutputs);
   const int64_t first_row = blockIdx.x % tiles * kTile;
   const int64_t panel = blockIdx.x / tiles * kWarps + threadIdx.x / kWarp;
-  const int pieces = a.q / kBytes;
-  auto load = [&](int64_t group) {
-    for (int i = threadIdx.x; i < kTile * pieces; i += kThreads) {
-      const int row = i / pieces, piece = i % pieces;
-      const bool there = first_row + row < a.rows;
-      const int64_t from = ((there ? first_row + row : 0) * a.groups + group) * a.q + piece * kBytes;
-      copy_async<kBytes>(codes[group % 2] + place_of(row, piece), a.x.codes + from, there ? kBytes : 0);
+  TileCopies<int8_t, kTile, kLine, kThreads> codes(a.x.codes, a.groups * a.q, a.rows, a.q, first_row, 0,
+                                                   place_of);
+  int64_t numbers = (first_row + threadIdx.x) * a.groups;
+  auto load = [&](Stage& to) {
+    codes.fetch(to.codes);
+    codes.from += a.q;
+    if (threadIdx.x < kTile) {
+      const int bytes = first_row + threadIdx.x < a.rows ? 4 : 0;
+      RowNumbers& row = to.rows[threadIdx.x];
+      copy_async<4>(&row.scale, a.x.scales + numbers, bytes);
+      copy_async<4>(&row.shift, a.x.shifts + numbers, bytes);
+      copy_async<4>(&row.start, a.x.start + numbers, bytes);
+      ++numbers;
     }
     commit_copies();
   };
   // A warp beyond the last panel copies and waits as the others do, and stores nothing.
-  Lane<kBits, T, S> mine{a, panel < panels ? panel : panels - 1, first_row};
-  load(0);
+  Lane<kBits, T, S> mine(a, panel < panels ? panel : panels - 1, first_row);
+  load(stages[0]);
   for (int64_t group = 0; group < a.groups; ++group) {
     if (group + 1 < a.groups)
-      load(group + 1);
+      load(stages[(group + 1) % 2]);
     else
       commit_copies();
     wait_copies<1>();
     __syncthreads();
-    mine.multiply(codes[group % 2], group);
+    mine.multiply(stages[group % 2]);
     __syncthreads();
   }
   if (panel < panels) mine.store();

@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 50_521
+MAX_TOTAL_LINES = 50_674
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        7_902,
+        8_120,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -27,7 +27,7 @@ BUDGETS = {
     ),
     # Sources for PyTorch's C++ API: the interface, headers of PyTorch's names over it, ops that others bring.
     "extensions": (
-        6_371,
+        6_372,
         (
             "csrc/capi/extension",
             "csrc/bindings/extension",
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        19_689,  # attention by WGMMA, cuSOLVER, grouped products
+        19_799,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_839, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        25_724,
+        25_731,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -123,12 +123,12 @@ BUDGETS = {
         ),
     ),
     "probability distributions": (
-        4_588,
+        4_605,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
     "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_764,
+        13_514,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -148,7 +148,7 @@ BUDGETS = {
     ),
     "the conversion of Python's control flow": (980, ("python/warptape/_control_flow/",)),
     "pictures of graphs": (
-        998,
+        1_007,
         (
             "python/warptape/graph_drawing.py",
             "python/warptape/_graph_layout.py",
@@ -158,5 +158,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (29_573, ("python/warptape/",)),
+    "the Python library": (29_635, ("python/warptape/",)),
 }

@@ -36,11 +36,14 @@ FAULTS = [
     ("mma", "wait_copies<kStages - 2>", "wait_copies<kStages - 1>", "bfloat16", (40, 40, 200)),
     (
         "mma",
-        "load_matrices_transposed(words, values + at(q",
-        "load_matrices(words, values + at(q",
+        "load_matrices_transposed(words, s.values + places[i]",
+        "load_matrices(words, s.values + places[i]",
         "bfloat16",
         (40, 40, 40),
     ),
+    ("mma", "from += Rows * stride, rows -= Rows;", "rows -= Rows;", "bfloat16", (40, 40, 72)),
+    ("mma", "from += Cols, cols -= Cols;", "cols -= Cols;", "bfloat16", (40, 40, 72)),
+    ("mma", "from + i * kStep * stride", "from + i * stride", "bfloat16", (130, 40, 72)),
     (
         "wgmma",
         "      wait_barrier(&barriers.full[turn.stage], turn.parity);\n",
@@ -106,11 +109,11 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def with_tile(source: Path) -> str:
-    """The text of a kernel, with that of the ladder's tile that it includes in place."""
+    """The text of a kernel, with that of the ladder's tile and of the copies that it includes in place."""
     text = source.read_text()
-    for tile in ("mma_tile", "warp_tile"):
-        header = (LADDER / f"{tile}.cuh").read_text().replace("#pragma once\n", "")
-        text = text.replace(f'#include "kernels/cuda/gemm/{tile}.cuh"\n', header)
+    for header in ("gemm/mma_tile", "gemm/warp_tile", "gemm/half_tile", "fragments"):
+        own = (ROOT / f"kernels/cuda/{header}.cuh").read_text().replace("#pragma once\n", "")
+        text = text.replace(f'#include "kernels/cuda/{header}.cuh"\n', own)
     return text
 
 

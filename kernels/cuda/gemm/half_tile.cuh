@@ -1,23 +1,10 @@
-// What the tensor-core steps of 16-bit types share: copies of tiles, and the exchange before a store.
+// What the tensor-core steps of 16-bit types share: the exchange before a store.
 #pragma once
 
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/gemm/tile.cuh"
 
 namespace warptape::kernels::cuda {
-
-// Asks for a tile [Rows, Cols] of X [rows, cols], whose rows are multiples of 16 bytes, from (row, col) on;
-// zeros outside. place(r, piece) says where in shared memory a piece goes.
-template <int Rows, int Cols, int Threads, class T, class Place>
-WT_DEVICE void fetch_tile(const T* x, int rows, int cols, int row, int col, Place&& place) {
-  constexpr int kAcross = Cols / kPiece;
-#pragma unroll
-  for (int i = threadIdx.x; i < Rows * kAcross; i += Threads) {
-    const int r = i / kAcross, c = i % kAcross;
-    const bool inside = row + r < rows && col + c * kPiece < cols;
-    copy_async<16>(place(r, c), inside ? x + int64_t(row + r) * cols + col + c * kPiece : x, inside ? 16 : 0);
-  }
-}
 
 // The sums of two rows, as mma leaves them, of 32 columns from `col` on: fours of d. Stored by 16 bytes.
 template <class T, class Finish>

@@ -25,23 +25,44 @@ struct MmaSlice {
   WT_DEVICE static int at(int r, int piece) {
     return r * kCols + (piece ^ (AlongK ? r / 2 % 4 : r % 8)) * kPiece;
   }
-  // Asks for what is there from (first, k0) on of an operand [outer, k] or [k, outer].
-  WT_DEVICE void fetch(const T* x, int outer, int k, int first, int k0) {
-    fetch_tile<kRows, kCols, kMmaStep.threads>(x, AlongK ? outer : k, AlongK ? k : outer, AlongK ? first : k0,
-                                               AlongK ? k0 : first,
-                                               [&](int r, int c) { return values + at(r, c); });
-  }
-  // The four matrices of 8 x 8 from (c, q) on that mma wants: of A those of one half along k first, of B
-  // those of one half along C.
-  template <bool IsA>
-  WT_DEVICE void fragment(uint32_t (&words)[4], int c, int q) const {
-    const int lane = threadIdx.x % kWarp, odd = lane / 8 % 2, late = lane / 16;
-    const int outer = IsA ? odd : late, deep = IsA ? late : odd;
-    if constexpr (AlongK)
-      load_matrices(words, values + at(c + outer * 8 + lane % 8, q / kPiece + deep));
-    else
-      load_matrices_transposed(words, values + at(q + deep * 8 + lane % 8, c / kPiece + outer));
-  }
+
+  // Brings slice after slice, along k, of an operand [outer, k] or [k, outer], from `first` on.
+  struct Copies : TileCopies<T, kRows, kCols, kMmaStep.threads> {
+    WT_DEVICE Copies(const T* x, int64_t outer, int64_t k, int first)
+        : TileCopies<T, kRows, kCols, kMmaStep.threads>(x, AlongK ? k : outer, AlongK ? outer : k,
+                                                        AlongK ? k : outer, AlongK ? first : 0,
+                                                        AlongK ? 0 : first, at) {}
+    WT_DEVICE void next(MmaSlice& to) {
+      this->fetch(to.values);
+      AlongK ? this->move_right() : this->move_down();
+    }
+  };
+
+  // A warp's fragments from (c, 0) on, `Count` along C: the four matrices of 8 x 8 that mma wants, of A those
+  // of one half along k first, of B those of one half along C. What the swizzle gives is worked out once: it
+  // is the same in each row of fragments.
+  template <bool IsA, int Count>
+  struct Fragments {
+    int places[AlongK ? kK / 16 : Count];
+
+    WT_DEVICE explicit Fragments(int c) {
+      const int lane = threadIdx.x % kWarp, odd = lane / 8 % 2, late = lane / 16;
+      const int outer = IsA ? odd : late, deep = IsA ? late : odd;
+#pragma unroll
+      for (int i = 0; int& place : places) {
+        place = AlongK ? at(c + outer * 8 + lane % 8, 2 * i + deep)
+                       : at(deep * 8 + lane % 8, c / kPiece + 2 * i + outer);
+        ++i;
+      }
+    }
+    // The i'th along C and q'th along k.
+    WT_DEVICE void load(uint32_t (&words)[4], const MmaSlice& s, int i, int q) const {
+      if constexpr (AlongK)
+        load_matrices(words, s.values + places[q] + i * 16 * kCols);
+      else
+        load_matrices_transposed(words, s.values + places[i] + q * 16 * kCols);
+    }
+  };
 };
 
 // A [m, k] lies so where AAlongK, else as [k, m]; B as [n, k] where BAlongK, else as [k, n]. What a row in
@@ -58,20 +79,18 @@ struct MmaTile {
   };
   static constexpr size_t kSharedBytes = kStages * sizeof(Slice);
 
-  WT_DEVICE static void fetch(const GemmArgs<T>& g, Slice& to, int i0, int j0, int k0) {
-    to.left.fetch(g.a, int(g.m), int(g.k), i0, k0);
-    to.right.fetch(g.b, int(g.n), int(g.k), j0, k0);
-    commit_copies();
-  }
+  using Left = typename MmaSlice<T, AAlongK>::template Fragments<true, kDown>;
+  using Right = typename MmaSlice<T, BAlongK>::template Fragments<false, kAcross / 2>;
 
-  WT_DEVICE static void multiply_slice(const Slice& s, int wi, int wj, float (&sums)[kDown][4 * kAcross]) {
+  WT_DEVICE static void multiply_slice(const Slice& s, const Left& left, const Right& right,
+                                       float (&sums)[kDown][4 * kAcross]) {
 #pragma unroll
-    for (int q = 0; q < kK; q += 16) {
+    for (int q = 0; q < kK / 16; ++q) {
       uint32_t a[kDown][4], b[kAcross / 2][4];
 #pragma unroll
-      for (int i = 0; i < kDown; ++i) s.left.template fragment<true>(a[i], wi + i * 16, q);
+      for (int i = 0; i < kDown; ++i) left.load(a[i], s.left, i, q);
 #pragma unroll
-      for (int j = 0; j < kAcross / 2; ++j) s.right.template fragment<false>(b[j], wj + j * 16, q);
+      for (int j = 0; j < kAcross / 2; ++j) right.load(b[j], s.right, j, q);
 #pragma unroll
       for (int i = 0; i < kDown; ++i)
 #pragma unroll
@@ -87,14 +106,22 @@ struct MmaTile {
     auto* slices = dynamic_shared<Slice>();
     const int warp = threadIdx.x / kWarp, wi = warp / (kN / kWarpN) * kWarpM,
               wj = warp % (kN / kWarpN) * kWarpN;
+    typename MmaSlice<T, AAlongK>::Copies a(g.a, g.m, g.k, i0);
+    typename MmaSlice<T, BAlongK>::Copies b(g.b, g.n, g.k, j0);
+    auto fetch = [&](Slice& to) {  // past k it is zeros
+      a.next(to.left), b.next(to.right);
+      commit_copies();
+    };
+    const Left left(wi);
+    const Right right(wj);
     float sums[kDown][4 * kAcross] = {};
 #pragma unroll
-    for (int s = 0; s < kStages - 1; ++s) fetch(g, slices[s], i0, j0, s * kK);  // past k it is zeros
+    for (int s = 0; s < kStages - 1; ++s) fetch(slices[s]);
     for (int k0 = 0, turn = 0; k0 < int(g.k); k0 += kK, ++turn) {
       wait_copies<kStages - 2>();
       __syncthreads();  // everybody's copies are there, and the slice of the last turn was read
-      fetch(g, slices[(turn + kStages - 1) % kStages], i0, j0, k0 + (kStages - 1) * kK);
-      multiply_slice(slices[turn % kStages], wi, wj, sums);
+      fetch(slices[(turn + kStages - 1) % kStages]);
+      multiply_slice(slices[turn % kStages], left, right, sums);
     }
     wait_copies<0>();
     const int lane = threadIdx.x % kWarp;

@@ -29,13 +29,9 @@ struct Slices {
   T left[kM][kK + kPiece], right[kK][kN + kPiece];
 };
 
-template <class T>
-WT_DEVICE void fetch(const GemmArgs<T>& g, Slices<T>& to, int i0, int j0, int k0) {
-  fetch_tile<kM, kK, kStep.threads>(g.a, int(g.m), int(g.k), i0, k0,
-                                    [&](int r, int c) { return &to.left[r][c * kPiece]; });
-  fetch_tile<kK, kN, kStep.threads>(g.b, int(g.k), int(g.n), k0, j0,
-                                    [&](int r, int c) { return &to.right[r][c * kPiece]; });
-  commit_copies();
+template <int Pitch>
+WT_DEVICE int place_of(int row, int piece) {
+  return row * Pitch + piece * kPiece;
 }
 
 using Sums = wmma::fragment<wmma::accumulator, kSide, kSide, kSide, float>;
@@ -87,9 +83,16 @@ __global__ void __launch_bounds__(kStep.threads, 2) wmma_tiles(GemmArgs<T> g) {
   for (int i = 0; i < kDown; ++i)
 #pragma unroll
     for (int j = 0; j < kAcross; ++j) wmma::fill_fragment(sums[i][j], 0.f);
-  fetch(g, slices[0], i0, j0, 0);
+  TileCopies<T, kM, kK, kStep.threads, kK + kPiece> a(g.a, g.k, g.m, g.k, i0, 0, place_of<kK + kPiece>);
+  TileCopies<T, kK, kN, kStep.threads, kN + kPiece> b(g.b, g.n, g.k, g.n, 0, j0, place_of<kN + kPiece>);
+  auto fetch = [&](Slices<T>& to) {  // past k it is zeros
+    a.fetch(to.left[0]), b.fetch(to.right[0]);
+    a.move_right(), b.move_down();
+    commit_copies();
+  };
+  fetch(slices[0]);
   for (int k0 = 0, turn = 0; k0 < int(g.k); k0 += kK, ++turn) {
-    fetch(g, slices[(turn + 1) % 2], i0, j0, k0 + kK);  // past k it is zeros
+    fetch(slices[(turn + 1) % 2]);
     wait_copies<1>();
     __syncthreads();  // everybody's copies are there
     multiply_slice(slices[turn % 2], wi, wj, sums);

@@ -7,6 +7,7 @@ checks what it reads: `docs/files.md` has the details.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from mmap import MAP_SHARED
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ __all__ = [
     "add_safe_globals",
     "clear_safe_globals",
     "default_restore_location",
+    "get_crc32_options",
     "get_default_load_endianness",
     "get_default_mmap_options",
     "get_safe_globals",
@@ -30,9 +32,28 @@ __all__ = [
     "location_tag",
     "safe_globals",
     "save",
+    "set_crc32_options",
     "set_default_load_endianness",
     "set_default_mmap_options",
 ]
+
+_checksums = True
+
+
+def set_crc32_options(compute_crc32: bool) -> None:
+    """Whether save() writes checksums, which it does by default.
+
+    Without them a file is written sooner, and load(), which warns, cannot tell whether it is damaged; what
+    else reads zip archives may refuse it.
+    """
+    global _checksums
+    _checksums = compute_crc32
+
+
+def get_crc32_options() -> bool:
+    """Whether save() writes checksums."""
+    return _checksums
+
 
 # What load takes as map_location.
 MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | _C.device | str | dict[str, str] | None
@@ -79,7 +100,7 @@ def save(
     def parts() -> Any:
         if not _use_new_zipfile_serialization:
             return LegacyPickler(obj).pieces()
-        return pieces(name or "archive", Pickler(obj).records(not _disable_byteorder_record))
+        return pieces(name or "archive", Pickler(obj).records(not _disable_byteorder_record), _checksums)
 
     if hasattr(f, "write"):
         write_all(f, parts())
@@ -91,6 +112,29 @@ def save(
         raise AttributeError(
             "expected 'f' to be string, path, or a file-like object with a 'write' attribute"
         )
+
+
+def _weights_only(asked: bool | None, pickle_module: Any) -> bool:
+    """What load() was asked for, with what the environment says."""
+    always, never = (
+        os.environ.get(name, "").lower() in ("1", "y", "yes", "true")
+        for name in ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    )
+    if always and never:
+        raise RuntimeError(
+            "Only one of TORCH_FORCE_WEIGHTS_ONLY_LOAD and TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD should be set, "
+            "but both are"
+        )
+    if always:
+        return True
+    if asked is None and never:
+        warnings.warn(
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is set and weights_only is not given, forcing "
+            "weights_only=False: the file may run any code",
+            stacklevel=3,
+        )
+        return False
+    return pickle_module is None if asked is None else asked
 
 
 def load(
@@ -110,7 +154,9 @@ def load(
             of a storage and its device in the file, which returns a storage, or None to leave it there.
         pickle_module: reads with another module's Unpickler, and so as with weights_only=False.
         weights_only: accept tensors, Python's containers and numbers, and what add_safe_globals() allows.
-            False runs whatever code the file has: for files that you trust.
+            False runs whatever code the file has: for files that you trust. The environment variable
+            TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 makes it True for all loads, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1
+            False where it is not given.
         mmap: tensors lie in the file itself, mapped; what is written to them reaches it only after
             set_default_mmap_options(mmap.MAP_SHARED).
         pickle_load_args: for the Unpickler of weights_only=False; `encoding` of the strings that Python 2
@@ -118,6 +164,7 @@ def load(
 
     Raises:
         pickle.UnpicklingError: a type that is not accepted, and (a RuntimeError too) a damaged file.
+        RuntimeError: both of these variables are set, or weights_only with a pickle_module.
         EOFError: an empty file.
         FileNotFoundError: no such file.
 
@@ -130,9 +177,8 @@ def load(
     """
     from . import _read
 
-    if weights_only is None:
-        weights_only = pickle_module is None
-    elif weights_only and pickle_module is not None:
+    weights_only = _weights_only(weights_only, pickle_module)
+    if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     module = None if weights_only else (pickle_module or __import__("pickle"))
     if isinstance(f, str | os.PathLike):

@@ -299,15 +299,15 @@ class _Directory:
         pass
 
 
-def pieces(folder: str, records: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+def pieces(folder: str, records: Iterable[tuple[str, Any]], checksums: bool = True) -> Iterator[Any]:
     """The bytes of an archive, one buffer after the other, of (name, contiguous buffer) records. Heads and
-    directory are zipfile's; the checksums are our own, which are faster."""
+    directory are zipfile's; the checksums are our own, which are faster, or 0."""
     directory, at = _Directory(), 0
     with zipfile.ZipFile(directory, "w") as archive:  # type: ignore[call-overload]
         for name, data in records:
             info = zipfile.ZipInfo(f"{folder}/{name}")
             info.file_size = info.compress_size = len(data)
-            info.CRC, info.header_offset = _C._crc32(data), at
+            info.CRC, info.header_offset = _C._crc32(data) if checksums else 0, at
             if max(len(data), at) > zipfile.ZIP64_LIMIT:
                 info.extract_version = zipfile.ZIP64_VERSION
             gap = -(at + len(info.FileHeader()) + 4) % ALIGNMENT

@@ -13,6 +13,8 @@ from typing import Any
 from . import _names
 from ._errors import FileError, UnpicklingError
 
+# What these have runs programs or changes the process: no one may allow it.
+BLOCKED_MODULES = ("os", "posix", "nt", "sys", "subprocess")
 _MARK = object()
 _EMPTY = {b"]": list, b"}": dict, b")": tuple, b"\x8f": set}
 _CONSTANT = {b"N": None, b"\x88": True, b"\x89": False}
@@ -197,12 +199,19 @@ class Unpickler:
 
     def find(self, module: str, name: str) -> Any:
         """What a name stands for."""
+        if module.partition(".")[0] in BLOCKED_MODULES:
+            raise UnpicklingError(
+                f"Weights only load failed. Trying to load unsupported GLOBAL {module}.{name} whose module "
+                f"{module} is blocked: what it has runs programs, and add_safe_globals() does not change that"
+            )
         out = _names.known(module, name)
         out = _names.allowed(module, name) if out is None else out
         if out is None:
+            known = name if module in ("builtins", "__builtin__") else f"{module}.{name}"
             raise UnpicklingError(
-                f"{module}.{name} is not among what weights_only=True accepts, so that a file from elsewhere "
-                f"cannot run code. If you trust it, allow it with "
+                f"Weights only load failed. Unsupported global: GLOBAL {known} is not among what "
+                "weights_only=True accepts, so that a file from elsewhere cannot run code. "
+                "If you trust it, allow it with "
                 f"warptape.serialization.add_safe_globals([{name}]) or load with weights_only=False"
             )
         return out

@@ -6,6 +6,7 @@ import fcntl
 import importlib.util
 import io
 import os
+import pickle
 import signal
 import stat
 import subprocess
@@ -480,6 +481,36 @@ def test_files_without_checksums() -> None:
         warnings.simplefilter("always")
         assert wt.load(file)["a"].tolist() == [1, 1, 1]
     assert "no checksums" in str(seen[0].message)
+
+
+def test_checksums_may_be_left_out() -> None:
+    file = io.BytesIO()
+    assert wt.serialization.get_crc32_options()
+    wt.serialization.set_crc32_options(False)
+    try:
+        assert not wt.serialization.get_crc32_options()
+        wt.save({"a": wt.ones(3)}, file)
+    finally:
+        wt.serialization.set_crc32_options(True)
+    with zipfile.ZipFile(file) as archive, pytest.raises(zipfile.BadZipFile, match="Bad CRC-32"):
+        archive.read("archive/data/0")
+    file.seek(0)
+    with pytest.warns(UserWarning, match="no checksums"):
+        assert wt.load(file)["a"].tolist() == [1, 1, 1]
+
+
+def test_names_that_are_refused() -> None:
+    class Greeting:
+        def __reduce__(self) -> object:
+            return print, ("hello",)
+
+    file = io.BytesIO()
+    wt.save(Greeting(), file)
+    file.seek(0)
+    with pytest.raises(
+        pickle.UnpicklingError, match=r"Weights only load failed.*Unsupported global: GLOBAL print "
+    ):
+        wt.load(file)
 
 
 def test_the_format_before_1_6_goes_both_ways() -> None:

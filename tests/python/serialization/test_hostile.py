@@ -146,7 +146,12 @@ def test_code_is_not_run(protocol: int, tmp_path: Path) -> None:
         Runs(__import__, "this"),
     ):
         for data in (archive(pickle.dumps(what, protocol)), legacy(pickle.dumps({"a": [what]}, protocol))):
-            refused(data, match="not among|opcode" if protocol > 1 else "opcode|not among|protocol")
+            refused(
+                data,
+                match="not among|is blocked|opcode"
+                if protocol > 1
+                else "opcode|not among|is blocked|protocol",
+            )
     assert not mark.exists()
 
 

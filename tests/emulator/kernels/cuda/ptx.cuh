@@ -83,6 +83,8 @@ WT_DEVICE float power_of_two(float x) {
 template <int N>
 WT_DEVICE void keep_in_place(float (&)[N][4]) {}
 
+WT_DEVICE void forget(int&) {}
+
 template <int N>
 WT_DEVICE void give_registers() {
   static_assert(N % 8 == 0 && N >= 24);
