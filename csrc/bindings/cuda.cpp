@@ -358,6 +358,7 @@ void copy_unlocked(const Tensor& dst, const Tensor& src) {
 }
 Scalar item_unlocked(const Tensor& t) {
   if (const graph::Tracer* tracer = graph::Tracer::current()) tracer->read("item()");
+  graph::refuse_replay("item() reads a value");
   GilRelease release(t.device().is_cuda() ? GilRelease::kWorthIt : 0);
   return item(t);
 }

@@ -6,6 +6,7 @@
 
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "graph/recording.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
 
@@ -224,6 +225,7 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
   py::dtype dtype = to_numpy_dtype(t.dtype());
   std::vector<py::ssize_t> shape(t.sizes().begin(), t.sizes().end()), strides;
   for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
+  graph::refuse_replay("numpy() reads a value");
   t.storage().mark_exported();
   static char none;
   py::object base = py::reinterpret_borrow<py::object>(owner);
@@ -362,6 +364,7 @@ bool seen_by_numpy(const Storage& s) {
 
 PyObject* tensor_tolist(const Tensor& t) {
   WT_CHECK(!t.device().is_meta(), DeviceError, "tolist: a meta tensor has no data");
+  graph::refuse_replay("tolist() reads a value");
   Tensor host = t;
   if (!t.device().is_cpu()) {
     host = empty(t.sizes(), {t.dtype(), {}});

@@ -2,6 +2,7 @@
 #include "bindings/common.h"
 #include "bindings/data.h"
 #include "core/crc32.h"
+#include "graph/recording.h"
 
 #include <cstring>
 
@@ -141,6 +142,7 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
     const Tensor& t = tensor_arg(o, "to_dlpack");
     WT_CHECK(!requires_grad(t), Error, "Can't export tensors that require gradient, use tensor.detach()");
     WT_CHECK(!t.device().is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
+    graph::refuse_replay("to_dlpack() reads a value");
     auto* e = new Exported{t, {}};
     t.storage().mark_exported();
     DLTensor& d = e->managed.tensor;

@@ -14,6 +14,8 @@
 namespace py = pybind11;
 
 namespace warptape::bindings {
+void init_replay(py::module_& m);  // replay.cpp
+
 template <>
 inline constexpr bool kBound<graph::Compiled> = true;
 template <>
@@ -143,6 +145,7 @@ void init_graph(PyObject* module) {
            })
       .def("abandon",
            [](Compiled&) {
+             const auto recording = Region::of_thread().take_recording();
              const GilRelease release;
              try {
                Region::of_thread().leave();
@@ -192,6 +195,7 @@ void init_graph(PyObject* module) {
         return out;
       });
   bind_settings(compiled);
+  init_replay(m);
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
   m.def("_is_compiling", [] { return Region::of_thread().entered(); });
 }

@@ -2,6 +2,7 @@
 #include "bindings/autograd.h"
 #include "bindings/override.h"
 #include "bindings/tensor_object.h"
+#include "graph/recording.h"
 #include "graph/trace.h"
 #include "ops/view.h"
 #include "transforms/level.h"
@@ -47,6 +48,7 @@ int set_grad(PyObject* self, PyObject* value, void*) {
   return guarded(
       [&] {
         const Tensor& t = tensor_of(self);
+        graph::refuse_replay("it sets the gradient of a tensor");
         if (!value || value == Py_None) {
           if (t->extra) {
             Tensor old = std::move(meta_of(t)->grad);
@@ -80,6 +82,7 @@ int set_data(PyObject* self, PyObject* value, void*) {
   return guarded(
       [&] {
         WT_CHECK(value && is_tensor(value), TypeError, "Variable data has to be a tensor");
+        graph::refuse_replay("it sets the memory of a tensor");
         const Tensor &t = tensor_of(self), &from = tensor_of(value);
         WT_CHECK(!requires_grad(t) || is_differentiable(from.dtype()), DtypeError,
                  "data set to a tensor that requires gradients must be floating point, got ", from.dtype());

@@ -77,6 +77,33 @@ struct Call {
   void replace_input(size_t k, const Tensor& t);
 };
 
+// A copy of a call that runs no node's backward, without what it reads and writes: its arguments get f(t) for
+// each tensor t of theirs, in order.
+template <class F>
+Call copy_of(const Call& c, F&& f) {
+  Call out;
+  out.kind = c.kind;
+  out.compute = c.compute;
+  out.bumped = c.bumped;
+  out.callee = c.callee;
+  out.asked = c.asked;
+  out.operands = c.operands;
+  out.numbers = c.numbers;
+  out.results = c.results;
+  out.kernel = c.kernel;
+  out.rows = c.rows;
+  out.dispatch = c.dispatch;
+  out.autocast_dtype = c.autocast_dtype;
+  out.autocast_cuda_dtype = c.autocast_cuda_dtype;
+  if (!c.args) return out;
+  out.args = std::make_unique<OpArgs>(c.op(), c.args->values);
+  out.args->required_grad = c.args->required_grad;
+  each_tensor(c.op(), out.args->values, [&](const Tensor& own) {
+    const_cast<Tensor&>(own) = f(own);  // all are in the lists of OpArgs
+  });
+  return out;
+}
+
 // An entry of Call::results: the op's i-th tensor, the i-th tensor that its node saved, or an argument that
 // is written in place.
 inline constexpr int16_t kInPlace = -1;

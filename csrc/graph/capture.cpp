@@ -1,6 +1,7 @@
 // How ops and the backward of nodes are noted: see Note [Regions].
 #include "autograd/engine.h"
 #include "graph/scope.h"
+#include "graph/trace.h"
 
 namespace warptape::graph {
 
@@ -82,6 +83,13 @@ bool is_unwritten(const Tensor& t) {
   return static_cast<const Memory*>(t.storage().pending)->state == Memory::State::Unwritten;
 }
 
+// Whether Python has something else of it than tensors.
+bool returns_value(const Result& out) {
+  using Kind = Result::Kind;
+  return out.kind != Kind::None && out.kind != Kind::Tensor && out.kind != Kind::Tuple &&
+         out.kind != Kind::List && out.kind != Kind::TensorAndList;
+}
+
 void remember_state(Call& call) {
   call.keys = thread_state.key_tape->keys;
   call.dispatch = thread_state.dispatch & (kAutocast | kAutocastCuda);
@@ -110,6 +118,7 @@ void gone(Storage& s) {
 }  // namespace
 
 void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys) {
+  if (recording_) recording_->refuse(message("the op ", op.name, " runs at once"));
   ++compiled_->counts.not_deferred;
   ++compiled_->counts.not_deferred_by[op.name];
   // What is written now may be read by what is pending; and on deferred memory the op would skip its kernels.
@@ -133,7 +142,13 @@ void Region::run_before() {
 
 void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
   if (in_whole()) return call_inside(op, args, out);
+  const bool outermost = recording_ && scopes_.empty();
+  if (outermost) recording_->see(op, args);
+  const size_t noted = calls_.size();
   call_or_run(op, args, out);
+  if (outermost) recording_->made(out);
+  if (outermost && calls_.size() == noted && returns_value(out) && reads_values(op, args))
+    recording_->refuse(message(op.name, " reads a value"));
   settle();
 }
 
@@ -209,6 +224,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
 }
 
 void Region::backward(Node& node, Gradients& g, bool last) {
+  if (recording_) recording_->refuse("it runs a backward pass");
   backward_or_run(node, g, last);
   settle();
 }

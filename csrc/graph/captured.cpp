@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 
+#include "graph/arguments.h"
 #include "graph/region.h"
 
 namespace warptape::graph {
@@ -13,111 +14,11 @@ constexpr int kAlike = 2, kMostUnlike = 20;
 
 DeviceRuntime& runtime() { return runtime_of(DeviceType::CUDA); }
 
-template <class T>
-void put(std::string& to, const T& value) {
-  to.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-void put(std::string& to, const Scalar& s) {
-  put(to, s.kind());
-  put(to, s.to_double());
-  put(to, s.to_int());
-  put(to, s.to_complex().im);
-}
-
-void put_argument(std::string& to, ArgType type, const Value& v) {
-  put(to, v.present);
-  if (!v.present) return;
-  const auto bytes = [&](size_t item) {
-    put(to, v.list.size);
-    to.append(static_cast<const char*>(v.list.data), v.list.size * item);
-  };
-  switch (type) {
-    case ArgType::Tensor:
-      return put(to, v.tensor->defined());
-    case ArgType::TensorList:
-      return put(to, v.list.size);
-    case ArgType::OptTensorList:
-      for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v)) put(to, t && t->defined());
-      return;
-    case ArgType::Scalar:
-      return put(to, v.scalar);
-    case ArgType::Device:
-      put(to, v.device.type);
-      return put(to, v.device.index);
-    case ArgType::Bool:
-      return put(to, v.b);
-    case ArgType::DType:
-      return put(to, v.dtype);
-    case ArgType::IntList:
-      return bytes(sizeof(int64_t));
-    case ArgType::DoubleList:
-      return bytes(sizeof(double));
-    case ArgType::ScalarList:
-      put(to, v.list.size);
-      for (const Scalar& s : ArgTraits<ScalarList>::unbox(v)) put(to, s);
-      return;
-    case ArgType::String:
-      return bytes(1);
-    case ArgType::IntLists:
-      for (const Shape& s : ArgTraits<std::span<const Shape>>::unbox(v)) {
-        put(to, s.size());
-        for (int64_t n : s) put(to, n);
-      }
-      return;
-    default:
-      return put(to, v.i);  // Int, Double, Generator
-  }
-}
-
-// What the calls say beside their form. What a node has beside tensors comes from the arguments of the op
-// that made it, so it says which one did; false where that is none of these.
-bool put_arguments(std::string& to, const std::vector<Call>& calls, std::string& why) {
-  std::vector<const Node*> made;
-  for (const Call& c : calls) {
-    if (!c.keys.empty()) return why = "it draws random numbers", false;
-    put(to, c.dispatch);
-    put(to, c.autocast_cuda_dtype);
-    for (const Scalar& s : c.numbers) put(to, s);
-    made.push_back(c.made);
-    if (c.kind == CallKind::Kernel) {
-      put(to, c.kernel.run);
-      put(to, c.kernel.data);
-    }
-    if (c.kind == CallKind::Op) {
-      for (size_t i = 0; i < c.args->values.size(); ++i)
-        put_argument(to, c.op().args[i].type, c.args->values[i]);
-      for (const bool required : c.args->required_grad) put(to, required);
-    } else if (c.kind == CallKind::Backward) {
-      const auto at = std::ranges::find(made, c.backward->node.get());
-      if (at == made.end()) return why = "it runs the backward of calls before it", false;
-      put(to, at - made.begin());
-      put(to, c.backward->last);
-      for (const bool wanted : c.backward->wanted) put(to, wanted);
-    }
-  }
-  return true;
-}
-
-Call copy_of(const Call& c) {
-  Call out;
-  out.kind = c.kind;
-  out.compute = c.compute;
-  out.bumped = c.bumped;
-  out.callee = c.callee;
-  out.asked = c.asked;
+Call whole_copy_of(const Call& c) {
+  Call out = copy_of(c, [](const Tensor& t) { return t; });
   out.in = c.in;
   out.out = c.out;
-  out.operands = c.operands;
-  out.numbers = c.numbers;
-  out.kernel = c.kernel;
-  out.rows = c.rows;
-  out.results = c.results;
-  if (c.args) out.args = std::make_unique<OpArgs>(c.op(), c.args->values);
-  if (c.args) out.args->required_grad = c.args->required_grad;
   if (c.backward) out.backward = std::make_unique<NodeCall>(*c.backward);
-  out.dispatch = c.dispatch;
-  out.autocast_dtype = c.autocast_dtype;
-  out.autocast_cuda_dtype = c.autocast_cuda_dtype;
   return out;
 }
 
@@ -229,6 +130,8 @@ bool Captured::look_at(const Program& p) {
 // Whether these calls are as those of the runs before, and enough were. Remembers them.
 bool Captured::same(const Program& p, const std::vector<Call>& calls, const Storages& storages) {
   std::string arguments, why;
+  for (const Call& c : calls)
+    if (!c.keys.empty()) return give_up("it draws random numbers"), false;
   if (!put_arguments(arguments, calls, why)) return give_up(why), false;
   if (memories_.empty() && !look_at(p)) return give_up("its memory is not on one GPU"), false;
   const StreamHandle stream = runtime().current_stream(device_.index);
@@ -287,7 +190,7 @@ bool Captured::try_out(const Executable& program, const std::vector<Call>& calls
       memory.own = Storage::allocate_now(storages[m]->bytes(), device_);
   std::vector<Call> copies;
   std::vector<std::pair<Storage*, uint32_t>> versions;
-  for (const Call& c : calls) copies.push_back(copy_of(c));
+  for (const Call& c : calls) copies.push_back(whole_copy_of(c));
   for (const Ref<Storage>& s : storages)
     if (s) versions.emplace_back(s.get(), s->version());
   std::string why;

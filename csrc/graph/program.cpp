@@ -313,15 +313,13 @@ std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::
   return made;
 }
 
-Programs::Ran Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
-  const std::shared_ptr<Executable> e = find(calls, memories);
-  const bool built = !e->runs++;
-  rebind(e->program, calls);
-  if (e->captured && !e->waits())
-    e->captured->run(*e, calls);
+void Programs::run(Executable& program, std::vector<Call>& calls) {
+  ++program.runs;
+  rebind(program.program, calls);
+  if (program.captured && !program.waits())
+    program.captured->run(program, calls);
   else
-    e->run(calls);
-  return {built, e->on_device};
+    program.run(calls);
 }
 
 }  // namespace warptape::graph

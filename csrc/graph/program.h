@@ -54,11 +54,10 @@ inline constexpr int64_t kLeastEpilogueBytes = 128 << 10;
 // The programs of a compiled function, by the form of the calls.
 class WT_API Programs {
  public:
-  // Runs the calls, and thus gives the memories their contents.
-  struct Ran {
-    bool built, on_device;
-  };
-  Ran run(std::vector<Call>& calls, std::deque<Memory>& memories);
+  // The program for calls of this form, made where there is none; numbers the memories.
+  std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);
+  // Runs the calls by it, and thus gives the memories their contents.
+  static void run(Executable& program, std::vector<Call>& calls);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
   bool drops_copies = true, fuses = true, fuses_epilogues = true, fuses_prologues = true, schedules = true,
@@ -68,8 +67,6 @@ class WT_API Programs {
           least_row_bytes = kLeastRowBytes, least_prologue_bytes = kLeastPrologueBytes;
 
  private:
-  std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);
-
   mutable std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::shared_ptr<Executable>> by_hash_;
   std::vector<std::shared_ptr<Executable>> all_;

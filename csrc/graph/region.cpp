@@ -66,6 +66,7 @@ void Region::finish() {
 bool Region::set_capture(bool on) {
   const bool was = thread_state.deferral != nullptr;
   if (!entered()) return was;
+  if (recording_ && !on) recording_->refuse("it calls what torch.compiler.disable keeps out");
   thread_state.deferral = on ? this : nullptr;
   thread_state.dispatch = on ? thread_state.dispatch | kCapture : thread_state.dispatch & ~kCapture;
   return was;
@@ -233,6 +234,7 @@ void Region::kernel(const KernelInfo& info, std::span<const Tensor> in, std::spa
 // wait.
 void Region::settle() {
   if (!exposed_ || !scopes_.empty()) return;
+  if (recording_) recording_->refuse("NumPy or somebody else sees memory that it uses");
   RegionLock lock(mutex_);
   run_pending();
 }
@@ -267,6 +269,7 @@ void Region::force(Storage& s) {
 }
 
 void Region::flush() {
+  if (recording_) recording_->refuse("a value is read before its end");
   RegionLock lock(mutex_);
   if (memories_.empty()) return;
   if (depth_) {
@@ -312,10 +315,12 @@ void Region::run_pending() {
     if (!calls.empty()) {
       const ProfiledScope profiled("Torch-Compiled Region", EventKind::Region);
       ++compiled_->counts.runs;
-      const Programs::Ran ran = compiled_->programs.run(calls, memories);
-      sample_.built |= ran.built;
+      const std::shared_ptr<Executable> program = compiled_->programs.find(calls, memories);
+      if (recording_) recording_->take(program, calls, memories);
+      sample_.built |= !program->runs;
       // Kernels of devices end later than the call that launched them.
-      if (ran.on_device) compiled_->choice.keep_noting();
+      if (program->on_device) compiled_->choice.keep_noting();
+      Programs::run(*program, calls);
     }
     in_streams.wait();
   } catch (...) {

@@ -25,6 +25,7 @@
 #include "graph/call.h"
 #include "graph/choice.h"
 #include "graph/program.h"
+#include "graph/recording.h"
 
 namespace warptape::graph {
 
@@ -104,6 +105,12 @@ class WT_API Region final : public Deferral {
   // call.
   static void around_backward(bool begins);
   void leave();  // runs what is pending
+  // What the call that was entered does is recorded until somebody takes the recording.
+  void record(std::unique_ptr<Recording> recording) { recording_ = std::move(recording); }
+  Recording* recording() const { return recording_.get(); }
+  std::unique_ptr<Recording> take_recording() { return std::move(recording_); }
+  // How many calls of compiled functions, or backward passes over what they noted, the thread is in.
+  int depth() const { return depth_; }
   bool entered() const { return depth_ > 0 && sample_.turn.way == Way::Noted; }
   // Whether calls of this thread are noted, if it is in a region; returns what it was.
   bool set_capture(bool on);
@@ -162,6 +169,7 @@ class WT_API Region final : public Deferral {
   std::deque<Memory> memories_;
   std::vector<class Scope*> scopes_;
   std::unordered_map<const void*, Attempts> attempts_;  // by OpInfo or NodeType
+  std::unique_ptr<Recording> recording_;
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;

@@ -43,7 +43,8 @@ void take_inputs(Tracer::Branch& b, const std::vector<Tensor>& captured) {
   }
 }
 
-// Whether an op that returns no tensor looks at values: it does not work without them.
+}  // namespace
+
 bool reads_values(const OpInfo& op, std::span<const Value> args) {
   std::vector<Value> values(args.begin(), args.end());
   std::deque<Tensor> without;
@@ -60,6 +61,8 @@ bool reads_values(const OpInfo& op, std::span<const Value> args) {
   }
   return false;
 }
+
+namespace {
 
 bool trace(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
   current_tracer->call(op, args, out);

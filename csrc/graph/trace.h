@@ -70,6 +70,9 @@ WT_API Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, 
 // results that are not become unknown: nothing depends on them.
 WT_API void check_trace(Graph& graph, const Graph& trace, IntList symbols);
 
+// Whether an op that returns no tensor looks at values: it does not work without them.
+bool reads_values(const OpInfo& op, std::span<const Value> args);
+
 WT_API void init_trace();  // once: sets the interceptor
 
 }  // namespace warptape::graph

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("warptape.compiler")
 
 __all__ = [
+    "ReplayError",
     "allow_in_graph",
     "assume_constant_result",
     "compile",
@@ -47,6 +48,15 @@ _stance = "default"
 atexit.register(_C._wait_for_kernels, True)  # the thread that compiles them does not survive the process
 
 
+class ReplayError(RuntimeError):
+    """A function compiled with `mode="reduce-overhead"` does not do what its replayed calls did.
+
+    Its arguments are alike, but it calls other ops, with other numbers, or on other tensors: something else
+    that it reads has changed. Results of calls since the last one that was compared may be those of the
+    function as it was. The call that raised did what the function does now.
+    """
+
+
 class Explanation(NamedTuple):
     """What a compiled function did so far."""
 
@@ -62,8 +72,8 @@ class Explanation(NamedTuple):
     recomputed: int  # of these, added to compute again what would be in memory for long
     compile_seconds: float  # that making the programs took
     programs: list[ProgramText]  # their texts, with `draw(stage=..)` and `after(stage)`
-    problems: list[str]  # on CUDA: why the kernels of some programs run one by one, or are not captured
-    replays: int  # runs of programs as captured graphs
+    problems: list[str]  # why programs or calls are not captured or replayed, or kernels run one by one
+    replays: int  # runs of programs as captured graphs, and calls without their Python
     eager_calls: int  # of the calls, which ran as without torch.compile: as that is faster, or to be timed
     trials: int  # how often both ways were measured
     noted_seconds: float  # a call as a program with its backward, in the last trial: the median
@@ -84,7 +94,8 @@ class Explanation(NamedTuple):
             f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
             + "".join(f"\ntuned: {line}" for line in self.tuned)
-            + "".join(f"\nkernels run one by one: {problem}" for problem in self.problems)
+            + (f"\n{self.replays} replays" if self.replays else "")
+            + "".join(f"\n{problem}" for problem in self.problems)
         )
 
     def choice(self) -> str:
@@ -98,27 +109,84 @@ class Explanation(NamedTuple):
         )
 
 
+_BROKEN = (
+    '{name}: with mode="reduce-overhead" a compiled function may read no Python state that changes. Its '
+    "arguments are like those of the calls that were recorded, but {changed}. Results since the last "
+    "comparison may be those of the function as it was. Pass what changes as an argument, or leave the mode "
+    "out."
+)
+
+
+def _explanation(region: Any, replays: Any) -> Explanation:
+    from .graph_drawing import ProgramText  # imported for who looks at pictures alone
+
+    counts, programs = region.counts(), region.programs()
+    least = {name: getattr(region, name) for name in _LEAST}
+    problems = {p["problem"] for p in programs if p["problem"]}
+    return Explanation(
+        counts["calls"],
+        len(programs),
+        counts["reads"],
+        counts["not_deferred"],
+        counts["runs"],
+        sum(p["instructions"] for p in programs),
+        sum(p["fused"] for p in programs),
+        sum(p["removed"] for p in programs),
+        sum(p["moved"] for p in programs),
+        sum(p["recomputed"] for p in programs),
+        sum(p["seconds"] for p in programs),
+        [ProgramText.of(p["text"], p["noted"], **least) for p in programs],
+        sorted(problems.union(replays.problems if replays else ())),
+        sum(p["replays"] for p in programs) + (replays.replays if replays else 0),
+        counts["eager_calls"],
+        counts["trials"],
+        counts["noted_seconds"],
+        counts["eager_seconds"],
+        sum(p["epilogues"] for p in programs),
+        sum(p["row_kernels"] for p in programs),
+        [line for p in programs for line in p["tuned"]],
+        sum(p["prologues"] for p in programs),
+        sum(p["copies"] for p in programs),
+    )
+
+
 def _compiled(
-    fn: Callable[..., Any], fullgraph: bool, eager: bool, captures: bool = False, tunes: bool = False
+    fn: Callable[..., Any],
+    fullgraph: bool,
+    eager: bool,
+    captures: bool = False,
+    tunes: bool = False,
+    skips_python: bool = False,
 ) -> Callable[..., Any]:
     region = _C._Compiled()
     region.fullgraph = fullgraph
     region.captures, region.tunes = captures, tunes
     region.adaptive = not captures
     region.fuses = region.schedules = region.recomputes = region.drops_copies = not eager
+    replays = _C._replays_of(region) if skips_python else None
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _stance == "force_eager":
             return fn(*args, **kwargs)
-        if not region.enter():
+        if replays is not None:
+            out = replays.replay(args, kwargs)
+            if out is not _C._MISSED:
+                return out
+        entered = region.enter()
+        if replays is not None:
+            replays.record()
+        if not entered:
             return fn(*args, **kwargs)
         try:
             out = fn(*args, **kwargs)
         except BaseException:
             region.abandon()
             raise
-        region.leave()
+        if replays is None:
+            region.leave()
+        elif changed := replays.finish(out, args, kwargs):
+            raise ReplayError(_BROKEN.format(name=getattr(fn, "__qualname__", fn), changed=changed))
         if logs:
             log_new_programs()
         return out
@@ -144,38 +212,11 @@ def _compiled(
 
     def explain() -> Explanation:
         """What the compiled function did so far."""
-        from .graph_drawing import ProgramText  # imported for who looks at pictures alone
-
-        counts, programs = region.counts(), region.programs()
-        least = {name: getattr(region, name) for name in _LEAST}
-        return Explanation(
-            counts["calls"],
-            len(programs),
-            counts["reads"],
-            counts["not_deferred"],
-            counts["runs"],
-            sum(p["instructions"] for p in programs),
-            sum(p["fused"] for p in programs),
-            sum(p["removed"] for p in programs),
-            sum(p["moved"] for p in programs),
-            sum(p["recomputed"] for p in programs),
-            sum(p["seconds"] for p in programs),
-            [ProgramText.of(p["text"], p["noted"], **least) for p in programs],
-            sorted({p["problem"] for p in programs if p["problem"]}),
-            sum(p["replays"] for p in programs),
-            counts["eager_calls"],
-            counts["trials"],
-            counts["noted_seconds"],
-            counts["eager_seconds"],
-            sum(p["epilogues"] for p in programs),
-            sum(p["row_kernels"] for p in programs),
-            [line for p in programs for line in p["tuned"]],
-            sum(p["prologues"] for p in programs),
-            sum(p["copies"] for p in programs),
-        )
+        return _explanation(region, replays)
 
     call.explain = explain  # type: ignore[attr-defined]
     call.region = region  # type: ignore[attr-defined]
+    call.replays = replays  # type: ignore[attr-defined]
     call._torchdynamo_orig_callable = fn  # type: ignore[attr-defined]
     return call
 
@@ -201,7 +242,13 @@ def compile(
         fullgraph: reading a value before the function's end raises a RuntimeError at the line that does.
         dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
         backend: "inductor" for all passes, "eager" and "aot_eager" for none but removing what nobody needs.
-        mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike;
+        mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike.
+            On the CPU "reduce-overhead" lets calls that are alike and record no tape skip Python, under a
+            contract: the function reads no Python state that changes, and has no effect but its results and
+            values that ops write.
+            Arguments, parameters and modules may change, see docs/compile.md. What cannot be replayed runs as
+            ever, and `explain().problems` says why. Every 1,000th call is compared, and raises a ReplayError
+            where the contract was broken.
             "max-autotune" and "max-autotune-no-cudagraphs" measure on the CPU, in a program's first 8 runs,
             whether a product of matrices is faster with the elementwise steps behind it in its kernel.
         options: "triton.cudagraphs" does so too; others have no effect.
@@ -235,11 +282,12 @@ def compile(
     captures = mode in ("reduce-overhead", "max-autotune") or backend == "cudagraphs"
     tunes = mode in ("max-autotune", "max-autotune-no-cudagraphs")
     captures |= bool((options or {}).get("triton.cudagraphs"))
+    how = (fullgraph, eager, captures, tunes, mode == "reduce-overhead")
     if hasattr(type(model), "_compiled_call_impl"):
         from ._dynamo.eval_frame import OptimizedModule  # a module is made of modules, which are above
 
-        return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager, captures, tunes))
-    return _compiled(model, fullgraph, eager, captures, tunes)
+        return OptimizedModule(model, _compiled(model.__call__, *how))
+    return _compiled(model, *how)
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:

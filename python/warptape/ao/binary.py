@@ -213,5 +213,5 @@ def pack_binary_(model: Module) -> Module:
             made = PackedBinaryConv2d(child) if isinstance(child, BinaryConv2d) else PackedBinaryLinear(child)
             packed[id(child)] = made
             packed[id(child)].training = child.training
-        parent._modules[name] = packed[id(child)]
+        setattr(parent, name, packed[id(child)])
     return model

@@ -196,7 +196,7 @@ def _narrow(model: Module, path: str, heads: int) -> None:
     for module in model.modules():
         for name, child in module._modules.items():
             if child is old:
-                module._modules[name] = new
+                setattr(module, name, new)
 
 
 def _configured(model: Module) -> None:

@@ -9,7 +9,7 @@ import types
 import weakref
 from typing import Any
 
-from warptape import Tensor, nn
+from warptape import _C, Tensor, nn
 
 from .graph import Graph, PythonCode, _fetch, _has_attr
 
@@ -145,6 +145,7 @@ class GraphModule(nn.Module):
         made = self._graph.python_code("self")
         self._code = made.src
         type(self).forward = _compile(made)  # type: ignore[method-assign]
+        _C._module_changed()
         return made
 
     # --- submodules ---

@@ -62,6 +62,7 @@ def _with_hooks(step: Callable) -> Callable:
     def hooked_step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if "_in_hooked_step" not in self.__dict__:  # a wrapper of an optimizer that calls no __init__
             return step(self, *args, **kwargs)
+        warptape._C._refuse_replay("it calls an optimizer")
         if (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
@@ -278,6 +279,7 @@ class Optimizer:
         >>> weight.grad is None
         True
         """
+        warptape._C._refuse_replay("it calls an optimizer")
         if set_to_none:
             for group in self.param_groups:
                 for p in group["params"]:

@@ -46,6 +46,7 @@ def swap_tensors(t1: Any, t2: Any) -> None:
     for name in slots:
         _swap_slot(t1, t2, name)
     _C._swap_tensor_impl(t1, t2)
+    _C._module_changed()  # they may be a module's
 
 
 def _slots(t: Any) -> list[str]:

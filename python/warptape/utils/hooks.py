@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from warptape import _C
+
 __all__ = ["RemovableHandle", "add_hook"]
 
 
@@ -37,6 +39,7 @@ class RemovableHandle:
         for ref in (self.hooks_dict_ref, *self.extra_dict_ref):
             hooks = ref()
             if hooks is not None:
+                _C._module_changed()
                 hooks.pop(self.id, None)
 
     def __enter__(self) -> RemovableHandle:
@@ -72,6 +75,7 @@ def add_hook(
     """
     if not callable(hook):
         raise TypeError(f"register hook: expected a callable, got {type(hook).__name__}")
+    _C._module_changed()  # for calls that are replayed
     handle = RemovableHandle(hooks, extra_dict=[mark for mark, _ in marks])
     hooks[handle.id] = hook
     for mark, wanted in marks:

@@ -111,6 +111,7 @@ def restoring(*modules: nn.Module) -> Iterator[None]:
     except BaseException:
         for module, parameters, values in before:
             module._parameters.update(parameters)
+            warptape._C._module_changed()
             for name, value in values.items():
                 parameters[name].data = value
         raise

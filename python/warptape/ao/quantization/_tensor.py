@@ -103,6 +103,7 @@ class CodedTensor(Tensor):
             )
             _C.TensorBase.data.__set__(self, bare)  # type: ignore[attr-defined]
         self.__dict__.update({name: value.__dict__[name] for name in (*self._parts, *self._settings)})
+        _C._module_changed()  # it may be a module's
 
     def numpy(self, *, force: bool = False) -> Any:
         """The matrix as an array."""

@@ -28,6 +28,7 @@ class CastMixin:
         cannot take the place of the old ones (to or from the meta device); then a new Parameter is put in.
         torch.__future__ has other ways. RuntimeError where a parameter or its gradient cannot be swapped.
         """
+        _C._module_changed()
         if recurse:
             for child in self._modules.values():
                 if child is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeVar
 
-from warptape import Tensor
+from warptape import _C, Tensor
 
 from ..parameter import Parameter
 from .module import Module, _indent
@@ -30,6 +30,7 @@ class _Indexed(Module):
 
     def _refill(self, modules: Iterable[Module]) -> None:
         """Takes these children, in this order, numbered anew."""
+        _C._module_changed()
         modules = list(modules)
         self._modules.clear()
         self._modules.update((str(i), module) for i, module in enumerate(modules))
@@ -217,6 +218,7 @@ class ModuleDict(Module):
         self.add_module(key, module)
 
     def __delitem__(self, key: str) -> None:
+        _C._module_changed()
         del self._modules[key]
 
     def __len__(self) -> int:
@@ -230,10 +232,12 @@ class ModuleDict(Module):
 
     def clear(self) -> None:
         """Takes out all modules."""
+        _C._module_changed()
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
         """Takes out the module under `key` and returns it."""
+        _C._module_changed()
         return self._modules.pop(key)
 
     def keys(self) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from warptape import Tensor
+from warptape import _C, Tensor
 
 from ...compiler import compile
 from ..parameter import Buffer, Parameter
@@ -121,6 +121,8 @@ class Module(HookMixin, StateMixin, CastMixin):
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = self.__dict__
+        if state.get(name, state) is not value:
+            _C._module_changed()  # for calls that are replayed
         is_tensor = isinstance(value, Tensor)
         if is_tensor and isinstance(value, Parameter):
             self._take_name(name, "parameter", but="_parameters")
@@ -158,6 +160,7 @@ class Module(HookMixin, StateMixin, CastMixin):
         state["_non_persistent_buffers_set"].discard(name)
 
     def __delattr__(self, name: str) -> None:
+        _C._module_changed()
         for kind in (self._parameters, self._buffers, self._modules):
             if name in kind:
                 del kind[name]
@@ -194,6 +197,7 @@ class Module(HookMixin, StateMixin, CastMixin):
                 f"explicitly. To express '{name}' as a function of another Tensor, compute the value in the "
                 "forward() method."
             )
+        _C._module_changed()
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
@@ -207,6 +211,7 @@ class Module(HookMixin, StateMixin, CastMixin):
         self._check_name(name, "buffer", self.__dict__.get("_buffers"))
         if tensor is not None and not isinstance(tensor, Tensor):
             raise _wrong_kind(tensor, "object to buffer", name, "warptape Tensor or None required")
+        _C._module_changed()
         self._buffers[name] = tensor
         if persistent:
             self._non_persistent_buffers_set.discard(name)
@@ -226,6 +231,7 @@ class Module(HookMixin, StateMixin, CastMixin):
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{_typename(module)} is not a Module subclass")
         self._check_name(name, "module", self.__dict__.get("_modules"))
+        _C._module_changed()
         self._modules[name] = module
 
     def register_module(self, name: str, module: Module | None) -> None:
@@ -473,6 +479,9 @@ class Module(HookMixin, StateMixin, CastMixin):
         if not child_lines and len(extra_lines) <= 1:
             return f"{self._get_name()}({extra})"
         return f"{self._get_name()}(\n  " + "\n  ".join(extra_lines + child_lines) + "\n)"
+
+
+_C._compare_by_identity(Module)
 
 
 class Plain(Module):

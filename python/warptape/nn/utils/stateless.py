@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from warptape import Tensor
+from warptape import _C, Tensor
 
 from ..modules.module import Module
 
@@ -87,11 +87,13 @@ def _replaced(module: Module, given: Any, tie_weights: bool, strict: bool) -> It
             raise TypeError(f"{value} is not an instance of warptape.Tensor")
     before = {key: places[key][0].get(places[key][1], _ABSENT) for key in tensors}
     try:
+        _C._module_changed()
         for key, value in tensors.items():
             home, name = places[key]
             home[name] = value
         yield
     finally:
+        _C._module_changed()
         for key, value in before.items():
             home, name = places[key]
             if key in given and home.get(name) is not given[key] and isinstance(given, dict):
