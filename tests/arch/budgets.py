@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 50_674
+MAX_TOTAL_LINES = 51_202
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -27,7 +27,7 @@ BUDGETS = {
     ),
     # Sources for PyTorch's C++ API: the interface, headers of PyTorch's names over it, ops that others bring.
     "extensions": (
-        6_372,
+        6_399,
         (
             "csrc/capi/extension",
             "csrc/bindings/extension",
@@ -54,7 +54,7 @@ BUDGETS = {
     ),
     "serving": (7_222, ("python/warptape/serve/",)),
     "compression": (
-        6_332,
+        6_334,
         (
             "csrc/ops/binary_linear",
             "csrc/ops/fake_quantize",
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        19_799,  # attention by WGMMA, cuSOLVER, grouped products
+        19_800,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -128,7 +128,7 @@ BUDGETS = {
     ),
     "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        13_514,
+        14_353,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -157,6 +157,6 @@ BUDGETS = {
     ),
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
-    "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (29_635, ("python/warptape/",)),
+    "traced programs": (2_479, ("python/warptape/fx/",)),
+    "the Python library": (29_658, ("python/warptape/",)),
 }

@@ -291,6 +291,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("threads_sum", &threads_sum);
   m.def("raise_error", &raise);
   m.def("undefined", [] { return Tensor(); });
+  m.def("added", [](std::vector<Tensor> xs) {
+    return at::_foreach_add(xs,
+                            std::vector<at::Scalar>{at::Scalar(true), 2, 0.5, c10::complex<double>(0, 1)});
+  });
   m.def("gradient", [](Tensor x) {
     auto y = (x * x).sum();
     y.backward();

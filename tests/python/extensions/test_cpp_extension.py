@@ -247,6 +247,11 @@ def test_python_completes_an_op_of_an_extension(ext):
     assert compiled(x).tolist() == [[12.0] * 3] * 2
 
 
+def test_a_list_of_numbers(ext):
+    xs = [torch.tensor([1]) for _ in range(4)]
+    assert [x.tolist() for x in ext.added(xs)] == [[2], [3], [1.5], [1 + 1j]]
+
+
 def test_what_is_built_is_kept_until_something_differs(folder, ext, capfd):
     options = {"extra_cflags": ["-O0", "-Wall", "-Werror"], "build_directory": str(folder), "verbose": True}
     capfd.readouterr()
