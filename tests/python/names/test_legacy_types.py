@@ -67,7 +67,11 @@ def test_sizes_and_data():
     [
         (lambda: torch.FloatTensor(3.5), TypeError, r"new\(\): data must be a sequence \(got float\)"),
         (lambda: torch.FloatTensor("a"), TypeError, "invalid data type 'str'"),
-        (lambda: torch.FloatTensor(2, 3.5), TypeError, r"expected sizes that are ints, got \(2, 3.5\)"),
+        (
+            lambda: torch.FloatTensor(2, 3.5),
+            TypeError,
+            r"invalid combination of arguments - got \(2, 3.5\), but expected sizes that are ints",
+        ),
         (lambda: torch.FloatTensor(torch.ones(2).double()), TypeError, "expected a tensor of torch.float32"),
         (lambda: torch.FloatTensor([1.0], device="cuda"), RuntimeError, "expects device type: cpu"),
         (lambda: torch.FloatTensor([1.0], dtype=1), TypeError, "unexpected keyword argument 'dtype'"),
