@@ -420,7 +420,7 @@ void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in
           const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
   with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
-    dispatch_gemm(p.dtype, [&](auto kind) {
+    dispatch_gemm<false>(p.dtype, [&](auto kind) {
       using S = typename decltype(kind)::Storage;
       Forward<decltype(kind)>{p,
                               static_cast<S*>(out),
@@ -470,7 +470,7 @@ void turned(const LaunchContext& ctx, const ConvPlan& p, typename Kind::Storage*
 void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad_in, const void* grad_out,
                          const void* weight) {
   if (p.batch == 0) return;
-  dispatch_gemm(p.dtype, [&](auto kind) {
+  dispatch_gemm<false>(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     if (turns(p, kGemmVecBytes / int64_t(sizeof(S))))
       return turned<decltype(kind)>(ctx, p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out),
@@ -483,7 +483,7 @@ void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad
 
 void conv_backward_weight(const LaunchContext& ctx, const ConvPlan& p, void* grad_weight,
                           const void* grad_out, const void* in) {
-  dispatch_gemm(p.dtype, [&](auto kind) {
+  dispatch_gemm<false>(p.dtype, [&](auto kind) {
     using Kind = decltype(kind);
     using S = typename Kind::Storage;
     int64_t size = p.out_channels * Sizes(p).depth;

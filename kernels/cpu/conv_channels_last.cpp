@@ -435,7 +435,7 @@ void conv_channels_last(const LaunchContext& ctx, const ConvPlan& p, void* out, 
                         const void* weight, const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
   with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
-    dispatch_gemm(p.dtype, [&](auto kind) {
+    dispatch_gemm<false>(p.dtype, [&](auto kind) {
       using S = typename decltype(kind)::Storage;
       forward<decltype(kind)>(ctx, p, static_cast<S*>(out), static_cast<const S*>(in),
                               static_cast<const S*>(weight), static_cast<const S*>(bias), epilogue);
@@ -445,7 +445,7 @@ void conv_channels_last(const LaunchContext& ctx, const ConvPlan& p, void* out, 
 
 int64_t conv_channels_last_pack(const LaunchContext&, const ConvPlan& p, void* packed, const void* weight) {
   int64_t bytes = 0;
-  dispatch_gemm(p.dtype, [&](auto kind) {
+  dispatch_gemm<false>(p.dtype, [&](auto kind) {
     using Kind = decltype(kind);
     const int64_t n = p.out_channels / p.groups,
                   depth = p.kernel[0] * p.kernel[1] * (p.in_channels / p.groups);
@@ -467,7 +467,7 @@ void conv_channels_last_backward_input(const LaunchContext& ctx, const ConvPlan&
                                   static_cast<const S*>(weight)}
         .run(ctx);
   };
-  dispatch_gemm(p.dtype, [&](auto kind) {
+  dispatch_gemm<false>(p.dtype, [&](auto kind) {
     // Pairs do not reach over the end of a tap.
     if constexpr (decltype(kind)::kPack == 2) {
       if (p.out_channels / p.groups % 2) return run(GemmBf16{});
@@ -478,7 +478,7 @@ void conv_channels_last_backward_input(const LaunchContext& ctx, const ConvPlan&
 
 void conv_channels_last_backward_weight(const LaunchContext& ctx, const ConvPlan& p, void* grad_weight,
                                         const void* grad_out, const void* in) {
-  dispatch_gemm(p.dtype, [&](auto kind) {
+  dispatch_gemm<false>(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     BackwardWeight<decltype(kind)> gradient{p, static_cast<S*>(grad_weight), static_cast<const S*>(grad_out),
                                             static_cast<const S*>(in)};

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/gemm_tiles.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 
@@ -17,16 +18,59 @@ struct GemmKind {
   using Acc = A;
   static constexpr int kPack = Pack;
   static constexpr int kLanes = kGemmVecBytes / sizeof(A);
-  static constexpr int kCols = 2 * kLanes;                     // of a panel of B
+  static constexpr int kRows = kGemmRows;   // of a panel of A
+  static constexpr int kCols = 2 * kLanes;  // of a panel of B
+  static constexpr int kSteps = 1;          // elements of k, of which a block has whole multiples
   static constexpr int kDepth = (sizeof(A) == 4 ? 384 : 256);  // elements of k in one block
   static constexpr int kBlockCols = 10 * kCols;                // of B in one block
-  static constexpr int kBlockRows = 12 * kGemmRows;            // of A in one block
+  static constexpr int kBlockRows = 12 * kRows;                // of A in one block
+  static constexpr int kSpeed = 1;                             // times faster than vector instructions
 };
 using GemmF32 = GemmKind<float, float, float, 1>;
 using GemmF64 = GemmKind<double, double, double, 1>;
 using GemmHalf = GemmKind<Half, float, float, 1>;
 using GemmBf16 = GemmKind<BFloat16, float, float, 1>;        // widened when packed
 using GemmBf16Dot = GemmKind<BFloat16, uint32_t, float, 2>;  // pairs, for the bf16 dot product instruction
+#if defined(__AVX512F__)
+// Pairs, for AMX. A panel of A is 32 rows one after the other, and what is missing along k is zeros.
+struct GemmBf16Tile : GemmBf16Dot {
+  static constexpr int kRows = 2 * kTileHeight;
+  static constexpr int kSteps = kTileHeight;
+  static constexpr int kDepth = 12 * kSteps;  // a panel of A fills half of the L1 cache
+  static constexpr int kBlockRows = 12 * kRows;
+  static constexpr int kSpeed = 8;
+};
+#endif
+template <class Kind> inline constexpr bool kGemmTiles = Kind::kSteps > 1;
+
+WT_INLINE int64_t gemm_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The size of equal parts, none above `most`, of n items in units of `unit`.
+WT_INLINE int64_t gemm_even(int64_t n, int64_t most, int64_t unit) {
+  return gemm_ceil(gemm_ceil(n, gemm_ceil(n, most)), unit) * unit;
+}
+
+// Elements that k values take in a panel.
+template <class Kind>
+WT_INLINE int64_t gemm_depth(int64_t k) {
+  return gemm_ceil(k, Kind::kPack * Kind::kSteps) * Kind::kSteps;
+}
+
+// k values of rows of A in panels of `width`, and of columns of B in panels of kCols.
+template <class Kind>
+void gemm_pack_a(typename Kind::Elem* dst, int64_t width, const typename Kind::Storage* src, int64_t is,
+                 int64_t ks, int64_t rows, int64_t k) {
+  if constexpr (kGemmTiles<Kind>)
+    gemm_pack_rows(dst, gemm_depth<Kind>(k), src, is, ks, rows, k);
+  else
+    gemm_pack_panels<typename Kind::Storage, typename Kind::Elem>(dst, width, false, src, is, ks, rows, k);
+}
+template <class Kind>
+void gemm_pack_b(typename Kind::Elem* dst, const typename Kind::Storage* src, int64_t js, int64_t ks,
+                 int64_t cols, int64_t k) {
+  gemm_pack_panels<typename Kind::Storage, typename Kind::Elem>(dst, Kind::kCols, true, src, js, ks, cols, k,
+                                                                gemm_depth<Kind>(k));
+}
 
 template <class Elem, class Acc>
 WT_INLINE GemmVec<Acc> gemm_madd(GemmVec<Elem> a, GemmVec<Elem> b, GemmVec<Acc> acc) {
@@ -130,12 +174,30 @@ struct GemmOut {
 template <class Kind>
 inline constexpr bool kGemmInPlace = sizeof(typename Kind::Storage) == sizeof(typename Kind::Acc);
 
+#if defined(__AVX512F__)
+WT_INLINE void gemm_finish_bf16(const float* sums, int64_t ld, int64_t rows, int64_t cols,
+                                const GemmOut<GemmBf16Tile>& out) {
+  const float alpha = float(out.alpha), beta = float(out.beta);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; j += 16) {
+      const int64_t n = cols - j < 16 ? cols - j : 16;
+      BFloat16* c = out.c + i * out.ldc + j;
+      GemmVec<float> v = gemm_load_part(sums + i * ld + j, n);
+      if (alpha != 1) v *= alpha;
+      if (out.bias) v += gemm_load_as<float>(out.bias + j, n);
+      if (beta != 0) v += beta * gemm_load_as<float>(c, n);
+      gemm_store_bf16(c, v, n);
+    }
+}
+#endif
+
 // Finishes rows of sums: `out` points at their first element.
 template <class Kind>
 void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64_t cols,
                  const GemmOut<Kind>& out) {
   using S = typename Kind::Storage;
   using Acc = typename Kind::Acc;
+  if constexpr (kGemmTiles<Kind>) return gemm_finish_bf16(sums, ld, rows, cols, out);
   Acc alpha = Acc(out.alpha), beta = Acc(out.beta);
   for (int64_t i = 0; i < rows; ++i) {
     const Acc* s = sums + i * ld;
@@ -153,8 +215,8 @@ void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64
   }
 }
 
-// Calls f with the kind that computes the floating dtype.
-template <class F>
+// Calls f with the kind that computes the floating dtype; without AMX's unless Tiles.
+template <bool Tiles = true, class F>
 WT_INLINE void dispatch_gemm(DType dtype, F&& f, const char* kernel = __builtin_FUNCTION()) {
   switch (dtype) {
     case DType::Float32:
@@ -165,19 +227,15 @@ WT_INLINE void dispatch_gemm(DType dtype, F&& f, const char* kernel = __builtin_
       return f(GemmHalf{});
     case DType::BFloat16:
 #if defined(__AVX512F__)
+      if constexpr (Tiles) {
+        if (cpu::has_amx_bf16()) return f(GemmBf16Tile{});
+      }
       if (__builtin_cpu_supports("avx512bf16")) return f(GemmBf16Dot{});
 #endif
       return f(GemmBf16{});
     default:
       unhandled_dtype(kernel, dtype);
   }
-}
-
-WT_INLINE int64_t gemm_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// The size of equal parts, none above `most`, of n items in units of `unit`.
-WT_INLINE int64_t gemm_even(int64_t n, int64_t most, int64_t unit) {
-  return gemm_ceil(gemm_ceil(n, gemm_ceil(n, most)), unit) * unit;
 }
 
 // How one product is blocked, and the scratch memory it needs.
@@ -191,11 +249,11 @@ struct GemmBlocking {
 
   GemmBlocking(int64_t m, int64_t n, int64_t k, bool rows_of_b_contiguous, const GemmOut<Kind>& out) {
     using Elem = typename Kind::Elem;
-    depth = gemm_ceil(k, Kind::kPack);
-    panel_rows = gemm_even(m, kGemmRows, 1);
+    depth = gemm_depth<Kind>(k);
+    panel_rows = gemm_even(m, Kind::kRows, 1);
     block_rows = gemm_even(m, Kind::kBlockRows, panel_rows);
     block_cols = gemm_even(n, Kind::kBlockCols, Kind::kCols);
-    block_depth = gemm_even(depth, Kind::kDepth, 1);
+    block_depth = gemm_even(depth, Kind::kDepth, Kind::kSteps);
     in_place = kGemmInPlace<Kind> && out.alpha == 1 && (out.beta == 0 || out.beta == 1);
     // Packing pays when B is read often, or from many pages.
     b_direct = kGemmInPlace<Kind> && rows_of_b_contiguous && n >= Kind::kCols && m <= 2 * kGemmRows;
@@ -208,8 +266,9 @@ struct GemmBlocking {
     b_bytes = align(sizeof(typename Kind::Elem) * block_cols * block_depth);
     bool sums_stay = depth > block_depth;
     partial_bytes =
-        in_place ? 0
-                 : align(sizeof(typename Kind::Acc) * (sums_stay ? m * block_cols : kGemmRows * Kind::kCols));
+        in_place
+            ? 0
+            : align(sizeof(typename Kind::Acc) * (sums_stay ? m * block_cols : Kind::kRows * Kind::kCols));
   }
   static size_t align(size_t n) { return (n + 63) & ~size_t{63}; }
   size_t bytes() const { return a_bytes + b_bytes + partial_bytes; }
@@ -229,9 +288,13 @@ struct GemmBlock {
   GemmOut<Kind> out;
 
   void run() const {
-    for (int64_t i = 0; i < rows; i += panel_rows) {
-      int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
-      for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
+    if constexpr (kGemmTiles<Kind>) {
+      run_tiles();
+    } else {
+      for (int64_t i = 0; i < rows; i += panel_rows) {
+        int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
+        for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
+      }
     }
   }
 
@@ -245,19 +308,44 @@ struct GemmBlock {
     int64_t step = direct ? ldb : Kind::kCols;
     auto micro = GemmMicros<Elem, Acc, Lda>::kTable[r - 1][nc > Kind::kLanes];
     const Elem* rows_of_a = a + i * (Lda ? Lda : depth);
-    typename Kind::Storage* c = out.c + i * out.ldc + j;
     if constexpr (kGemmInPlace<Kind>) {
       if (!partial) {
+        typename Kind::Storage* c = out.c + i * out.ldc + j;
         GemmTile<Acc> t{c, out.ldc, nc, first && out.bias ? out.bias + j : nullptr, !first || out.beta != 0};
         return micro(depth, rows_of_a, panel, step, t);
       }
     }
-    Acc* sums = ld_partial ? partial + i * ld_partial + j : partial;
-    int64_t ld = ld_partial ? ld_partial : Kind::kCols;
+    auto [sums, ld] = sums_at(i, j);
     micro(depth, rows_of_a, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first});
-    if (last)
-      gemm_finish<Kind>(sums, ld, r, nc,
-                        {c, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+    if (last) finish(i, r, j, nc);
+  }
+
+  std::pair<typename Kind::Acc*, int64_t> sums_at(int64_t i, int64_t j) const {
+    if (ld_partial) return {partial + i * ld_partial + j, ld_partial};
+    return {partial, Kind::kCols};
+  }
+  void finish(int64_t i, int64_t r, int64_t j, int64_t nc) const {
+    auto [sums, ld] = sums_at(i, j);
+    gemm_finish<Kind>(
+        sums, ld, r, nc,
+        {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+  }
+
+  void run_tiles() const {
+#if defined(__AVX512F__)
+    const int64_t lda = Lda ? Lda : depth;
+    TileScope tiles(gemm_tile_shapes(rows < panel_rows ? rows : panel_rows));
+    for (int64_t i = 0; i < rows; i += panel_rows) {
+      const int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
+      if (i && r < panel_rows) tiles.use(gemm_tile_shapes(r));
+      for (int64_t j = 0; j < cols; j += Kind::kCols) {
+        const int64_t nc = cols - j < Kind::kCols ? cols - j : Kind::kCols;
+        auto [sums, ld] = sums_at(i, j);
+        gemm_tile(r, nc, {depth, a + i * lda, lda, b + j * depth}, sums, ld, first);
+        if (last) finish(i, r, j, nc);
+      }
+    }
+#endif
   }
 };
 
@@ -327,10 +415,11 @@ struct GemmSharedSize {
   int64_t m, n;
   GemmBlocking<Kind> bl;
   int64_t first = 0, all = n;  // columns [first, first + n) of all that were packed
-  int64_t partial_cols = bl.depth > bl.block_depth ? (n < kCols ? n : kCols) : 0;
-  size_t partial_bytes =
-      bl.in_place ? 0
-                  : sizeof(typename Kind::Acc) * (partial_cols ? m * partial_cols : kGemmRows * Kind::kCols);
+  int64_t partial_cols =
+      bl.depth > bl.block_depth ? (n < kCols ? gemm_ceil(n, Kind::kCols) * Kind::kCols : kCols) : 0;
+  size_t partial_bytes = bl.in_place ? 0
+                                     : sizeof(typename Kind::Acc) *
+                                           (partial_cols ? m * partial_cols : Kind::kRows * Kind::kCols);
   size_t bytes() const { return bl.a_bytes + partial_bytes; }
 };
 

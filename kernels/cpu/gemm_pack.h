@@ -2,6 +2,7 @@
 // i], so that the product's innermost kernel reads one step of k after the other.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -233,18 +234,22 @@ struct GemmPacker {
   }
 };
 
-// Packs `rows` of a matrix into panels of `width` rows, `depth` elements deep, one after the other.
+// Packs `rows` of a matrix into panels of `width` rows, one after the other. They are as many elements deep
+// as k takes, or `depth`, with zeros behind.
 template <class S, class E>
 void gemm_pack_panels(E* dst, int64_t width, bool pad, const S* src, int64_t is, int64_t ks, int64_t rows,
-                      int64_t k) {
+                      int64_t k, int64_t depth = 0) {
   constexpr int kPack = GemmPacker<S, E>::kPack;
-  int64_t depth = (k + kPack - 1) / kPack;
+  const int64_t steps = (k + kPack - 1) / kPack;
+  if (depth == 0) depth = steps;
+  for (int64_t i = 0; depth > steps && i < rows; i += width)
+    std::memset(dst + i * depth + steps * width, 0, size_t((depth - steps) * width) * sizeof(E));
   if (is == 1) {  // a few steps of all panels, then the next few: src is met page by page
-    for (int64_t p0 = 0; p0 < depth; p0 += 16)
+    for (int64_t p0 = 0; p0 < steps; p0 += 16)
       for (int64_t i = 0; i < rows; i += width) {
         int64_t there = rows - i < width ? rows - i : width;
         GemmPacker<S, E> panel{dst + i * depth, pad ? width : there, src + i, is, ks, there, k};
-        for (int64_t p = p0; p < p0 + 16 && p < depth; ++p) {
+        for (int64_t p = p0; p < p0 + 16 && p < steps; ++p) {
           __builtin_prefetch(src + i + (p + 16) * kPack * ks);  // the same panel's next steps
           panel.step_along_rows(p);
         }

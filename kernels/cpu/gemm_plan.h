@@ -49,15 +49,14 @@ struct Part {
   }
   WT_INLINE auto pack_a() const {
     return [this](Elem* dst, int64_t i, int64_t rows, int64_t at, int64_t depth, int64_t width) {
-      gemm_pack_panels<S, Elem>(dst, width, false, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
-                                p.a.row_stride, p.a.col_stride, rows, values(at, depth));
+      gemm_pack_a<Kind>(dst, width, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
+                        p.a.row_stride, p.a.col_stride, rows, values(at, depth));
     };
   }
   WT_INLINE auto pack_b() const {
     return [this](Elem* dst, int64_t j, int64_t cols, int64_t at, int64_t depth) {
-      gemm_pack_panels<S, Elem>(dst, Kind::kCols, true,
-                                b + j * p.b.col_stride + at * Kind::kPack * p.b.row_stride, p.b.col_stride,
-                                p.b.row_stride, cols, values(at, depth));
+      gemm_pack_b<Kind>(dst, b + j * p.b.col_stride + at * Kind::kPack * p.b.row_stride, p.b.col_stride,
+                        p.b.row_stride, cols, values(at, depth));
     };
   }
 };

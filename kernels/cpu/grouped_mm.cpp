@@ -7,7 +7,6 @@
 
 #include "kernels/cpu/fault.h"
 #include "kernels/cpu/gemm_plan.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
 
@@ -32,10 +31,9 @@ class GroupedProduct {
 
  public:
   GroupedProduct(const LaunchContext& ctx, const GroupedMmPlan& p) : ctx_(ctx), p_(p) {
-    if constexpr (std::is_same_v<S, BFloat16>) onednn_ = cpu::onednn_bf16();
     // Each row of a [k, n] is on pages of its own: blocks that are twice as wide meet half as many.
     const int64_t wide = p.along_k || p.b_transposed ? 1 : 2;
-    cols_ = onednn_ ? 512 : gemm_even(p.n, wide * Kind::kBlockCols, Kind::kCols);
+    cols_ = gemm_even(p.n, wide * Kind::kBlockCols, Kind::kCols);
     across_ = gemm_ceil(p.n, cols_);
   }
 
@@ -89,9 +87,9 @@ class GroupedProduct {
 
   int64_t elements(const GroupPart& part) const {
     const MatmulPlan plan = plan_of(part);
-    return plan.m * gemm_ceil(plan.k, Kind::kPack);
+    return plan.m * gemm_depth<Kind>(plan.k);
   }
-  bool is_packed(const GroupPart& part) const { return !onednn_ && elements(part) <= kPackedAtOnce; }
+  bool is_packed(const GroupPart& part) const { return elements(part) <= kPackedAtOnce; }
 
   MatmulPlan plan_of(const GroupPart& part) const {
     MatmulPlan plan{};
@@ -156,18 +154,6 @@ class GroupedProduct {
     const MatmulPlan plan = plan_of(group);
     const Part<Kind> part(plan, matrices<S>(plan, 0), 0, j);
     const int64_t cols = p_.n - j < cols_ ? p_.n - j : cols_;
-    if constexpr (std::is_same_v<S, BFloat16>) {
-      const cpu::OneDnnMatmul shape{plan.m,
-                                    cols,
-                                    plan.k,
-                                    plan.a.row_stride,
-                                    plan.a.col_stride,
-                                    plan.b.row_stride,
-                                    plan.b.col_stride,
-                                    plan.c.row_stride,
-                                    false};
-      if (onednn_ && cpu::onednn_matmul(shape, part.a, part.b, nullptr, part.out.c)) return;
-    }
     // The rows of its blocks are those that pack() had: they do not depend on the columns.
     GemmBlocking<Kind> bl = part.blocking(plan.m, cols, true);
     bl.set_block_cols(plan.m, gemm_ceil(cols, Kind::kCols) * Kind::kCols);
@@ -184,7 +170,6 @@ class GroupedProduct {
 
   const LaunchContext& ctx_;
   const GroupedMmPlan& p_;
-  bool onednn_ = false;
   int64_t cols_, across_;
   GroupPart* parts_ = nullptr;
   Elem* packed_ = nullptr;

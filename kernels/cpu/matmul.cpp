@@ -7,7 +7,6 @@
 #include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/gemm_plan.h"
-#include "kernels/cpu/onednn.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
 
@@ -19,7 +18,7 @@ namespace {
 struct Tiles {
   int64_t rows, cols, down, across;
   // `speed`: how many times faster than vector instructions the product is computed.
-  WT_INLINE Tiles(int64_t m, int64_t n, int64_t k, int64_t batch, int64_t speed = 1)
+  WT_INLINE Tiles(int64_t m, int64_t n, int64_t k, int64_t batch, int64_t speed)
       : rows(m), cols(n), down(1), across(1) {
     double work = double(m) * double(n) * double(k) / double(speed);
     int64_t wanted = work > 8e6 ? 8 : int64_t(work / 1e6);
@@ -79,33 +78,6 @@ void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p, const Matric
   });
 }
 
-// The same by oneDNN, which knows AMX; false when it cannot.
-bool multiply_tile_onednn(const MatmulPlan& p, const Matrices<BFloat16>& x, int64_t i0, int64_t m, int64_t j0,
-                          int64_t n) {
-  cpu::OneDnnMatmul shape{m,
-                          n,
-                          p.k,
-                          p.a.row_stride,
-                          p.a.col_stride,
-                          p.b.row_stride,
-                          p.b.col_stride,
-                          p.c.row_stride,
-                          p.bias != nullptr};
-  const BFloat16* bias = p.bias ? static_cast<const BFloat16*>(p.bias) + j0 : nullptr;
-  return cpu::onednn_matmul(shape, x.a + i0 * p.a.row_stride, x.b + j0 * p.b.col_stride, bias,
-                            x.c + i0 * p.c.row_stride + j0);
-}
-
-// Plain products that are large enough to pay for the call, without rows that lie upon each other.
-bool suits_onednn(const MatmulPlan& p) {
-  auto plain = [](const MatrixRef& x, int64_t rows, int64_t cols) {
-    return (x.col_stride == 1 && x.row_stride >= cols) || (x.row_stride == 1 && x.col_stride >= rows);
-  };
-  return p.dtype == DType::BFloat16 && p.alpha == 1 && p.beta == 0 && plain(p.a, p.m, p.k) &&
-         plain(p.b, p.k, p.n) && plain(p.c, p.m, p.n) && double(p.m) * double(p.n) * double(p.k) >= 32768 &&
-         cpu::onednn_bf16();
-}
-
 // Whether B is worth packing once for all: it would be packed often, and fits.
 template <class Kind>
 WT_INLINE bool suits_shared(const MatmulPlan& p, int64_t batch) {
@@ -119,14 +91,13 @@ template <class Kind>
 bool multiply(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
   int64_t batch = p.batch[0] * p.batch[1];
-  bool onednn = suits_onednn(p);
-  if (!onednn && suits_shared<Kind>(p, batch)) {
+  if (suits_shared<Kind>(p, batch)) {
     for (int64_t i = 0; i < batch; ++i) multiply_shared<Kind>(ctx, p, matrices<S>(p, i), i * p.m, epilogue);
     return true;
   }
-  Tiles tiles(p.m, p.n, p.k, batch, onednn ? 4 : 1);
+  Tiles tiles(p.m, p.n, p.k, batch, Kind::kSpeed);
   if (tiles.across > 1) epilogue = nullptr;  // no task has whole rows
-  double work = double(tiles.rows) * double(tiles.cols) * double(p.k) / (onednn ? 8 : 1);
+  double work = double(tiles.rows) * double(tiles.cols) * double(p.k) / Kind::kSpeed;
   int64_t grain = work < 1e6 ? int64_t(1e6 / (work + 1e3)) + 1 : 1;
   int64_t each = tiles.down * tiles.across;
   cpu::parallel_for(batch * each, grain, [&](int64_t begin, int64_t end) {
@@ -135,10 +106,7 @@ bool multiply(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* e
       int64_t rows = p.m - i < tiles.rows ? p.m - i : tiles.rows;
       int64_t cols = p.n - j < tiles.cols ? p.n - j : tiles.cols;
       Matrices<S> x = matrices<S>(p, t / each);
-      bool done = false;
-      if constexpr (std::is_same_v<S, BFloat16>)
-        done = onednn && multiply_tile_onednn(p, x, i, rows, j, cols);
-      if (!done) multiply_tile<Kind>(p, x, i, rows, j, cols);
+      multiply_tile<Kind>(p, x, i, rows, j, cols);
       const int64_t row = t / each * p.m + i;
       if (epilogue) epilogue->run(row * p.n, (row + rows) * p.n);
     }
@@ -189,9 +157,9 @@ WT_INLINE bool few(int64_t m, int64_t n, int64_t k) {
 // Whether a task multiplies whole rows of A, and no other task these.
 template <class Kind>
 bool takes_rows(const MatmulPlan& p) {
-  if (p.k == 0 || p.batch[0] * p.batch[1] != 1 || suits_onednn(p)) return false;
+  if (p.k == 0 || p.batch[0] * p.batch[1] != 1) return false;
   if (p.b.row_stride == 1 && (few(p.m, p.n, p.k) || few(p.n, p.m, p.k))) return false;
-  return suits_shared<Kind>(p, 1) || Tiles(p.m, p.n, p.k, 1).across == 1;
+  return suits_shared<Kind>(p, 1) || Tiles(p.m, p.n, p.k, 1, Kind::kSpeed).across == 1;
 }
 
 template <class Kind>
