@@ -3,7 +3,10 @@
 // has_amx_int8 or has_amx_bf16 first. Intel, Software Developer's Manual, volume 2, TDPBUUD, TDPBF16PS.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/cpu/intrinsics.h"
+#include "kernels/types.h"
 
 namespace warptape::kernels::cpu {
 
@@ -55,6 +58,12 @@ WT_INLINE void tile_zero() {
 template <int T>
 WT_INLINE void tile_load(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
+}
+
+// The same for what is read once: it need not stay in the L1 cache.
+template <int T>
+WT_INLINE void tile_stream(const void* from, int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
 }
 
 template <int T>

@@ -4,57 +4,9 @@
 // row-major C).
 #pragma once
 
-#include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/gemm_tiles.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
-
-// How one kind of product is computed: Storage is what memory holds, Elem what panels hold (kPack values of k
-// each), Acc what sums are kept in.
-template <class S, class E, class A, int Pack>
-struct GemmKind {
-  using Storage = S;
-  using Elem = E;
-  using Acc = A;
-  static constexpr int kPack = Pack;
-  static constexpr int kLanes = kGemmVecBytes / sizeof(A);
-  static constexpr int kRows = kGemmRows;   // of a panel of A
-  static constexpr int kCols = 2 * kLanes;  // of a panel of B
-  static constexpr int kSteps = 1;          // elements of k, of which a block has whole multiples
-  static constexpr int kDepth = (sizeof(A) == 4 ? 384 : 256);  // elements of k in one block
-  static constexpr int kBlockCols = 10 * kCols;                // of B in one block
-  static constexpr int kBlockRows = 12 * kRows;                // of A in one block
-  static constexpr int kSpeed = 1;                             // times faster than vector instructions
-};
-using GemmF32 = GemmKind<float, float, float, 1>;
-using GemmF64 = GemmKind<double, double, double, 1>;
-using GemmHalf = GemmKind<Half, float, float, 1>;
-using GemmBf16 = GemmKind<BFloat16, float, float, 1>;        // widened when packed
-using GemmBf16Dot = GemmKind<BFloat16, uint32_t, float, 2>;  // pairs, for the bf16 dot product instruction
-#if defined(__AVX512F__)
-// Pairs, for AMX. A panel of A is 32 rows one after the other, and what is missing along k is zeros.
-struct GemmBf16Tile : GemmBf16Dot {
-  static constexpr int kRows = 2 * kTileHeight;
-  static constexpr int kSteps = kTileHeight;
-  static constexpr int kDepth = 12 * kSteps;  // a panel of A fills half of the L1 cache
-  static constexpr int kBlockRows = 12 * kRows;
-  static constexpr int kSpeed = 8;
-};
-#endif
-template <class Kind> inline constexpr bool kGemmTiles = Kind::kSteps > 1;
-
-WT_INLINE int64_t gemm_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// The size of equal parts, none above `most`, of n items in units of `unit`.
-WT_INLINE int64_t gemm_even(int64_t n, int64_t most, int64_t unit) {
-  return gemm_ceil(gemm_ceil(n, gemm_ceil(n, most)), unit) * unit;
-}
-
-// Elements that k values take in a panel.
-template <class Kind>
-WT_INLINE int64_t gemm_depth(int64_t k) {
-  return gemm_ceil(k, Kind::kPack * Kind::kSteps) * Kind::kSteps;
-}
 
 // k values of rows of A in panels of `width`, and of columns of B in panels of kCols.
 template <class Kind>
@@ -160,36 +112,10 @@ template <class E, class A, int Lda> using GemmMicros =
 template <class E, class A, int Lda> using GemmMicros = GemmMicroTable<E, A, Lda, 1, 2, 3, 4, 5, 6>;
 #endif
 
-// The result: out = alpha * product + beta * out + bias. Where memory holds Acc and alpha is 1 the kernel
-// adds in place; else sums go through `partial` and are finished once.
-template <class Kind>
-struct GemmOut {
-  typename Kind::Storage* c;
-  int64_t ldc;
-  const typename Kind::Storage* bias;  // null for none
-  double alpha;
-  double beta;
-};
-
+// Where memory holds Acc and alpha is 1 the kernel adds in place; else sums go through `partial` and are
+// finished once.
 template <class Kind>
 inline constexpr bool kGemmInPlace = sizeof(typename Kind::Storage) == sizeof(typename Kind::Acc);
-
-#if defined(__AVX512F__)
-WT_INLINE void gemm_finish_bf16(const float* sums, int64_t ld, int64_t rows, int64_t cols,
-                                const GemmOut<GemmBf16Tile>& out) {
-  const float alpha = float(out.alpha), beta = float(out.beta);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; j += 16) {
-      const int64_t n = cols - j < 16 ? cols - j : 16;
-      BFloat16* c = out.c + i * out.ldc + j;
-      GemmVec<float> v = gemm_load_part(sums + i * ld + j, n);
-      if (alpha != 1) v *= alpha;
-      if (out.bias) v += gemm_load_as<float>(out.bias + j, n);
-      if (beta != 0) v += beta * gemm_load_as<float>(c, n);
-      gemm_store_bf16(c, v, n);
-    }
-}
-#endif
 
 // Finishes rows of sums: `out` points at their first element.
 template <class Kind>
@@ -197,7 +123,6 @@ void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64
                  const GemmOut<Kind>& out) {
   using S = typename Kind::Storage;
   using Acc = typename Kind::Acc;
-  if constexpr (kGemmTiles<Kind>) return gemm_finish_bf16(sums, ld, rows, cols, out);
   Acc alpha = Acc(out.alpha), beta = Acc(out.beta);
   for (int64_t i = 0; i < rows; ++i) {
     const Acc* s = sums + i * ld;
@@ -257,16 +182,17 @@ struct GemmBlocking {
     in_place = kGemmInPlace<Kind> && out.alpha == 1 && (out.beta == 0 || out.beta == 1);
     // Packing pays when B is read often, or from many pages.
     b_direct = kGemmInPlace<Kind> && rows_of_b_contiguous && n >= Kind::kCols && m <= 2 * kGemmRows;
-    a_bytes = align(sizeof(Elem) * (block_rows * block_depth) + kGemmVecBytes);
+    a_bytes = kGemmTiles<Kind> ? align(sizeof(Elem) * (m * depth))
+                               : align(sizeof(Elem) * (block_rows * block_depth) + kGemmVecBytes);
     set_block_cols(m, block_cols);
   }
   // Other blocks of columns, and the scratch memory for them.
   void set_block_cols(int64_t m, int64_t cols) {
     block_cols = cols;
-    b_bytes = align(sizeof(typename Kind::Elem) * block_cols * block_depth);
+    b_bytes = align(sizeof(typename Kind::Elem) * block_cols * (kGemmTiles<Kind> ? depth : block_depth));
     bool sums_stay = depth > block_depth;
     partial_bytes =
-        in_place
+        in_place || kGemmTiles<Kind>
             ? 0
             : align(sizeof(typename Kind::Acc) * (sums_stay ? m * block_cols : Kind::kRows * Kind::kCols));
   }
@@ -288,13 +214,9 @@ struct GemmBlock {
   GemmOut<Kind> out;
 
   void run() const {
-    if constexpr (kGemmTiles<Kind>) {
-      run_tiles();
-    } else {
-      for (int64_t i = 0; i < rows; i += panel_rows) {
-        int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
-        for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
-      }
+    for (int64_t i = 0; i < rows; i += panel_rows) {
+      int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
+      for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
     }
   }
 
@@ -308,44 +230,19 @@ struct GemmBlock {
     int64_t step = direct ? ldb : Kind::kCols;
     auto micro = GemmMicros<Elem, Acc, Lda>::kTable[r - 1][nc > Kind::kLanes];
     const Elem* rows_of_a = a + i * (Lda ? Lda : depth);
+    typename Kind::Storage* c = out.c + i * out.ldc + j;
     if constexpr (kGemmInPlace<Kind>) {
       if (!partial) {
-        typename Kind::Storage* c = out.c + i * out.ldc + j;
         GemmTile<Acc> t{c, out.ldc, nc, first && out.bias ? out.bias + j : nullptr, !first || out.beta != 0};
         return micro(depth, rows_of_a, panel, step, t);
       }
     }
-    auto [sums, ld] = sums_at(i, j);
+    Acc* sums = ld_partial ? partial + i * ld_partial + j : partial;
+    int64_t ld = ld_partial ? ld_partial : Kind::kCols;
     micro(depth, rows_of_a, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first});
-    if (last) finish(i, r, j, nc);
-  }
-
-  std::pair<typename Kind::Acc*, int64_t> sums_at(int64_t i, int64_t j) const {
-    if (ld_partial) return {partial + i * ld_partial + j, ld_partial};
-    return {partial, Kind::kCols};
-  }
-  void finish(int64_t i, int64_t r, int64_t j, int64_t nc) const {
-    auto [sums, ld] = sums_at(i, j);
-    gemm_finish<Kind>(
-        sums, ld, r, nc,
-        {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
-  }
-
-  void run_tiles() const {
-#if defined(__AVX512F__)
-    const int64_t lda = Lda ? Lda : depth;
-    TileScope tiles(gemm_tile_shapes(rows < panel_rows ? rows : panel_rows));
-    for (int64_t i = 0; i < rows; i += panel_rows) {
-      const int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
-      if (i && r < panel_rows) tiles.use(gemm_tile_shapes(r));
-      for (int64_t j = 0; j < cols; j += Kind::kCols) {
-        const int64_t nc = cols - j < Kind::kCols ? cols - j : Kind::kCols;
-        auto [sums, ld] = sums_at(i, j);
-        gemm_tile(r, nc, {depth, a + i * lda, lda, b + j * depth}, sums, ld, first);
-        if (last) finish(i, r, j, nc);
-      }
-    }
-#endif
+    if (last)
+      gemm_finish<Kind>(sums, ld, r, nc,
+                        {c, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
   }
 };
 
@@ -355,6 +252,36 @@ struct GemmBlock {
 template <class Kind>
 WT_INLINE int64_t gemm_shared_at(int64_t n, int64_t j, int64_t p, int64_t depth) {
   return gemm_ceil(n, Kind::kCols) * Kind::kCols * p + j * depth;
+}
+
+// All of A's m rows, packed block of depth after block.
+template <class Kind, class PackA>
+WT_INLINE GemmTileRows gemm_pack_all_a(int64_t m, const GemmBlocking<Kind>& bl, PackA&& pack_a,
+                                       typename Kind::Elem* a) {
+  const typename Kind::Elem* packed = a;
+  for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
+    const int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
+    if constexpr (std::is_void_v<decltype(pack_a(a, p, m, p, depth, p))>)
+      pack_a(a + p * m, 0, m, p, depth, bl.panel_rows);
+    else if (p == 0)
+      packed = pack_a(a, 0, m, 0, depth, bl.panel_rows);
+  }
+  return {packed, m, bl.panel_rows, bl.depth, bl.block_depth};
+}
+
+template <class Kind, class PackA, class PackB>
+void gemm_serial_tiles(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA&& pack_a, PackB&& pack_b,
+                       const GemmOut<Kind>& out, typename Kind::Elem* a, typename Kind::Elem* b) {
+  const GemmTileRows rows = gemm_pack_all_a(m, bl, pack_a, a);
+  for (int64_t j = 0; j < n; j += bl.block_cols) {
+    const int64_t cols = n - j < bl.block_cols ? n - j : bl.block_cols,
+                  wide = gemm_ceil(cols, Kind::kCols) * Kind::kCols;
+    if (j) cpu::poll_interrupt();
+    for (int64_t p = 0; p < bl.depth; p += bl.block_depth)
+      pack_b(b + p * wide, j, cols, p, bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth);
+    gemm_on_tiles(rows, cols, [&](int64_t c, int64_t p, int64_t depth) { return b + p * wide + c * depth; },
+                  {out.c + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+  }
 }
 
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
@@ -368,6 +295,7 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
   using Elem = typename Kind::Elem;
   Elem* a = reinterpret_cast<Elem*>(scratch);
   Elem* b = reinterpret_cast<Elem*>(scratch + bl.a_bytes);
+  if constexpr (kGemmTiles<Kind>) return gemm_serial_tiles(m, n, bl, pack_a, pack_b, out, a, b);
   auto* partial = reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes + bl.b_bytes);
   for (int64_t j = 0; j < n; j += bl.block_cols) {
     int64_t cols = n - j < bl.block_cols ? n - j : bl.block_cols;
@@ -417,9 +345,10 @@ struct GemmSharedSize {
   int64_t first = 0, all = n;  // columns [first, first + n) of all that were packed
   int64_t partial_cols =
       bl.depth > bl.block_depth ? (n < kCols ? gemm_ceil(n, Kind::kCols) * Kind::kCols : kCols) : 0;
-  size_t partial_bytes = bl.in_place ? 0
-                                     : sizeof(typename Kind::Acc) *
-                                           (partial_cols ? m * partial_cols : Kind::kRows * Kind::kCols);
+  size_t partial_bytes =
+      bl.in_place || kGemmTiles<Kind>
+          ? 0
+          : sizeof(typename Kind::Acc) * (partial_cols ? m * partial_cols : Kind::kRows * Kind::kCols);
   size_t bytes() const { return bl.a_bytes + partial_bytes; }
 };
 
@@ -431,6 +360,13 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
   using Elem = typename Kind::Elem;
   const GemmBlocking<Kind>& bl = size.bl;
   Elem* a = reinterpret_cast<Elem*>(scratch);
+  if constexpr (kGemmTiles<Kind>)
+    return gemm_on_tiles(
+        gemm_pack_all_a(size.m, bl, pack_a, a), size.n,
+        [&](int64_t j, int64_t p, int64_t depth) {
+          return b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth);
+        },
+        out);
   auto* partial = bl.in_place ? nullptr : reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes);
   const int64_t step = size.kCols / Kind::kBlockCols * bl.block_cols;  // whole blocks, as B is packed
   for (int64_t j0 = 0; j0 < size.n; j0 += step) {

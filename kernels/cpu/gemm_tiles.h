@@ -1,9 +1,9 @@
-// The innermost kernel on AMX: 2 x 2 tiles of 16 x 16 sums, to which each step of 16 pairs of k adds four
-// products.
+// The product of bfloat16 on AMX: 2 x 2 tiles of 16 x 16 sums, to which each step of 16 pairs of k adds four
+// products. All of A is packed first, so that a strip of B's columns is fetched from a distant cache once,
+// and the sums of 32 rows of the strip stay in the L1 cache through all blocks of k.
 #pragma once
 
-#include "kernels/cpu/amx.h"
-#include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/gemm_kind.h"
 
 #if defined(__AVX512F__)
 namespace warptape::kernels::WARPTAPE_ISA {
@@ -27,9 +27,16 @@ struct GemmTileOperands {
   const uint32_t* b;
 };
 
-// The product for 16 Down rows and 16 Across columns, added to sums unless it is the first.
+// Where sums begin, unless at zero, and where they go.
+struct GemmTileSums {
+  const float* from;  // null for zero
+  float* to;
+  int64_t ld;
+};
+
+// The product for 16 Down rows and 16 Across columns.
 template <int Down, int Across>
-WT_INLINE void gemm_tile_product(const GemmTileOperands& x, float* sums, int64_t ld, bool first) {
+WT_INLINE void gemm_tile_product(const GemmTileOperands& x, const GemmTileSums& sums) {
   constexpr int64_t kSize = 4, kStepB = 2 * kTileRowBytes;
   auto each = [&](auto&& f) __attribute__((always_inline)) {
     f(std::integral_constant<int, 0>{}, 0, 0);
@@ -38,16 +45,16 @@ WT_INLINE void gemm_tile_product(const GemmTileOperands& x, float* sums, int64_t
     if constexpr (Down == 2 && Across == 2) f(std::integral_constant<int, 3>{}, 1, 1);
   };
   each([&](auto tile, int i, int j) __attribute__((always_inline)) {
-    if (first)
-      tile_zero<tile>();
+    if (sums.from)
+      tile_load<tile>(sums.from + (i * sums.ld + j) * kTileHeight, sums.ld * kSize);
     else
-      tile_load<tile>(sums + i * kTileHeight * ld + j * kTileHeight, ld * kSize);
+      tile_zero<tile>();
   });
   for (int64_t p = 0; p < x.depth; p += kTileHeight) {
     const uint32_t* b = x.b + p * 2 * kTileHeight;
-    tile_load<6>(b, kStepB);
+    tile_stream<6>(b, kStepB);
     tile_load<4>(x.a + p, x.lda * kSize);
-    if constexpr (Across == 2) tile_load<7>(b + kTileHeight, kStepB);
+    if constexpr (Across == 2) tile_stream<7>(b + kTileHeight, kStepB);
     tile_product_bf16<0, 4, 6>();
     if constexpr (Across == 2) tile_product_bf16<1, 4, 7>();
     if constexpr (Down == 2) {
@@ -57,17 +64,23 @@ WT_INLINE void gemm_tile_product(const GemmTileOperands& x, float* sums, int64_t
     }
   }
   each([&](auto tile, int i, int j) __attribute__((always_inline)) {
-    tile_store<tile>(sums + i * kTileHeight * ld + j * kTileHeight, ld * kSize);
+    tile_store<tile>(sums.to + (i * sums.ld + j) * kTileHeight, sums.ld * kSize);
   });
 }
 
 // The same for `rows` rows and `cols` columns, 32 at most; columns up to the next multiple of 16 are written.
-WT_INLINE void gemm_tile(int64_t rows, int64_t cols, const GemmTileOperands& x, float* sums, int64_t ld,
-                         bool first) {
-  if (rows > kTileHeight && cols > kTileHeight) return gemm_tile_product<2, 2>(x, sums, ld, first);
-  if (rows > kTileHeight) return gemm_tile_product<2, 1>(x, sums, ld, first);
-  if (cols > kTileHeight) return gemm_tile_product<1, 2>(x, sums, ld, first);
-  gemm_tile_product<1, 1>(x, sums, ld, first);
+WT_INLINE void gemm_tile(int64_t rows, int64_t cols, const GemmTileOperands& x, const GemmTileSums& sums) {
+  if (rows > kTileHeight && cols > kTileHeight) return gemm_tile_product<2, 2>(x, sums);
+  if (rows > kTileHeight) return gemm_tile_product<2, 1>(x, sums);
+  if (cols > kTileHeight) return gemm_tile_product<1, 2>(x, sums);
+  gemm_tile_product<1, 1>(x, sums);
+}
+
+// The values of both vectors, to nearest even; what is too small for a normal number becomes zero.
+WT_INLINE GemmVec<uint16_t> gemm_to_bf16(GemmVec<float> low, GemmVec<float> high) {
+  GemmVec<uint16_t> both;
+  asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(high), "v"(low));
+  return both;
 }
 
 // Rows one after the other, of each k values as pairs and zeros up to `depth` of them.
@@ -75,9 +88,13 @@ WT_INLINE void gemm_pack_rows(uint32_t* dst, int64_t depth, const BFloat16* src,
                               int64_t rows, int64_t k) {
   if (ks == 1) {
     for (int64_t i = 0; i < rows; ++i, dst += depth, src += is) {
-      auto* to = reinterpret_cast<char*>(dst);
-      std::memcpy(to, static_cast<const void*>(src), size_t(k) * 2);
-      std::memset(to + k * 2, 0, size_t(depth * 4 - k * 2));
+      int64_t p = 0;
+      for (; 2 * (p + 16) <= k; p += 16)
+        gemm_store(dst + p, gemm_load(reinterpret_cast<const uint32_t*>(src + 2 * p)));
+      if (p < depth) {
+        const __mmask32 there = (__mmask32{1} << (k - 2 * p)) - 1;
+        gemm_store(dst + p, (GemmVec<uint32_t>)_mm512_maskz_loadu_epi16(there, src + 2 * p));
+      }
     }
   } else if (is == 1) {
     for (int64_t p = 0; p < depth; p += 16)
@@ -104,11 +121,61 @@ WT_INLINE void gemm_pack_rows(uint32_t* dst, int64_t depth, const BFloat16* src,
   }
 }
 
-// n values of float as bfloat16, to nearest even; those too small for a normal number become zero.
-WT_INLINE void gemm_store_bf16(BFloat16* to, GemmVec<float> v, int64_t n) {
-  __m256i narrow;
-  asm("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(v));
-  _mm256_mask_storeu_epi16(to, __mmask16((1u << n) - 1), narrow);
+// Rounds to nearest even; what is too small for a normal number becomes zero.
+WT_INLINE void gemm_finish_tiles(const float* sums, int64_t ld, int64_t rows, int64_t cols,
+                                 const GemmOut<GemmBf16Tile>& out) {
+  const float alpha = float(out.alpha), beta = float(out.beta);
+  const bool plain = alpha == 1 && beta == 0 && !out.bias;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* s = sums + i * ld;
+    BFloat16* c = out.c + i * out.ldc;
+    int64_t j = 0;
+    for (; plain && j + 32 <= cols; j += 32)
+      gemm_store(reinterpret_cast<uint16_t*>(c + j), gemm_to_bf16(gemm_load(s + j), gemm_load(s + j + 16)));
+    for (; j < cols; j += 16) {
+      const int64_t n = cols - j < 16 ? cols - j : 16;
+      GemmVec<float> v = gemm_load_part(s + j, n);
+      if (alpha != 1) v *= alpha;
+      if (out.bias) v += gemm_load_as<float>(out.bias + j, n);
+      if (beta != 0) v += beta * gemm_load_as<float>(c + j, n);
+      _mm512_mask_storeu_epi16(c + j, __mmask32((1u << n) - 1), (__m512i)gemm_to_bf16(v, v));
+    }
+  }
+}
+
+// A, packed block of depth after block, and how far it reaches.
+struct GemmTileRows {
+  const uint32_t* a;
+  int64_t rows, panel_rows;
+  int64_t depth, block_depth;
+};
+
+// out = alpha * A B + beta * out + bias for n columns. panel(j, p, depth): where column j's panel lies in the
+// block of depth at p.
+template <class Panel>
+void gemm_on_tiles(const GemmTileRows& x, int64_t n, Panel&& panel, const GemmOut<GemmBf16Tile>& out) {
+  constexpr int64_t kStrip = GemmBf16Tile::kBlockCols, kCols = GemmBf16Tile::kCols;
+  alignas(64) float sums[GemmBf16Tile::kRows * kStrip];
+  for (int64_t j = 0; j < n; j += kStrip) {
+    if (j) cpu::poll_interrupt();  // outside of the scope, for it may run anyone's code
+    const int64_t cols = n - j < kStrip ? n - j : kStrip;
+    int64_t shaped = x.rows < x.panel_rows ? x.rows : x.panel_rows;
+    TileScope tiles(gemm_tile_shapes(shaped));
+    for (int64_t i = 0; i < x.rows; i += x.panel_rows) {
+      const int64_t rows = x.rows - i < x.panel_rows ? x.rows - i : x.panel_rows;
+      if (rows != shaped) tiles.use(gemm_tile_shapes(shaped = rows));
+      for (int64_t p = 0; p < x.depth; p += x.block_depth) {
+        const int64_t depth = x.depth - p < x.block_depth ? x.depth - p : x.block_depth;
+        const uint32_t* a = x.a + p * x.rows + i * depth;
+        for (int64_t c = 0; c < cols; c += kCols)
+          gemm_tile(rows, cols - c, {depth, a, depth, panel(j + c, p, depth)},
+                    {p ? sums + c : nullptr, sums + c, kStrip});
+      }
+      gemm_finish_tiles(
+          sums, kStrip, rows, cols,
+          {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+    }
+  }
 }
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

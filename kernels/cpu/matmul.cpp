@@ -56,6 +56,16 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
                     reinterpret_cast<const typename Kind::Elem*>(part.b), p.b.row_stride, part.out, scratch);
 }
 
+// Rows of a task that multiplies them with all of B. On tiles they are as many as fit into half of the L2
+// cache, if there are two tasks for each thread.
+template <class Kind>
+int64_t rows_of_task(const MatmulPlan& p) {
+  if (!kGemmTiles<Kind> || p.m < 512) return gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
+  const int64_t fit = (int64_t{1} << 19) / p.k, most = fit < 128 ? 128 : fit < 512 ? fit : 512;
+  const int64_t shared = gemm_ceil(p.m, 2 * cpu::num_threads());
+  return gemm_even(p.m, shared < 128 ? 128 : shared < most ? shared : most, 1);
+}
+
 // Many rows: B is packed once, by all threads, then every task multiplies its rows with all of it. C's first
 // row is `first` of all batches'.
 template <class Kind>
@@ -63,7 +73,7 @@ void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p, const Matric
                      int64_t first, const ChainParts* epilogue) {
   using Elem = typename Kind::Elem;
   Part<Kind> whole(p, x, 0, 0);
-  int64_t rows = gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
+  int64_t rows = rows_of_task<Kind>(p);
   GemmBlocking<Kind> bl = whole.blocking(rows, p.n, false);
   const Elem* b = gemm_pack_shared<Kind>(ctx, whole, bl);
   cpu::parallel_for(gemm_ceil(p.m, rows), 1, [&](int64_t begin, int64_t end) {
