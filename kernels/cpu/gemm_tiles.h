@@ -156,9 +156,11 @@ template <class Panel>
 void gemm_on_tiles(const GemmTileRows& x, int64_t n, Panel&& panel, const GemmOut<GemmBf16Tile>& out) {
   constexpr int64_t kStrip = GemmBf16Tile::kBlockCols, kCols = GemmBf16Tile::kCols;
   alignas(64) float sums[GemmBf16Tile::kRows * kStrip];
-  for (int64_t j = 0; j < n; j += kStrip) {
+  // B's part of a strip stays in the L2 cache.
+  const int64_t strip = x.depth <= 1024 ? kStrip : kStrip / 2;
+  for (int64_t j = 0; j < n; j += strip) {
     if (j) cpu::poll_interrupt();  // outside of the scope, for it may run anyone's code
-    const int64_t cols = n - j < kStrip ? n - j : kStrip;
+    const int64_t cols = n - j < strip ? n - j : strip;
     int64_t shaped = x.rows < x.panel_rows ? x.rows : x.panel_rows;
     TileScope tiles(gemm_tile_shapes(shaped));
     for (int64_t i = 0; i < x.rows; i += x.panel_rows) {

@@ -61,7 +61,7 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
 template <class Kind>
 int64_t rows_of_task(const MatmulPlan& p) {
   if (!kGemmTiles<Kind> || p.m < 512) return gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
-  const int64_t fit = (int64_t{1} << 19) / p.k, most = fit < 128 ? 128 : fit < 512 ? fit : 512;
+  const int64_t fit = (int64_t{1} << 18) / p.k, most = fit < 128 ? 128 : fit < 512 ? fit : 512;
   const int64_t shared = gemm_ceil(p.m, 2 * cpu::num_threads());
   return gemm_even(p.m, shared < 128 ? 128 : shared < most ? shared : most, 1);
 }
