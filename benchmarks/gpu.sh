@@ -2,7 +2,7 @@
 # Builds warptape for one GPU, runs its cuda tests, a sanitizer's sample and the GPU benchmarks. Needs no network: a CUDA
 # 13 toolkit, Python with NumPy, pytest, pybind11, CMake and ninja, the headers of cuBLAS, cuDNN and NCCL (the nvidia-*
 # wheels that PyTorch brings will do), and those of the cuDNN frontend, which may lie in CUDNN_FRONTEND_INCLUDE. The CPU's
-# part uses its built-in GEMM where oneDNN is absent; tests run on several processes where pytest-xdist is there.
+# part needs nothing else; tests run on several processes where pytest-xdist is there.
 #
 #   benchmarks/gpu.sh [FOLDER]     logs, gpu.json and gpu.md go to FOLDER (default: build/gpu-results)
 #

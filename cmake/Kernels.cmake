@@ -43,13 +43,6 @@ function(warptape_cpu_kernels out)
   set(dir "${PROJECT_SOURCE_DIR}/kernels/cpu")
   file(GLOB sources CONFIGURE_DEPENDS "${dir}/*.cpp")
   file(GLOB common CONFIGURE_DEPENDS "${dir}/common/*.cpp")
-  # Code around a library that picks its own instruction set is built once, with the baseline. Of the twins one is taken.
-  list(FILTER sources EXCLUDE REGEX "/onednn[a-z_]*\\.cpp$")
-  set(twin "${dir}/${WARPTAPE_ONEDNN_TWIN}")
-  if(EXISTS "${twin}")
-    list(APPEND common "${twin}")
-  endif()
-
   set(objects "")
   if(common)
     add_library(wt_kernels_common OBJECT ${common})

@@ -1,12 +1,8 @@
-# Optional parts. Each is ON (must be there), OFF, or AUTO (used where found), and has a twin file for its absence.
-# Sets WARPTAPE_LIBRARIES, WARPTAPE_FEATURES (compile definitions) and the names of the chosen twins.
+# Optional parts. Each is ON (must be there), OFF, or AUTO (used where found).
+# Sets WARPTAPE_LIBRARIES and WARPTAPE_FEATURES (compile definitions).
 set(WARPTAPE_LIBRARIES "")
 set(WARPTAPE_FEATURES "")
-set(WARPTAPE_ONEDNN_TWIN onednn_none.cpp)
 
-if(NOT WARPTAPE_ONEDNN MATCHES "^(OFF|ON|AUTO)$")
-  message(FATAL_ERROR "WARPTAPE_ONEDNN is '${WARPTAPE_ONEDNN}'; expected OFF, ON or AUTO.")
-endif()
 if(NOT WARPTAPE_GLOO MATCHES "^(OFF|ON|AUTO)$")
   message(FATAL_ERROR "WARPTAPE_GLOO is '${WARPTAPE_GLOO}'; expected OFF, ON or AUTO.")
 endif()
@@ -15,20 +11,6 @@ if(NOT WARPTAPE_MPI MATCHES "^(OFF|ON|AUTO)$")
 endif()
 if(NOT WARPTAPE_CUDA MATCHES "^(OFF|ON|AUTO|EMULATED)$")
   message(FATAL_ERROR "WARPTAPE_CUDA is '${WARPTAPE_CUDA}'; expected OFF, ON, AUTO, or EMULATED (for tests).")
-endif()
-
-if(NOT WARPTAPE_ONEDNN STREQUAL "OFF")
-  find_package(OneDNN)
-  if(OneDNN_FOUND)
-    list(APPEND WARPTAPE_LIBRARIES OneDNN::dnnl)
-    list(APPEND WARPTAPE_FEATURES WARPTAPE_HAVE_ONEDNN)
-    set(WARPTAPE_ONEDNN_TWIN onednn.cpp)
-  elseif(WARPTAPE_ONEDNN STREQUAL "ON")
-    message(FATAL_ERROR "WARPTAPE_ONEDNN=ON, but oneDNN was not found. Install it into the Python that builds:\n"
-                        "  ${Python_EXECUTABLE} -m pip install onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0")
-  else()
-    message(WARNING "oneDNN was not found: matmul and convolution use the slower built-in GEMM.")
-  endif()
 endif()
 
 set(GLOO_FOUND OFF)
@@ -53,6 +35,6 @@ if(NOT WARPTAPE_MPI STREQUAL "OFF")
 endif()
 
 include(Cuda)
-message(STATUS "warptape ${PROJECT_VERSION}: kernels for ${WARPTAPE_CPU_ISAS}; oneDNN ${OneDNN_FOUND} ${OneDNN_LIBRARY}; gloo ${GLOO_FOUND}; "
+message(STATUS "warptape ${PROJECT_VERSION}: kernels for ${WARPTAPE_CPU_ISAS}; gloo ${GLOO_FOUND}; "
                "MPI ${MPI_CXX_FOUND}; "
                "CUDA ${WARPTAPE_CUDA} ${WARPTAPE_CUDA_BUILT}")

@@ -1,5 +1,5 @@
 # A small libwarptape.so for one program: the kernels that WARPTAPE_SLIM lists, one a line, as
-# `warptape-run-program --kernels FILE` writes them; one instruction set; no oneDNN, no Python, no symbols.
+# `warptape-run-program --kernels FILE` writes them; one instruction set; no Python, no symbols.
 if(NOT EXISTS "${WARPTAPE_SLIM}")
   message(FATAL_ERROR "WARPTAPE_SLIM is '${WARPTAPE_SLIM}', which is no file. Write one with "
                       "`warptape-run-program PROGRAM --kernels FILE`.")
@@ -9,7 +9,6 @@ if(NOT isas EQUAL 1)
   message(FATAL_ERROR "WARPTAPE_SLIM builds for one instruction set; WARPTAPE_CPU_ISAS is '${WARPTAPE_CPU_ISAS}'. "
                       "Give one of ${WARPTAPE_KNOWN_ISAS}.")
 endif()
-set(WARPTAPE_ONEDNN OFF)
 set(WARPTAPE_GLOO OFF)
 set(WARPTAPE_MPI OFF)
 set(WARPTAPE_CUDA OFF)

@@ -70,7 +70,7 @@ if(WARPTAPE_SANITIZE)
   add_link_options(-fsanitize=${WARPTAPE_SANITIZE})
 endif()
 
-# warptape_install(name rpath): into the package folder; the build tree's copy also knows where oneDNN lies.
+# warptape_install(name rpath): into the package folder.
 function(warptape_install name rpath)
   install(TARGETS ${name} LIBRARY DESTINATION warptape)
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "${rpath}")

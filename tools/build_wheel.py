@@ -165,7 +165,6 @@ def build(python: Path, stubs: Path, out: Path, arguments) -> list[Path]:
         "cmake.define.WARPTAPE_CPU_ISAS": arguments.isas,
         "cmake.define.WARPTAPE_GLOO": "OFF",
         "cmake.define.WARPTAPE_MPI": "OFF",
-        "cmake.define.WARPTAPE_ONEDNN": "ON",
         "install.strip": "true",
     }
     if arguments.cuda:
@@ -182,9 +181,9 @@ def build(python: Path, stubs: Path, out: Path, arguments) -> list[Path]:
 
 
 def repair(wheel: Path, out: Path) -> Path:
-    """auditwheel's check and label; oneDNN comes from its own wheel, and GPU libraries are opened by name."""
+    """auditwheel's check and label; GPU libraries are opened by name."""
     environment = {**os.environ, "PATH": f"{BESIDE}:{os.environ['PATH']}"}
-    exclude = ["--exclude", "libdnnl.so.3", "--exclude", "libwarptape.so"]
+    exclude = ["--exclude", "libwarptape.so"]
     with tempfile.TemporaryDirectory(dir=out) as folder:
         command = f"-m auditwheel repair --plat {POLICY} --only-plat -z 9".split()
         options = {"env": environment, "stderr": subprocess.STDOUT}

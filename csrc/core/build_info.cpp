@@ -4,9 +4,11 @@ namespace warptape {
 
 std::vector<std::pair<std::string, std::string>> build_info() {
   // CMake defines the macros, for this file alone.
-  return {{"version", WARPTAPE_VERSION}, {"compiler", WARPTAPE_COMPILER},
-          {"isas", WARPTAPE_BUILT_ISAS}, {"onednn", WARPTAPE_ONEDNN_VERSION},
-          {"cuda", WARPTAPE_CUDA_BUILT}, {"sanitize", WARPTAPE_SANITIZERS}};
+  return {{"version", WARPTAPE_VERSION},
+          {"compiler", WARPTAPE_COMPILER},
+          {"isas", WARPTAPE_BUILT_ISAS},
+          {"cuda", WARPTAPE_CUDA_BUILT},
+          {"sanitize", WARPTAPE_SANITIZERS}};
 }
 
 }  // namespace warptape

@@ -10,7 +10,7 @@
 namespace warptape {
 
 // Pairs of name and value, in the order to print: version, compiler, isas (of the CPU kernels, lowest first),
-// onednn (the version that the build saw, or empty), cuda, sanitize.
+// cuda, sanitize.
 WT_API std::vector<std::pair<std::string, std::string>> build_info();
 
 }  // namespace warptape

@@ -4,7 +4,7 @@
 //
 // The original must still hold what was copied when it is read. Results are the same to the bit: a product's
 // kernel packs both operands and adds in an order that does not depend on their strides, but where there are
-// few rows or columns (kernels::kFewRows), and in 16 bits, which oneDNN may compute.
+// few rows or columns (kernels::kFewRows).
 #include <algorithm>
 
 #include "graph/ir.h"
@@ -69,7 +69,7 @@ bool takes_strides(const Insn& insn, size_t k) {
                         is_one_of(insn.name, {"LinearBackward0", "MmBackward0", "BmmBackward0",
                                               "AddmmBackward0", "BaddbmmBackward0"});
   const Operand& mine = insn.in[k];
-  if (!(forward || backward) || (mine.dtype != DType::Float32 && mine.dtype != DType::Float64)) return false;
+  if (!(forward || backward) || !is_floating(mine.dtype)) return false;
   const auto suits = [&](const Operand& o) {
     const size_t n = o.sizes.size();
     return o.dtype == mine.dtype && n >= 2 && o.sizes[n - 1] > kernels::kFewRows &&

@@ -22,7 +22,6 @@ _LEVELS = {
     "avx512": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "avx512bf16": ("avx512_bf16",),
 }
-_ONEDNN_PACKAGE = "onednn-cpu-gomp"
 _LAPACK_PACKAGE = "scipy-openblas32"
 #: Optional packages: what they serve, and the extra that installs them.
 _EXTRAS = {
@@ -67,19 +66,6 @@ def usable_isas(flags: set[str]) -> list[str]:
     return usable
 
 
-def find_onednn() -> Path | None:
-    """The libdnnl.so that pip installed, or None."""
-    try:
-        listed = metadata.files(_ONEDNN_PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        return None
-    for file in listed:
-        path = Path(os.path.abspath(str(file.locate())))
-        if file.name == "libdnnl.so.3" and path.exists():
-            return path
-    return None
-
-
 def find_lapack() -> Path | None:
     """The LAPACK library that pip installed, or None."""
     from importlib.util import find_spec
@@ -99,11 +85,6 @@ def explain_import_error(error: ImportError) -> str:
     """
     text = str(error)
     start = f"warptape's compiled part cannot be loaded: {text}."
-    if "libdnnl" in text:
-        found = find_onednn()
-        where = f"lies at {found}, outside of the folders searched" if found else "is not installed"
-        remedy = f"{sys.executable} -m pip install --force-reinstall {_ONEDNN_PACKAGE}"
-        return f"{start} oneDNN {where}; run: {remedy}"
     if "libgomp" in text:
         return f"{start} The GNU OpenMP library is missing; install your system's libgomp1 package."
     if "GLIBC" in text or "CXXABI" in text:
@@ -117,7 +98,6 @@ def _built() -> Iterator[str]:
     info = _C._build_info()
     yield f"compiler            {info['compiler']}"
     yield f"CPU kernels for     {info['isas']}"
-    yield f"oneDNN              {info['onednn'] or 'no: matmul and convolution use the slower built-in GEMM'}"
     yield f"CUDA plugin         {info['cuda'] or 'no'}"
     if info["sanitize"]:
         yield f"sanitizers          {info['sanitize']}"
@@ -134,9 +114,6 @@ def _found() -> Iterator[str]:
     yield f"kernels in use      {chosen[-1] if chosen else 'none'}"
     yield f"bfloat16 products   {'in hardware' if 'avx512_bf16' in cpu_flags() else 'emulated'}"
     yield f"AMX                 {'yes' if 'amx_bf16' in cpu_flags() else 'no'}"
-    onednn = find_onednn()
-    if onednn:
-        yield f"oneDNN              {metadata.version(_ONEDNN_PACKAGE)} at {onednn}"
     lapack = find_lapack()
     if lapack:
         yield f"LAPACK              {metadata.version(_LAPACK_PACKAGE)} at {lapack}"
@@ -193,8 +170,6 @@ def _missing() -> Iterator[str]:
     for package, (purpose, extra) in _EXTRAS.items():
         if find_spec(package) is None:
             yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"
-    if not info["onednn"] and platform.machine() != "aarch64":  # for which pip has no build of it
-        yield f"{'oneDNN':19} for speed: reinstall with -C cmake.define.WARPTAPE_ONEDNN=ON"
     if find_lapack() is None:
         yield f"{'LAPACK':19} for linear algebra: pip install {_LAPACK_PACKAGE}"
     yield from _missing_cuda()

@@ -180,9 +180,10 @@ def test_few_columns_take_dot_products(columns):
     check(lambda: [a.t().contiguous() @ b.t()], copies=0)
 
 
-def test_sixteen_bits_stay():
-    a, b = (torch.randn(64, 64).bfloat16() for _ in range(2))
-    check(lambda: [(a.t().contiguous() @ b).float()], copies=0)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits(dtype):
+    a, b = (torch.randn(130, 70).to(dtype) for _ in range(2))
+    check(lambda: [(a.t().contiguous() @ b).float()], copies=1)
 
 
 def test_attention_and_its_backward():

@@ -1,7 +1,4 @@
-"""The names of torch.backends.mkldnn: there are no tensors in oneDNN's layouts.
-
-oneDNN may compute products and convolutions all the same (`python -m warptape.doctor` says so).
-"""
+"""The names of torch.backends.mkldnn: there are no tensors in oneDNN's layouts."""
 
 from __future__ import annotations
 
