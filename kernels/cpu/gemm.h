@@ -182,19 +182,31 @@ struct GemmBlocking {
     in_place = kGemmInPlace<Kind> && out.alpha == 1 && (out.beta == 0 || out.beta == 1);
     // Packing pays when B is read often, or from many pages.
     b_direct = kGemmInPlace<Kind> && rows_of_b_contiguous && n >= Kind::kCols && m <= 2 * kGemmRows;
-    a_bytes = kGemmTiles<Kind> ? align(sizeof(Elem) * (m * depth))
-                               : align(sizeof(Elem) * (block_rows * block_depth) + kGemmVecBytes);
+    if constexpr (kGemmTiles<Kind>)
+      a_bytes = align(sizeof(Elem) * m * most_depth()), partial_bytes = tile_partial_bytes(m, n);
+    else
+      a_bytes = align(sizeof(Elem) * (block_rows * block_depth) + kGemmVecBytes);
     set_block_cols(m, block_cols);
   }
   // Other blocks of columns, and the scratch memory for them.
   void set_block_cols(int64_t m, int64_t cols) {
     block_cols = cols;
-    b_bytes = align(sizeof(typename Kind::Elem) * block_cols * (kGemmTiles<Kind> ? depth : block_depth));
+    b_bytes = align(sizeof(typename Kind::Elem) * block_cols * most_depth());
+    if constexpr (kGemmTiles<Kind>) return;
     bool sums_stay = depth > block_depth;
     partial_bytes =
-        in_place || kGemmTiles<Kind>
+        in_place
             ? 0
             : align(sizeof(typename Kind::Acc) * (sums_stay ? m * block_cols : Kind::kRows * Kind::kCols));
+  }
+  // Elements of k that are packed at once.
+  int64_t most_depth() const {
+    if constexpr (kGemmTiles<Kind>) return depth < Kind::kPart ? depth : Kind::kPart;
+    return block_depth;
+  }
+  size_t tile_partial_bytes(int64_t m, int64_t n) const {
+    constexpr int64_t kStrip = Kind::kBlockCols;
+    return depth > most_depth() ? sizeof(float) * m * gemm_ceil(n, kStrip) * kStrip : 0;
   }
   static size_t align(size_t n) { return (n + 63) & ~size_t{63}; }
   size_t bytes() const { return a_bytes + b_bytes + partial_bytes; }
@@ -254,34 +266,48 @@ WT_INLINE int64_t gemm_shared_at(int64_t n, int64_t j, int64_t p, int64_t depth)
   return gemm_ceil(n, Kind::kCols) * Kind::kCols * p + j * depth;
 }
 
-// All of A's m rows, packed block of depth after block.
-template <class Kind, class PackA>
-WT_INLINE GemmTileRows gemm_pack_all_a(int64_t m, const GemmBlocking<Kind>& bl, PackA&& pack_a,
-                                       typename Kind::Elem* a) {
-  const typename Kind::Elem* packed = a;
-  for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
-    const int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
-    if constexpr (std::is_void_v<decltype(pack_a(a, p, m, p, depth, p))>)
-      pack_a(a + p * m, 0, m, p, depth, bl.panel_rows);
-    else if (p == 0)
-      packed = pack_a(a, 0, m, 0, depth, bl.panel_rows);
+// Calls f(GemmTileRows) for all parts of k, with A's m rows packed. `a` holds GemmBlocking::a_bytes.
+template <class Kind, class PackA, class F>
+WT_INLINE void gemm_tile_parts(int64_t m, const GemmBlocking<Kind>& bl, PackA&& pack_a,
+                               typename Kind::Elem* a, float* partial, F&& f) {
+  const int64_t part = Kind::kPart / bl.block_depth * bl.block_depth;
+  for (int64_t begin = 0; begin < bl.depth; begin += part) {
+    const int64_t end = bl.depth - begin < part ? bl.depth : begin + part;
+    if (begin) cpu::poll_interrupt();
+    const typename Kind::Elem* packed = a;
+    for (int64_t p = begin; p < end; p += bl.block_depth) {
+      const int64_t depth = end - p < bl.block_depth ? end - p : bl.block_depth;
+      if constexpr (std::is_void_v<decltype(pack_a(a, p, m, p, depth, p))>)
+        pack_a(a + (p - begin) * m, 0, m, p, depth, bl.panel_rows);
+      else if (p == begin)
+        packed = pack_a(a, 0, m, p, depth, bl.panel_rows);
+    }
+    f(GemmTileRows{packed, m, bl.panel_rows, begin, end, bl.block_depth, partial, end == bl.depth});
   }
-  return {packed, m, bl.panel_rows, bl.depth, bl.block_depth};
 }
 
 template <class Kind, class PackA, class PackB>
 void gemm_serial_tiles(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA&& pack_a, PackB&& pack_b,
-                       const GemmOut<Kind>& out, typename Kind::Elem* a, typename Kind::Elem* b) {
-  const GemmTileRows rows = gemm_pack_all_a(m, bl, pack_a, a);
-  for (int64_t j = 0; j < n; j += bl.block_cols) {
-    const int64_t cols = n - j < bl.block_cols ? n - j : bl.block_cols,
-                  wide = gemm_ceil(cols, Kind::kCols) * Kind::kCols;
-    if (j) cpu::poll_interrupt();
-    for (int64_t p = 0; p < bl.depth; p += bl.block_depth)
-      pack_b(b + p * wide, j, cols, p, bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth);
-    gemm_on_tiles(rows, cols, [&](int64_t c, int64_t p, int64_t depth) { return b + p * wide + c * depth; },
-                  {out.c + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
-  }
+                       const GemmOut<Kind>& out, char* scratch) {
+  using Elem = typename Kind::Elem;
+  auto* a = reinterpret_cast<Elem*>(scratch);
+  auto* b = reinterpret_cast<Elem*>(scratch + bl.a_bytes);
+  auto* partial = reinterpret_cast<float*>(scratch + bl.a_bytes + bl.b_bytes);
+  gemm_tile_parts(m, bl, pack_a, a, partial, [&](GemmTileRows rows) {
+    for (int64_t j = 0; j < n; j += bl.block_cols) {
+      const int64_t cols = n - j < bl.block_cols ? n - j : bl.block_cols,
+                    wide = gemm_ceil(cols, Kind::kCols) * Kind::kCols;
+      if (j) cpu::poll_interrupt();
+      for (int64_t p = rows.begin; p < rows.end; p += bl.block_depth)
+        pack_b(b + (p - rows.begin) * wide, j, cols, p,
+               rows.end - p < bl.block_depth ? rows.end - p : bl.block_depth);
+      rows.partial = partial + j / bl.block_cols * Kind::kBlockCols * m;
+      gemm_on_tiles(
+          rows, cols,
+          [&](int64_t c, int64_t p, int64_t depth) { return b + (p - rows.begin) * wide + c * depth; },
+          {out.c + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+    }
+  });
 }
 
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
@@ -293,9 +319,9 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
                            const typename Kind::Elem* b_rows, int64_t ldb, const GemmOut<Kind>& out,
                            char* scratch) {
   using Elem = typename Kind::Elem;
+  if constexpr (kGemmTiles<Kind>) return gemm_serial_tiles(m, n, bl, pack_a, pack_b, out, scratch);
   Elem* a = reinterpret_cast<Elem*>(scratch);
   Elem* b = reinterpret_cast<Elem*>(scratch + bl.a_bytes);
-  if constexpr (kGemmTiles<Kind>) return gemm_serial_tiles(m, n, bl, pack_a, pack_b, out, a, b);
   auto* partial = reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes + bl.b_bytes);
   for (int64_t j = 0; j < n; j += bl.block_cols) {
     int64_t cols = n - j < bl.block_cols ? n - j : bl.block_cols;
@@ -345,10 +371,10 @@ struct GemmSharedSize {
   int64_t first = 0, all = n;  // columns [first, first + n) of all that were packed
   int64_t partial_cols =
       bl.depth > bl.block_depth ? (n < kCols ? gemm_ceil(n, Kind::kCols) * Kind::kCols : kCols) : 0;
-  size_t partial_bytes =
-      bl.in_place || kGemmTiles<Kind>
-          ? 0
-          : sizeof(typename Kind::Acc) * (partial_cols ? m * partial_cols : Kind::kRows * Kind::kCols);
+  size_t partial_bytes = kGemmTiles<Kind> ? bl.tile_partial_bytes(m, n)
+                         : bl.in_place    ? 0
+                                          : sizeof(typename Kind::Acc) *
+                                                (partial_cols ? m * partial_cols : Kind::kRows * Kind::kCols);
   size_t bytes() const { return bl.a_bytes + partial_bytes; }
 };
 
@@ -361,12 +387,15 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
   const GemmBlocking<Kind>& bl = size.bl;
   Elem* a = reinterpret_cast<Elem*>(scratch);
   if constexpr (kGemmTiles<Kind>)
-    return gemm_on_tiles(
-        gemm_pack_all_a(size.m, bl, pack_a, a), size.n,
-        [&](int64_t j, int64_t p, int64_t depth) {
-          return b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth);
-        },
-        out);
+    return gemm_tile_parts(size.m, bl, pack_a, a, reinterpret_cast<float*>(scratch + bl.a_bytes),
+                           [&](const GemmTileRows& rows) {
+                             gemm_on_tiles(
+                                 rows, size.n,
+                                 [&](int64_t j, int64_t p, int64_t depth) {
+                                   return b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth);
+                                 },
+                                 out);
+                           });
   auto* partial = bl.in_place ? nullptr : reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes);
   const int64_t step = size.kCols / Kind::kBlockCols * bl.block_cols;  // whole blocks, as B is packed
   for (int64_t j0 = 0; j0 < size.n; j0 += step) {

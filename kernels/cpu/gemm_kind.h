@@ -34,6 +34,7 @@ struct GemmBf16Tile : GemmBf16Dot {
   static constexpr int kRows = 2 * kTileHeight;
   static constexpr int kSteps = kTileHeight;
   static constexpr int kDepth = 16 * kSteps;  // a panel of A fills half of the L1 cache
+  static constexpr int kPart = 2 * kDepth;    // elements of k whose A and B stay in the L2 cache
   static constexpr int kBlockCols = 128;
   static constexpr int kSpeed = 4;
 };

@@ -1,6 +1,7 @@
 // The product of bfloat16 on AMX: 2 x 2 tiles of 16 x 16 sums, to which each step of 16 pairs of k adds four
-// products. All of A is packed first, so that a strip of B's columns is fetched from a distant cache once,
-// and the sums of 32 rows of the strip stay in the L1 cache through all blocks of k.
+// products. A part of k, of which A's rows and a strip of B's columns fit into the L2 cache, is taken at a
+// time, so that each strip is fetched from a distant cache once; in a part the sums of 32 rows of the strip
+// stay in the L1 cache.
 #pragma once
 
 #include "kernels/cpu/gemm_kind.h"
@@ -143,11 +144,14 @@ WT_INLINE void gemm_finish_tiles(const float* sums, int64_t ld, int64_t rows, in
   }
 }
 
-// A, packed block of depth after block, and how far it reaches.
+// Rows of A, packed block of depth after block, for the part of k that is multiplied now: elements [begin,
+// end).
 struct GemmTileRows {
   const uint32_t* a;
   int64_t rows, panel_rows;
-  int64_t depth, block_depth;
+  int64_t begin, end, block_depth;
+  float* partial;  // sums of all rows and columns from one part to the next; null where there is one part
+  bool last;
 };
 
 // out = alpha * A B + beta * out + bias for n columns. panel(j, p, depth): where column j's panel lies in the
@@ -156,26 +160,28 @@ template <class Panel>
 void gemm_on_tiles(const GemmTileRows& x, int64_t n, Panel&& panel, const GemmOut<GemmBf16Tile>& out) {
   constexpr int64_t kStrip = GemmBf16Tile::kBlockCols, kCols = GemmBf16Tile::kCols;
   alignas(64) float sums[GemmBf16Tile::kRows * kStrip];
-  // B's part of a strip stays in the L2 cache.
-  const int64_t strip = x.depth <= 1024 ? kStrip : kStrip / 2;
-  for (int64_t j = 0; j < n; j += strip) {
+  for (int64_t j = 0; j < n; j += kStrip) {
     if (j) cpu::poll_interrupt();  // outside of the scope, for it may run anyone's code
-    const int64_t cols = n - j < strip ? n - j : strip;
+    const int64_t cols = n - j < kStrip ? n - j : kStrip;
     int64_t shaped = x.rows < x.panel_rows ? x.rows : x.panel_rows;
     TileScope tiles(gemm_tile_shapes(shaped));
     for (int64_t i = 0; i < x.rows; i += x.panel_rows) {
       const int64_t rows = x.rows - i < x.panel_rows ? x.rows - i : x.panel_rows;
       if (rows != shaped) tiles.use(gemm_tile_shapes(shaped = rows));
-      for (int64_t p = 0; p < x.depth; p += x.block_depth) {
-        const int64_t depth = x.depth - p < x.block_depth ? x.depth - p : x.block_depth;
-        const uint32_t* a = x.a + p * x.rows + i * depth;
+      float* kept = x.partial + j * x.rows + i * kStrip;
+      for (int64_t p = x.begin; p < x.end; p += x.block_depth) {
+        const int64_t depth = x.end - p < x.block_depth ? x.end - p : x.block_depth;
+        const uint32_t* a = x.a + (p - x.begin) * x.rows + i * depth;
+        const float* from = p > x.begin ? sums : kept;
+        float* to = x.last || p + depth < x.end ? sums : kept;
         for (int64_t c = 0; c < cols; c += kCols)
           gemm_tile(rows, cols - c, {depth, a, depth, panel(j + c, p, depth)},
-                    {p ? sums + c : nullptr, sums + c, kStrip});
+                    {p ? from + c : nullptr, to + c, kStrip});
       }
-      gemm_finish_tiles(
-          sums, kStrip, rows, cols,
-          {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+      if (x.last)
+        gemm_finish_tiles(
+            sums, kStrip, rows, cols,
+            {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
     }
   }
 }

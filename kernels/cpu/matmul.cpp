@@ -61,7 +61,7 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
 template <class Kind>
 int64_t rows_of_task(const MatmulPlan& p) {
   if (!kGemmTiles<Kind> || p.m < 512) return gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
-  const int64_t fit = (int64_t{1} << 18) / p.k, most = fit < 128 ? 128 : fit < 512 ? fit : 512;
+  const int64_t most = p.k <= 512 ? 512 : 256;
   const int64_t shared = gemm_ceil(p.m, 2 * cpu::num_threads());
   return gemm_even(p.m, shared < 128 ? 128 : shared < most ? shared : most, 1);
 }
@@ -93,6 +93,8 @@ template <class Kind>
 WT_INLINE bool suits_shared(const MatmulPlan& p, int64_t batch) {
   double work = double(p.m) * double(p.n) * double(p.k);
   double bytes = double(p.n) * double(p.k) * sizeof(typename Kind::Elem) / Kind::kPack;
+  // On tiles a product takes hardly longer than fetching from memory what others packed there.
+  if (kGemmTiles<Kind> && p.m < 512 && bytes > 4e6) return false;
   return p.m >= 112 && work >= 8e6 && bytes <= 64e6 && (batch < 4 || work >= 64e6);
 }
 
@@ -159,16 +161,18 @@ void multiply_few_rows(const MatmulPlan& p, bool swapped) {
   });
 }
 
-// Whether m rows are few enough for dot products: their sums across lanes must be rare.
+// Whether m rows are few enough for dot products: their sums across lanes must be rare, and tiles packed for
+// more rows would take longer.
+template <class Kind>
 WT_INLINE bool few(int64_t m, int64_t n, int64_t k) {
-  return m == 1 || (m <= kFewRows && k >= 256 && n >= m);
+  return m == 1 || (m <= (kGemmTiles<Kind> ? kFewRows / 2 : kFewRows) && k >= 256 && n >= m);
 }
 
 // Whether a task multiplies whole rows of A, and no other task these.
 template <class Kind>
 bool takes_rows(const MatmulPlan& p) {
   if (p.k == 0 || p.batch[0] * p.batch[1] != 1) return false;
-  if (p.b.row_stride == 1 && (few(p.m, p.n, p.k) || few(p.n, p.m, p.k))) return false;
+  if (p.b.row_stride == 1 && (few<Kind>(p.m, p.n, p.k) || few<Kind>(p.n, p.m, p.k))) return false;
   return suits_shared<Kind>(p, 1) || Tiles(p.m, p.n, p.k, 1, Kind::kSpeed).across == 1;
 }
 
@@ -176,7 +180,7 @@ template <class Kind>
 bool matmul_floating(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
   bool along_k = p.a.col_stride == 1 && p.b.row_stride == 1;
-  bool few_rows = along_k && few(p.m, p.n, p.k), few_columns = along_k && few(p.n, p.m, p.k);
+  bool few_rows = along_k && few<Kind>(p.m, p.n, p.k), few_columns = along_k && few<Kind>(p.n, p.m, p.k);
   if (!few_rows && !few_columns) return multiply<Kind>(ctx, p, epilogue);
   multiply_few_rows<S>(p, !few_rows);
   return false;
