@@ -177,7 +177,9 @@ struct GemmBlocking {
     depth = gemm_depth<Kind>(k);
     panel_rows = gemm_even(m, Kind::kRows, 1);
     block_rows = gemm_even(m, Kind::kBlockRows, panel_rows);
-    block_cols = gemm_even(n, Kind::kBlockCols, Kind::kCols);
+    // On tiles whole strips.
+    block_cols = gemm_even(n, Kind::kBlockCols,
+                           kGemmTiles<Kind> && n > Kind::kBlockCols ? Kind::kBlockCols : Kind::kCols);
     block_depth = gemm_even(depth, Kind::kDepth, Kind::kSteps);
     in_place = kGemmInPlace<Kind> && out.alpha == 1 && (out.beta == 0 || out.beta == 1);
     // Packing pays when B is read often, or from many pages.
@@ -205,8 +207,8 @@ struct GemmBlocking {
     return block_depth;
   }
   size_t tile_partial_bytes(int64_t m, int64_t n) const {
-    constexpr int64_t kStrip = Kind::kBlockCols;
-    return depth > most_depth() ? sizeof(float) * m * gemm_ceil(n, kStrip) * kStrip : 0;
+    const int64_t strips = gemm_ceil(n, Kind::kBlockCols);
+    return depth > most_depth() ? sizeof(float) * m * strips * Kind::kBlockCols : 0;
   }
   static size_t align(size_t n) { return (n + 63) & ~size_t{63}; }
   size_t bytes() const { return a_bytes + b_bytes + partial_bytes; }
@@ -301,11 +303,11 @@ void gemm_serial_tiles(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA
       for (int64_t p = rows.begin; p < rows.end; p += bl.block_depth)
         pack_b(b + (p - rows.begin) * wide, j, cols, p,
                rows.end - p < bl.block_depth ? rows.end - p : bl.block_depth);
-      rows.partial = partial + j / bl.block_cols * Kind::kBlockCols * m;
-      gemm_on_tiles(
-          rows, cols,
-          [&](int64_t c, int64_t p, int64_t depth) { return b + (p - rows.begin) * wide + c * depth; },
-          {out.c + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+      rows.partial = partial + j * m;  // whole strips
+      const auto panel = [&](int64_t c, int64_t p, int64_t depth) {
+        return b + (p - rows.begin) * wide + c * depth;
+      };
+      GemmTileProduct{rows, cols, panel, gemm_from_col(out, j)}.run();
     }
   });
 }
@@ -365,18 +367,40 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
 // The scratch memory of gemm_with_shared for m rows, and the most columns it takes at a time.
 template <class Kind>
 struct GemmSharedSize {
-  static constexpr int64_t kCols = 6 * Kind::kBlockCols;
+  static constexpr int64_t kCols = (kGemmTiles<Kind> ? 4 : 6) * Kind::kBlockCols;
   int64_t m, n;
   GemmBlocking<Kind> bl;
   int64_t first = 0, all = n;  // columns [first, first + n) of all that were packed
   int64_t partial_cols =
       bl.depth > bl.block_depth ? (n < kCols ? gemm_ceil(n, Kind::kCols) * Kind::kCols : kCols) : 0;
-  size_t partial_bytes = kGemmTiles<Kind> ? bl.tile_partial_bytes(m, n)
+  size_t a_bytes = kGemmTiles<Kind> ? bl.align(sizeof(typename Kind::Elem) * m * bl.depth) : bl.a_bytes;
+  size_t partial_bytes = kGemmTiles<Kind> ? bl.tile_partial_bytes(m, n < kCols ? n : kCols)
                          : bl.in_place    ? 0
                                           : sizeof(typename Kind::Acc) *
                                                 (partial_cols ? m * partial_cols : Kind::kRows * Kind::kCols);
-  size_t bytes() const { return bl.a_bytes + partial_bytes; }
+  size_t bytes() const { return a_bytes + partial_bytes; }
 };
+
+// All of A is packed; then come blocks of columns whose partial sums stay in the L2 cache.
+template <class Kind, class PackA>
+void gemm_tiles_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a, const typename Kind::Elem* b,
+                            const GemmOut<Kind>& out, char* scratch) {
+  const GemmBlocking<Kind>& bl = size.bl;
+  auto* a = reinterpret_cast<typename Kind::Elem*>(scratch);
+  auto* partial = reinterpret_cast<float*>(scratch + size.a_bytes);
+  for (int64_t p = 0; p < bl.depth; p += bl.block_depth)
+    pack_a(a + p * size.m, 0, size.m, p, bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth,
+           bl.panel_rows);
+  const auto packed = [&](auto*, int64_t, int64_t, int64_t p, int64_t, int64_t) { return a + p * size.m; };
+  for (int64_t j = 0; j < size.n; j += size.kCols)
+    gemm_tile_parts(size.m, bl, packed, a, partial, [&](const GemmTileRows& rows) {
+      const auto panel = [&](int64_t c, int64_t p, int64_t depth) {
+        return b + gemm_shared_at<Kind>(size.all, size.first + j + c, p, depth);
+      };
+      GemmTileProduct{rows, size.n - j < size.kCols ? size.n - j : size.kCols, panel, gemm_from_col(out, j)}
+          .run();
+    });
+}
 
 // As gemm_serial for some rows of C, with all of B packed before (gemm_shared_at), for many tasks to read: A
 // is packed once for many columns.
@@ -385,18 +409,9 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
                                 const typename Kind::Elem* b, const GemmOut<Kind>& out, char* scratch) {
   using Elem = typename Kind::Elem;
   const GemmBlocking<Kind>& bl = size.bl;
+  if constexpr (kGemmTiles<Kind>) return gemm_tiles_with_shared(size, pack_a, b, out, scratch);
   Elem* a = reinterpret_cast<Elem*>(scratch);
-  if constexpr (kGemmTiles<Kind>)
-    return gemm_tile_parts(size.m, bl, pack_a, a, reinterpret_cast<float*>(scratch + bl.a_bytes),
-                           [&](const GemmTileRows& rows) {
-                             gemm_on_tiles(
-                                 rows, size.n,
-                                 [&](int64_t j, int64_t p, int64_t depth) {
-                                   return b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth);
-                                 },
-                                 out);
-                           });
-  auto* partial = bl.in_place ? nullptr : reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes);
+  auto* partial = bl.in_place ? nullptr : reinterpret_cast<typename Kind::Acc*>(scratch + size.a_bytes);
   const int64_t step = size.kCols / Kind::kBlockCols * bl.block_cols;  // whole blocks, as B is packed
   for (int64_t j0 = 0; j0 < size.n; j0 += step) {
     int64_t j1 = size.n - j0 < step ? size.n : j0 + step;

@@ -35,7 +35,7 @@ struct GemmBf16Tile : GemmBf16Dot {
   static constexpr int kSteps = kTileHeight;
   static constexpr int kDepth = 16 * kSteps;  // a panel of A fills half of the L1 cache
   static constexpr int kPart = 2 * kDepth;    // elements of k whose A and B stay in the L2 cache
-  static constexpr int kBlockCols = 128;
+  static constexpr int kBlockCols = 128;      // whose sums for 32 rows stay in the L1 cache
   static constexpr int kSpeed = 4;
 };
 #endif
@@ -63,5 +63,11 @@ struct GemmOut {
   double alpha;
   double beta;
 };
+
+// The same for the columns from j on.
+template <class Kind>
+WT_INLINE GemmOut<Kind> gemm_from_col(const GemmOut<Kind>& out, int64_t j) {
+  return {out.c + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta};
+}
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -157,34 +157,48 @@ struct GemmTileRows {
 // out = alpha * A B + beta * out + bias for n columns. panel(j, p, depth): where column j's panel lies in the
 // block of depth at p.
 template <class Panel>
-void gemm_on_tiles(const GemmTileRows& x, int64_t n, Panel&& panel, const GemmOut<GemmBf16Tile>& out) {
-  constexpr int64_t kStrip = GemmBf16Tile::kBlockCols, kCols = GemmBf16Tile::kCols;
-  alignas(64) float sums[GemmBf16Tile::kRows * kStrip];
-  for (int64_t j = 0; j < n; j += kStrip) {
-    if (j) cpu::poll_interrupt();  // outside of the scope, for it may run anyone's code
-    const int64_t cols = n - j < kStrip ? n - j : kStrip;
+struct GemmTileProduct {
+  static constexpr int64_t kStrip = GemmBf16Tile::kBlockCols, kCols = GemmBf16Tile::kCols;
+  const GemmTileRows& x;
+  int64_t n;
+  const Panel& panel;
+  const GemmOut<GemmBf16Tile>& out;
+
+  void run() const {
+    for (int64_t j = 0; j < n; j += kStrip) {
+      if (j) cpu::poll_interrupt();
+      strip(j, n - j < kStrip ? n - j : kStrip);
+    }
+  }
+
+ private:
+  void strip(int64_t j, int64_t cols) const {
+    alignas(64) float sums[GemmBf16Tile::kRows * kStrip];
     int64_t shaped = x.rows < x.panel_rows ? x.rows : x.panel_rows;
-    TileScope tiles(gemm_tile_shapes(shaped));
+    TileScope tiles(gemm_tile_shapes(shaped));  // nobody else's code runs in it
     for (int64_t i = 0; i < x.rows; i += x.panel_rows) {
       const int64_t rows = x.rows - i < x.panel_rows ? x.rows - i : x.panel_rows;
       if (rows != shaped) tiles.use(gemm_tile_shapes(shaped = rows));
-      float* kept = x.partial + j * x.rows + i * kStrip;
-      for (int64_t p = x.begin; p < x.end; p += x.block_depth) {
-        const int64_t depth = x.end - p < x.block_depth ? x.end - p : x.block_depth;
-        const uint32_t* a = x.a + (p - x.begin) * x.rows + i * depth;
-        const float* from = p > x.begin ? sums : kept;
-        float* to = x.last || p + depth < x.end ? sums : kept;
-        for (int64_t c = 0; c < cols; c += kCols)
-          gemm_tile(rows, cols - c, {depth, a, depth, panel(j + c, p, depth)},
-                    {p ? from + c : nullptr, to + c, kStrip});
-      }
+      multiply(i, rows, j, cols, sums);
       if (x.last)
         gemm_finish_tiles(
             sums, kStrip, rows, cols,
             {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
     }
   }
-}
+  void multiply(int64_t i, int64_t rows, int64_t j, int64_t cols, float* sums) const {
+    float* kept = x.partial + j * x.rows + i * kStrip;
+    for (int64_t p = x.begin; p < x.end; p += x.block_depth) {
+      const int64_t depth = x.end - p < x.block_depth ? x.end - p : x.block_depth;
+      const uint32_t* a = x.a + (p - x.begin) * x.rows + i * depth;
+      const float* from = p > x.begin ? sums : kept;
+      float* to = x.last || p + depth < x.end ? sums : kept;
+      for (int64_t c = 0; c < cols; c += kCols)
+        gemm_tile(rows, cols - c, {depth, a, depth, panel(j + c, p, depth)},
+                  {p ? from + c : nullptr, to + c, kStrip});
+    }
+  }
+};
 
 }  // namespace warptape::kernels::WARPTAPE_ISA
 #endif

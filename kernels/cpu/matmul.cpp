@@ -94,7 +94,7 @@ WT_INLINE bool suits_shared(const MatmulPlan& p, int64_t batch) {
   double work = double(p.m) * double(p.n) * double(p.k);
   double bytes = double(p.n) * double(p.k) * sizeof(typename Kind::Elem) / Kind::kPack;
   // On tiles a product takes hardly longer than fetching from memory what others packed there.
-  if (kGemmTiles<Kind> && p.m < 512 && bytes > 4e6) return false;
+  if (kGemmTiles<Kind> && bytes > (p.m < 512 ? 4e6 : 16e6)) return false;
   return p.m >= 112 && work >= 8e6 && bytes <= 64e6 && (batch < 4 || work >= 64e6);
 }
 
