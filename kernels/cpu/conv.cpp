@@ -56,10 +56,10 @@ struct Forward {
   Sizes z{p};
   int64_t block_channels = most(1, least(z.channels, Kind::kDepth* Kind::kPack / f.taps));
   int64_t block_cols = gemm_even(z.positions, 5 * Kind::kCols, Kind::kCols);
-  int64_t block_elems = gemm_ceil(block_channels * f.taps, Kind::kPack);
+  int64_t block_elems = gemm_depth<Kind>(block_channels * f.taps);
   int64_t blocks = gemm_ceil(z.channels, block_channels);
-  int64_t elems = (blocks - 1) * block_elems +
-                  gemm_ceil((z.channels - (blocks - 1) * block_channels) * f.taps, Kind::kPack);
+  int64_t elems =
+      (blocks - 1) * block_elems + gemm_depth<Kind>((z.channels - (blocks - 1) * block_channels) * f.taps);
   int64_t rows = 0;        // in a task
   Elem* packed = nullptr;  // the weights, for all tasks
 
@@ -94,8 +94,8 @@ struct Forward {
 
   void pack_weights(int64_t g, int64_t r0, int64_t c) {
     int64_t count = least(rows, z.outputs - r0), k = least(block_channels, z.channels - c) * f.taps;
-    gemm_pack_panels<S, Elem>(weights_at(g, r0, count, c), gemm_even(count, kGemmRows, 1), false,
-                              weight + (g * z.outputs + r0) * z.depth + c * f.taps, z.depth, 1, count, k);
+    gemm_pack_a<Kind>(weights_at(g, r0, count, c), gemm_even(count, Kind::kRows, 1),
+                      weight + (g * z.outputs + r0) * z.depth + c * f.taps, z.depth, 1, count, k);
   }
 
   // Small images are laid side by side: `group` of them make one matrix of `width` columns, `ld` apart.
@@ -142,11 +142,11 @@ struct Forward {
           for (int64_t q = 0; q < l.group; ++q)
             tables.columns(columns + q * z.positions, l.ld, frame + q * frame_size, k);
           if (l.group > 1) cols = l.width;
-          if (kPacked) gemm_pack_panels<S, Elem>(b, Kind::kCols, true, columns, 1, l.ld, cols, k);
+          if (kPacked) gemm_pack_b<Kind>(b, columns, 1, l.ld, cols, k);
           GemmBlock<Kind> block{count,
                                 cols,
-                                gemm_ceil(k, Kind::kPack),
-                                gemm_even(count, kGemmRows, 1),
+                                gemm_depth<Kind>(k),
+                                gemm_even(count, Kind::kRows, 1),
                                 weights_at(g, r0, count, c),
                                 kPacked ? b : reinterpret_cast<Elem*>(columns),
                                 kPacked ? 0 : l.ld,
@@ -198,8 +198,8 @@ struct BackwardInput {
   const S *grad_out, *weight;
   ConvFrame f{p};
   Sizes z{p};
-  int64_t depth = gemm_ceil(z.outputs, Kind::kPack);
-  int64_t block_depth = gemm_even(depth, Kind::kDepth, 1);
+  int64_t depth = gemm_depth<Kind>(z.outputs);
+  int64_t block_depth = gemm_even(depth, Kind::kDepth, Kind::kSteps);
   int64_t block_channels = most(1, least(z.channels, least(576, 160000 / depth) / f.taps));
   int64_t block_cols = gemm_even(z.positions, 4 * Kind::kCols, Kind::kCols);
 
@@ -238,13 +238,13 @@ struct BackwardInput {
     const S* w = weight + g * z.outputs * z.depth + c * f.taps;
     for (int64_t o = 0; o < depth; o += block_depth) {
       int64_t from = o * Kind::kPack, k = least(block_depth * Kind::kPack, z.outputs - from);
-      gemm_pack_panels<S, Elem>(weights_at(g, c) + rows * o, gemm_even(rows, kGemmRows, 1), false,
-                                w + from * z.depth, 1, z.depth, rows, k);
+      gemm_pack_a<Kind>(weights_at(g, c) + rows * o, gemm_even(rows, Kind::kRows, 1), w + from * z.depth, 1,
+                        z.depth, rows, k);
     }
   }
 
   void task(int64_t g, int64_t n0, int64_t images, int64_t c, int64_t channels) {
-    int64_t rows = channels * f.taps, panel_rows = gemm_even(rows, kGemmRows, 1);
+    int64_t rows = channels * f.taps, panel_rows = gemm_even(rows, Kind::kRows, 1);
     // Small images are laid side by side.
     int64_t group = z.positions < 64 ? images : 1, width = group * z.positions;
     int64_t ld = group > 1 ? gemm_even(width, width, Kind::kCols) : block_cols;
@@ -275,9 +275,9 @@ struct BackwardInput {
         int64_t positions = least(step, z.positions - j), cols = group > 1 ? width : positions;
         for (int64_t o = 0; o < depth; o += block_depth) {
           int64_t from = o * Kind::kPack, k = least(block_depth * Kind::kPack, z.outputs - from);
-          gemm_pack_panels<S, Elem>(b, Kind::kCols, true, g_out + from * width + j, 1, width, cols, k);
+          gemm_pack_b<Kind>(b, g_out + from * width + j, 1, width, cols, k);
           GemmBlock<Kind> block{
-              rows, cols, gemm_ceil(k, Kind::kPack),  panel_rows, a + rows * o, b, 0, nullptr, o == 0, false,
+              rows, cols, gemm_depth<Kind>(k),        panel_rows, a + rows * o, b, 0, nullptr, o == 0, false,
               sums, ld,   {nullptr, 0, nullptr, 1, 0}};
           block.run();
         }
@@ -351,18 +351,26 @@ struct BackwardWeight {
   // elements.
   void pack_images(Elem* dst, int64_t width, bool pad, const S* src, int64_t row_stride, int64_t image_stride,
                    int64_t rows, int64_t images, int64_t positions) const {
-    int64_t depth = gemm_ceil(positions, Kind::kPack);
+    const int64_t depth = gemm_depth<Kind>(positions), steps = gemm_ceil(positions, Kind::kPack);
+    if constexpr (kGemmTiles<Kind>) {
+      for (int64_t i = 0; !pad && i < images; ++i)
+        gemm_pack_rows(dst + i * depth, images * depth, depth, src + i * image_stride, row_stride, 1, rows,
+                       positions);
+      if (!pad) return;
+    }
     for (int64_t r = 0; r < rows; r += width) {
       int64_t there = least(width, rows - r), w = pad ? width : there;
-      for (int64_t i = 0; i < images; ++i, dst += depth * w)
+      for (int64_t i = 0; i < images; ++i, dst += depth * w) {
         GemmPacker<S, Elem>{dst, w, src + i * image_stride + r * row_stride, row_stride, 1, there, positions}
             .pack();
+        std::memset(dst + steps * w, 0, size_t((depth - steps) * w) * sizeof(Elem));
+      }
     }
   }
 
   void task(int64_t part, int64_t n0, int64_t n1, int64_t g, int64_t c, int64_t channels) {
     int64_t k = channels * f.taps, cols = gemm_ceil(k, Kind::kCols) * Kind::kCols;
-    int64_t most_depth = together * gemm_ceil(block_positions, Kind::kPack);
+    int64_t most_depth = together * gemm_depth<Kind>(block_positions);
     Pieces pieces;
     int64_t at_a = pieces.add<Elem>(block_rows * most_depth), at_b = pieces.add<Elem>(cols * most_depth);
     int64_t at_frame = pieces.add<S>(together * channels * f.channel_size());
@@ -383,13 +391,13 @@ struct BackwardWeight {
                     in + ((n + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], channels);
       for (int64_t j = 0; j < z.positions; j += block_positions) {
         int64_t positions = least(block_positions, z.positions - j);
-        int64_t depth = images * gemm_ceil(positions, Kind::kPack);
+        int64_t depth = images * gemm_depth<Kind>(positions);
         tables.block(j, j + positions);
         for (int64_t i = 0; i < images; ++i)
           tables.columns(columns + i * k * positions, positions, frame + i * frame_size, k);
         pack_images(b, Kind::kCols, true, columns, positions, k * positions, k, images, positions);
         for (int64_t r = 0; r < z.outputs; r += block_rows) {
-          int64_t rows = least(block_rows, z.outputs - r), panel_rows = gemm_even(rows, kGemmRows, 1);
+          int64_t rows = least(block_rows, z.outputs - r), panel_rows = gemm_even(rows, Kind::kRows, 1);
           pack_images(a, panel_rows, false,
                       grad_out + (n * p.out_channels + g * z.outputs + r) * z.positions + j, z.positions,
                       p.out_channels * z.positions, rows, images, positions);
@@ -420,7 +428,7 @@ void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in
           const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
   with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
-    dispatch_gemm<false>(p.dtype, [&](auto kind) {
+    dispatch_gemm(p.dtype, [&](auto kind) {
       using S = typename decltype(kind)::Storage;
       Forward<decltype(kind)>{p,
                               static_cast<S*>(out),
@@ -470,7 +478,7 @@ void turned(const LaunchContext& ctx, const ConvPlan& p, typename Kind::Storage*
 void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad_in, const void* grad_out,
                          const void* weight) {
   if (p.batch == 0) return;
-  dispatch_gemm<false>(p.dtype, [&](auto kind) {
+  dispatch_gemm(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     if (turns(p, kGemmVecBytes / int64_t(sizeof(S))))
       return turned<decltype(kind)>(ctx, p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out),
@@ -483,7 +491,7 @@ void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad
 
 void conv_backward_weight(const LaunchContext& ctx, const ConvPlan& p, void* grad_weight,
                           const void* grad_out, const void* in) {
-  dispatch_gemm<false>(p.dtype, [&](auto kind) {
+  dispatch_gemm(p.dtype, [&](auto kind) {
     using Kind = decltype(kind);
     using S = typename Kind::Storage;
     int64_t size = p.out_channels * Sizes(p).depth;

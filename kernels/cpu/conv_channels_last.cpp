@@ -49,8 +49,9 @@ struct RowReader {
   const S* images;
   const Taps& t;
 
-  // Values [k, k + n) of rows [m, m + rows), n at most kDepth elements; pairs are filled up with 0.
+  // Values [k, k + n) of rows [m, m + rows), n at most kDepth elements; zeros fill up the last element.
   void read(Cell* to, int64_t ld, int64_t m, int64_t rows, int64_t k, int64_t n) const {
+    const int64_t filled = kGemmTiles<Kind> ? gemm_depth<Kind>(n) * Kind::kPack : n + n % Kind::kPack;
     Run runs[kMostRuns];
     const int64_t count = runs_of(runs, k, n), line = t.size[1] * t.pitch;
     int64_t image = m / t.positions(), y = m % t.positions() / t.grid[1], x = m % t.grid[1];
@@ -59,7 +60,7 @@ struct RowReader {
       const int64_t top = y * t.step[0] + t.base[0], left = (x * t.step[1] + t.base[1]) * t.pitch;
       for (const Run* r = runs; r < runs + count; ++r)
         copy_run(to + r->at, from, top + r->down, left + r->along, r->count, line);
-      if (n % Kind::kPack) to[n] = Cell(0.0f);
+      for (int64_t i = n; i < filled; ++i) to[i] = Cell(0.0f);
       if (++x < t.grid[1]) continue;
       x = 0;
       if (++y < t.grid[0]) continue;
@@ -107,7 +108,8 @@ struct PackedMatrices {
   template <class Pack>
   void fill(Elem* b, Pack&& pack) const {
     const int64_t block_cols = gemm_even(n, Kind::kBlockCols, Kind::kCols), across = gemm_ceil(n, block_cols);
-    const int64_t block_depth = gemm_even(depth, Kind::kDepth, 1), deep = gemm_ceil(depth, block_depth);
+    const int64_t block_depth = gemm_even(depth, Kind::kDepth, Kind::kSteps),
+                  deep = gemm_ceil(depth, block_depth);
     cpu::parallel_for(groups * across * deep, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t p = i % deep * block_depth, j = i / deep % across * block_cols, g = i / (deep * across);
@@ -141,6 +143,7 @@ struct RowProduct {
   }
   WT_INLINE GemmBlocking<Kind> blocking(int64_t m, int64_t c, const GemmOut<Kind>& out) const {
     GemmBlocking<Kind> bl(m, c, t.depth(), false, out);
+    if constexpr (kGemmTiles<Kind>) return bl;
     bl.set_block_cols(m, gemm_even(cols, Kind::kBlockCols, Kind::kCols));
     bl.a_bytes = bl.align(sizeof(Elem) * bl.block_rows * kLda);
     return bl;
@@ -163,7 +166,7 @@ struct RowProduct {
   }
 
  private:
-  PackedMatrices<Kind> matrices() const { return {gemm_ceil(t.depth(), Kind::kPack), n, groups}; }
+  PackedMatrices<Kind> matrices() const { return {gemm_depth<Kind>(t.depth()), n, groups}; }
 
   template <class Pack>
   const Elem* pack_all(const LaunchContext& ctx, Pack&& pack) const {
@@ -185,8 +188,8 @@ struct RowProduct {
     if (!lines) out.c = reinterpret_cast<S*>(scratch + at_side);
     const RowReader<Kind> reader{images + g * t.channels, t};
     const auto pack_a = [&](Elem* to, int64_t i, int64_t count, int64_t p, int64_t depth, int64_t) {
-      const int64_t k = p * Kind::kPack;
-      reader.read(reinterpret_cast<Cell*>(to), kLda * Kind::kPack, m0 + i, count, k,
+      const int64_t k = p * Kind::kPack, lda = kGemmTiles<Kind> ? depth : kLda;
+      reader.read(reinterpret_cast<Cell*>(to), lda * Kind::kPack, m0 + i, count, k,
                   least(depth * Kind::kPack, t.depth() - k));
     };
     const auto pack_b = [&](Elem* to, int64_t j, int64_t count, int64_t p, int64_t depth) {
@@ -224,9 +227,8 @@ template <class Kind>
 WT_INLINE auto weight_packer(const typename Kind::Storage* weight, int64_t n, int64_t depth) {
   return [=](typename Kind::Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at, int64_t deep) {
     const int64_t k = at * Kind::kPack;
-    gemm_pack_panels<typename Kind::Storage, typename Kind::Elem>(to, Kind::kCols, true,
-                                                                  weight + (g * n + j) * depth + k, depth, 1,
-                                                                  cols, least(deep * Kind::kPack, depth - k));
+    gemm_pack_b<Kind>(to, weight + (g * n + j) * depth + k, depth, 1, cols,
+                      least(deep * Kind::kPack, depth - k));
   };
 }
 
@@ -326,6 +328,7 @@ struct BackwardInput {
         dst += count / Kind::kPack * Kind::kCols;
         k += count;
       }
+      std::memset(dst, 0, size_t(to + deep * Kind::kCols - dst) * sizeof(Elem));
     }
   }
 };
@@ -372,7 +375,7 @@ struct BackwardWeight {
 
   void task(Acc* sums, int64_t q, int64_t g, int64_t j) const {
     const int64_t c = least(cols, depth - j), wide = gemm_ceil(c, Kind::kCols) * Kind::kCols;
-    const int64_t deep = kBlock / Kind::kPack, panel_rows = gemm_even(block_rows, kGemmRows, 1);
+    const int64_t deep = kBlock / Kind::kPack, panel_rows = gemm_even(block_rows, Kind::kRows, 1);
     const int64_t bytes_a = (block_rows * deep + kGemmVecBytes) * int64_t(sizeof(Elem)) / 64 * 64 + 64;
     const int64_t bytes_b = wide * deep * int64_t(sizeof(Elem));
     char* scratch = static_cast<char*>(
@@ -383,12 +386,12 @@ struct BackwardWeight {
     const int64_t end = least(all, (q + 1) * part), to = g * outputs * depth + j;
     for (int64_t m = q * part; m < end; m += kBlock) {
       cpu::poll_interrupt();
-      const int64_t count = least(kBlock, end - m), steps = gemm_ceil(count, Kind::kPack);
+      const int64_t count = least(kBlock, end - m), steps = gemm_depth<Kind>(count);
       read_block(b, cells, wide, g, m, count, j, c);
       for (int64_t r = 0; r < outputs; r += block_rows) {
         const int64_t rows = least(block_rows, outputs - r);
-        gemm_pack_panels<S, Elem>(a, panel_rows, false, grad_out + m * p.out_channels + g * outputs + r, 1,
-                                  p.out_channels, rows, count);
+        gemm_pack_a<Kind>(a, panel_rows, grad_out + m * p.out_channels + g * outputs + r, 1, p.out_channels,
+                          rows, count);
         GemmBlock<Kind> block{rows,
                               c,
                               steps,
@@ -412,7 +415,10 @@ struct BackwardWeight {
   void read_block(Elem* b, Cell* cells, int64_t wide, int64_t g, int64_t m, int64_t count, int64_t j,
                   int64_t c) const {
     const RowReader<Kind> reader{in + g * t.channels, t};
-    const int64_t steps = gemm_ceil(count, Kind::kPack);
+    const int64_t steps = gemm_depth<Kind>(count), filled = gemm_ceil(count, Kind::kPack);
+    for (int64_t v = 0; filled < steps && v < c; v += Kind::kCols)
+      std::memset(b + v * steps + filled * Kind::kCols, 0,
+                  size_t((steps - filled) * Kind::kCols) * sizeof(Elem));
     for (int64_t i = 0; i < count; i += kPiece) {
       const int64_t there = least(kPiece, count - i);
       reader.read(cells, wide, m + i, there, j, c);
@@ -435,7 +441,7 @@ void conv_channels_last(const LaunchContext& ctx, const ConvPlan& p, void* out, 
                         const void* weight, const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
   with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
-    dispatch_gemm<false>(p.dtype, [&](auto kind) {
+    dispatch_gemm(p.dtype, [&](auto kind) {
       using S = typename decltype(kind)::Storage;
       forward<decltype(kind)>(ctx, p, static_cast<S*>(out), static_cast<const S*>(in),
                               static_cast<const S*>(weight), static_cast<const S*>(bias), epilogue);
@@ -445,11 +451,11 @@ void conv_channels_last(const LaunchContext& ctx, const ConvPlan& p, void* out, 
 
 int64_t conv_channels_last_pack(const LaunchContext&, const ConvPlan& p, void* packed, const void* weight) {
   int64_t bytes = 0;
-  dispatch_gemm<false>(p.dtype, [&](auto kind) {
+  dispatch_gemm(p.dtype, [&](auto kind) {
     using Kind = decltype(kind);
     const int64_t n = p.out_channels / p.groups,
                   depth = p.kernel[0] * p.kernel[1] * (p.in_channels / p.groups);
-    const PackedMatrices<Kind> matrices{gemm_ceil(depth, Kind::kPack), n, p.groups};
+    const PackedMatrices<Kind> matrices{gemm_depth<Kind>(depth), n, p.groups};
     bytes = int64_t(matrices.bytes());
     if (packed)
       matrices.fill(static_cast<typename Kind::Elem*>(packed),
@@ -467,7 +473,7 @@ void conv_channels_last_backward_input(const LaunchContext& ctx, const ConvPlan&
                                   static_cast<const S*>(weight)}
         .run(ctx);
   };
-  dispatch_gemm<false>(p.dtype, [&](auto kind) {
+  dispatch_gemm(p.dtype, [&](auto kind) {
     // Pairs do not reach over the end of a tap.
     if constexpr (decltype(kind)::kPack == 2) {
       if (p.out_channels / p.groups % 2) return run(GemmBf16{});
@@ -478,7 +484,7 @@ void conv_channels_last_backward_input(const LaunchContext& ctx, const ConvPlan&
 
 void conv_channels_last_backward_weight(const LaunchContext& ctx, const ConvPlan& p, void* grad_weight,
                                         const void* grad_out, const void* in) {
-  dispatch_gemm<false>(p.dtype, [&](auto kind) {
+  dispatch_gemm(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     BackwardWeight<decltype(kind)> gradient{p, static_cast<S*>(grad_weight), static_cast<const S*>(grad_out),
                                             static_cast<const S*>(in)};

@@ -13,7 +13,7 @@ template <class Kind>
 void gemm_pack_a(typename Kind::Elem* dst, int64_t width, const typename Kind::Storage* src, int64_t is,
                  int64_t ks, int64_t rows, int64_t k) {
   if constexpr (kGemmTiles<Kind>)
-    gemm_pack_rows(dst, gemm_depth<Kind>(k), src, is, ks, rows, k);
+    gemm_pack_rows(dst, gemm_depth<Kind>(k), gemm_depth<Kind>(k), src, is, ks, rows, k);
   else
     gemm_pack_panels<typename Kind::Storage, typename Kind::Elem>(dst, width, false, src, is, ks, rows, k);
 }
@@ -140,8 +140,8 @@ void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64
   }
 }
 
-// Calls f with the kind that computes the floating dtype; without AMX's unless Tiles.
-template <bool Tiles = true, class F>
+// Calls f with the kind that computes the floating dtype.
+template <class F>
 WT_INLINE void dispatch_gemm(DType dtype, F&& f, const char* kernel = __builtin_FUNCTION()) {
   switch (dtype) {
     case DType::Float32:
@@ -152,9 +152,7 @@ WT_INLINE void dispatch_gemm(DType dtype, F&& f, const char* kernel = __builtin_
       return f(GemmHalf{});
     case DType::BFloat16:
 #if defined(__AVX512F__)
-      if constexpr (Tiles) {
-        if (cpu::has_amx_bf16()) return f(GemmBf16Tile{});
-      }
+      if (cpu::has_amx_bf16()) return f(GemmBf16Tile{});
       if (__builtin_cpu_supports("avx512bf16")) return f(GemmBf16Dot{});
 #endif
       return f(GemmBf16{});
@@ -228,9 +226,13 @@ struct GemmBlock {
   GemmOut<Kind> out;
 
   void run() const {
-    for (int64_t i = 0; i < rows; i += panel_rows) {
-      int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
-      for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
+    if constexpr (kGemmTiles<Kind>) {
+      this->run_on_tiles();
+    } else {
+      for (int64_t i = 0; i < rows; i += panel_rows) {
+        int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
+        for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
+      }
     }
   }
 
@@ -258,6 +260,31 @@ struct GemmBlock {
       gemm_finish<Kind>(sums, ld, r, nc,
                         {c, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
   }
+
+#if defined(__AVX512F__)
+  void run_on_tiles() const {
+    const int64_t lda = Lda ? Lda : depth;
+    int64_t shaped = rows < panel_rows ? rows : panel_rows;
+    TileScope tiles(gemm_tile_shapes(shaped));
+    for (int64_t i = 0; i < rows; i += panel_rows) {
+      const int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
+      if (r != shaped) tiles.use(gemm_tile_shapes(shaped = r));
+      for (int64_t j = 0; j < cols; j += Kind::kCols) {
+        const int64_t nc = cols - j < Kind::kCols ? cols - j : Kind::kCols;
+        alignas(64) float sums[Kind::kRows * Kind::kCols];
+        gemm_tile(r, nc, {depth, a + i * lda, lda, b + j * depth}, {nullptr, sums, Kind::kCols});
+        float* kept = partial + i * ld_partial + j;
+        if (!first) gemm_add_rows(sums, Kind::kCols, kept, ld_partial, r, nc);
+        if (last)
+          gemm_finish_tiles(
+              sums, Kind::kCols, r, nc,
+              {out.c + i * out.ldc + j, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+        else
+          gemm_copy_rows(sums, Kind::kCols, kept, ld_partial, r, nc);
+      }
+    }
+  }
+#endif
 };
 
 // Where the panel of column j in the block of depth at p lies when all of B is packed at once: blocks of
@@ -268,6 +295,7 @@ WT_INLINE int64_t gemm_shared_at(int64_t n, int64_t j, int64_t p, int64_t depth)
   return gemm_ceil(n, Kind::kCols) * Kind::kCols * p + j * depth;
 }
 
+#if defined(__AVX512F__)
 // Calls f(GemmTileRows) for all parts of k, with A's m rows packed. `a` holds GemmBlocking::a_bytes.
 template <class Kind, class PackA, class F>
 WT_INLINE void gemm_tile_parts(int64_t m, const GemmBlocking<Kind>& bl, PackA&& pack_a,
@@ -311,6 +339,7 @@ void gemm_serial_tiles(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA
     }
   });
 }
+#endif
 
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
 // Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
@@ -381,6 +410,7 @@ struct GemmSharedSize {
   size_t bytes() const { return a_bytes + partial_bytes; }
 };
 
+#if defined(__AVX512F__)
 // All of A is packed; then come blocks of columns whose partial sums stay in the L2 cache.
 template <class Kind, class PackA>
 void gemm_tiles_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a, const typename Kind::Elem* b,
@@ -401,6 +431,7 @@ void gemm_tiles_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a, co
           .run();
     });
 }
+#endif
 
 // As gemm_serial for some rows of C, with all of B packed before (gemm_shared_at), for many tasks to read: A
 // is packed once for many columns.

@@ -84,11 +84,11 @@ WT_INLINE GemmVec<uint16_t> gemm_to_bf16(GemmVec<float> low, GemmVec<float> high
   return both;
 }
 
-// Rows one after the other, of each k values as pairs and zeros up to `depth` of them.
-WT_INLINE void gemm_pack_rows(uint32_t* dst, int64_t depth, const BFloat16* src, int64_t is, int64_t ks,
-                              int64_t rows, int64_t k) {
+// Rows `ld` apart, of each k values as pairs and zeros up to `depth` of them.
+WT_INLINE void gemm_pack_rows(uint32_t* dst, int64_t ld, int64_t depth, const BFloat16* src, int64_t is,
+                              int64_t ks, int64_t rows, int64_t k) {
   if (ks == 1) {
-    for (int64_t i = 0; i < rows; ++i, dst += depth, src += is) {
+    for (int64_t i = 0; i < rows; ++i, dst += ld, src += is) {
       int64_t p = 0;
       for (; 2 * (p + 16) <= k; p += 16)
         gemm_store(dst + p, gemm_load(reinterpret_cast<const uint32_t*>(src + 2 * p)));
@@ -110,14 +110,14 @@ WT_INLINE void gemm_pack_rows(uint32_t* dst, int64_t depth, const BFloat16* src,
           if (q + 1 < k) block[t] |= gemm_widen_part(s + ks, there) << 16;
         }
         gemm_transpose<uint32_t>(block);
-        for (int64_t r = 0; r < there; ++r) gemm_store(dst + (i + r) * depth + p, block[r]);
+        for (int64_t r = 0; r < there; ++r) gemm_store(dst + (i + r) * ld + p, block[r]);
       }
   } else {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t p = 0; p < depth; ++p) {
         const BFloat16* s = src + i * is + 2 * p * ks;
         const uint32_t low = 2 * p < k ? s[0].bits : 0, high = 2 * p + 1 < k ? s[ks].bits : 0;
-        dst[i * depth + p] = low | high << 16;
+        dst[i * ld + p] = low | high << 16;
       }
   }
 }
@@ -142,6 +142,22 @@ WT_INLINE void gemm_finish_tiles(const float* sums, int64_t ld, int64_t rows, in
       _mm512_mask_storeu_epi16(c + j, __mmask32((1u << n) - 1), (__m512i)gemm_to_bf16(v, v));
     }
   }
+}
+
+// sums += kept, and kept = sums, for rows of any number of columns.
+WT_INLINE void gemm_add_rows(float* sums, int64_t ld, const float* kept, int64_t ld_kept, int64_t rows,
+                             int64_t cols) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; j += 16) {
+      float* s = sums + i * ld + j;
+      gemm_store(s, gemm_load(s) + gemm_load_part(kept + i * ld_kept + j, cols - j < 16 ? cols - j : 16));
+    }
+}
+WT_INLINE void gemm_copy_rows(const float* sums, int64_t ld, float* kept, int64_t ld_kept, int64_t rows,
+                              int64_t cols) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; j += 16)
+      gemm_store_part(kept + i * ld_kept + j, gemm_load(sums + i * ld + j), cols - j < 16 ? cols - j : 16);
 }
 
 // Rows of A, packed block of depth after block, for the part of k that is multiplied now: elements [begin,
