@@ -55,7 +55,9 @@ def test_products_of_any_size_and_layout(seed):
     assert rounded_near(on_threads(lambda: wt.addmm(bias, a, b, beta=2, alpha=0.5)), expected, k)
 
 
-@pytest.mark.parametrize("shape", [(1024, 1024, 256), (700, 300, 2500), (2048, 40, 96), (8, 512, 4096), (130, 130, 4100)])
+@pytest.mark.parametrize(
+    "shape", [(1024, 1024, 256), (700, 300, 2500), (2048, 40, 96), (8, 512, 4096), (130, 130, 4100)]
+)
 def test_large_products(shape):
     m, n, k = shape
     rng = np.random.default_rng(k)
