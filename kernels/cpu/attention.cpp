@@ -1,6 +1,6 @@
 // Attention forward and backward on the CPU, after "FlashAttention-2" (algorithms 1 and 2): blocks of scores
 // are made, used and forgotten. attention_block.h describes the layout.
-#include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/slot.h"
 
@@ -9,30 +9,61 @@ namespace {
 
 using cpu::parallel_for;
 
+// Where the query was not scaled its scores are, together with the subtraction of what is above all of them;
+// before that if something is added to them, or their order would change. Returns the factor that is left.
+template <class P>
+typename P::C scale_left(const Head<typename P::T>& head, typename P::C* scores, int64_t nk) {
+  using C = typename P::C;
+  if (P::kScalesQuery) return C(1);
+  const C scale = C(head.plan.scale);
+  const View& mask = head.plan.mask;
+  if (scale > 0 && !(mask.data && mask.dtype != DType::Bool)) return scale;
+  for_vectors<C>(nk * P::kQ,
+                 [&](int64_t i, auto l) { store(scores + i, load(scores + i, l) * Vec<C>(scale), l); });
+  return C(1);
+}
+template <class P, class C>
+WT_FN Vec<C> scaled(Vec<C> x, C factor) {
+  return P::kScalesQuery ? x : x * Vec<C>(factor);
+}
+// factor * x - shift.
+template <class P, class C>
+WT_FN Vec<C> less(Vec<C> x, C factor, Vec<C> shift) {
+  return P::kScalesQuery ? x - shift : fma(x, Vec<C>(factor), Vec<C>(C(0)) - shift);
+}
+
+// Calls f(tag of how blocks are multiplied) for a floating dtype.
+template <class F>
+WT_INLINE void dispatch_attention(DType dtype, F&& f) {
+#if defined(__AVX512F__)
+  if (dtype == DType::BFloat16 && cpu::has_amx_bf16()) return f(AttentionTiles{});
+#endif
+  dispatch(FloatTypes{}, dtype, [&](auto t) { f(AttentionVectors<typename decltype(t)::type>{}); });
+}
+
 // ---- forward ----
 
-template <class T>
+template <class P>
 struct Forward {
-  using C = Compute<T>;
+  using T = typename P::T;
+  using C = typename P::C;
+  using Operand = typename P::Operand;
   using V = Vec<C>;
-  static constexpr int kQ = kQueries<C>, kL = V::kLanes;
+  static constexpr int kQ = P::kQ, kL = V::kLanes;
 
   struct Memory {
-    C *keys, *values;  // packed: [keys / 14][D][14] and, per block of keys, [E / 14][keys][14]
-    C *query, *scores, *out, *factors, *rows;
-    Memory(Carver c, int64_t s, int64_t d, int64_t e)
-        : keys(c.part<C>(round_up(s, kGemmRows) * d + kQ)),
-          values(c.part<C>(s * round_up(e, kGemmRows) + kQ)),
-          query(c.part<C>(d * kQ + kQ)),
-          scores(c.part<C>(kKeys * kQ)),
+    Operand *keys, *values;  // packed: rows of D and, per block of keys, rows of keys
+    Operand *query, *weights;
+    C *scores, *out, *factors, *rows;
+    Memory(Carver& c, int64_t s, int64_t d, int64_t e)
+        : keys(c.part<Operand>(round_up(s, P::kUnit) * P::depth(d) + kQ)),
+          values(c.part<Operand>(P::depth(round_up(s, P::kKeys)) * round_up(e, P::kUnit) + kQ)),
+          query(c.part<Operand>(P::depth(d) * kQ + kQ)),
+          weights(c.part<Operand>(P::kScalesQuery ? 0 : P::depth(P::kKeys) * kQ)),
+          scores(c.part<C>(P::kKeys * kQ)),
           out(c.part<C>(e * kQ)),
-          factors(c.part<C>(kKeys * kQ)),
+          factors(c.part<C>(P::kKeys * kQ)),
           rows(c.part<C>(kQ * e + kQ)) {}
-    static size_t bytes(int64_t s, int64_t d, int64_t e) {
-      return sizeof(C) *
-                 size_t((s + kGemmRows) * (d + e + kGemmRows) + (2 * d + 2 * e + 2 * kKeys + 8) * kQ) +
-             1024;
-    }
   };
 
   const Head<T> head;
@@ -42,22 +73,23 @@ struct Forward {
     const View &k = head.plan.k, &v = head.plan.v;
     const T* pk = head.at(k, head.b, head.shared_head());
     const T* pv = head.at(v, head.b, head.shared_head());
-    gemm_pack_panels<T, C>(m.keys, kGemmRows, false, pk, k.strides[2], 1, keys, head.d);
-    for (int64_t k0 = 0; k0 < keys; k0 += kKeys) {
-      const int64_t nk = keys - k0 < kKeys ? keys - k0 : kKeys;
-      gemm_pack_panels<T, C>(m.values + k0 * head.e, kGemmRows, false, pv + k0 * v.strides[2], 1,
-                             v.strides[2], head.e, nk);
+    P::pack_a(m.keys, pk, k.strides[2], 1, keys, head.d);
+    for (int64_t k0 = 0; k0 < keys; k0 += P::kKeys) {
+      const int64_t nk = keys - k0 < P::kKeys ? keys - k0 : P::kKeys;
+      P::pack_a(m.values + P::depth(k0) * head.e, pv + k0 * v.strides[2], 1, v.strides[2], head.e, nk);
     }
   }
 
-  // Scores become exp(score - top); top and sum follow, and what was summed so far shrinks when top grows.
-  void softmax_step(int64_t nk, V (&top)[2], V (&sum)[2], bool first) const {
-    V found[2] = {top[0], top[1]};
+  // Scores become exp(factor * score - top); top and sum follow, and what was summed so far shrinks when top
+  // grows.
+  void softmax_step(int64_t nk, C factor, V (&top)[2], V (&sum)[2], bool first) const {
+    V found[2] = {V(-__builtin_inf()), V(-__builtin_inf())};
     for (int64_t j = 0; j < nk; ++j)
       for (int half = 0; half < 2; ++half)
         found[half] = max_or_b(V::load(m.scores + j * kQ + half * kL), found[half]);
     V shift[2], shrink[2];
     for (int half = 0; half < 2; ++half) {
+      found[half] = max_or_b(scaled<P>(found[half], factor), top[half]);
       // While a query has seen no key, top is -inf and its exponentials are to be 0, not NaN.
       shift[half] = select(found[half] == V(-__builtin_inf()), V(C(0)), found[half]);
       shrink[half] = exp_below(top[half] - shift[half]);
@@ -67,7 +99,7 @@ struct Forward {
     for (int64_t j = 0; j < nk; ++j)
       for (int half = 0; half < 2; ++half) {
         C* s = m.scores + j * kQ + half * kL;
-        const V p = exp_below(V::load(s) - shift[half]);
+        const V p = exp_below(less<P>(V::load(s), factor, shift[half]));
         sum[half] += p;
         p.store(s);
       }
@@ -83,23 +115,25 @@ struct Forward {
   void block(const View& out, const View& lse, int64_t packed, int64_t q0, int64_t n) const {
     const View& q = head.plan.q;
     const bool drops = head.plan.dropout_p > 0;
-    query_panel<T>(m.query, head.at(q, head.b, head.h) + q0 * q.strides[2], q.strides[2], n, head.d,
-                   C(head.plan.scale));
+    P::pack_b(m.query, head.at(q, head.b, head.h) + q0 * q.strides[2], q.strides[2], n, head.d,
+              C(head.plan.scale));
     V top[2] = {V(-__builtin_inf()), V(-__builtin_inf())}, sum[2] = {V(C(0)), V(C(0))};
-    const int64_t keys = head.seen(q0 + n), from = head.first_block(q0);
-    for (int64_t k0 = from; k0 < keys; k0 += kKeys) {
-      const KeyBlock k(k0, packed, keys);
+    const int64_t keys = head.seen(q0 + n), from = head.plan.band.from(q0) / P::kKeys * P::kKeys;
+    for (int64_t k0 = from; k0 < keys; k0 += P::kKeys) {
+      const KeyBlock<P> k(k0, packed, keys);
       const int64_t nk = k.count;
-      block_product<C>(nk, head.d, m.keys + k0 * head.d, head.d, m.query, kQ, m.scores, kQ, false);
+      P::product(nk, head.d, m.keys + k0 * P::depth(head.d), head.d, m.query, kQ, m.scores, kQ, false);
+      const C factor = scale_left<P>(head, m.scores, nk);
       mask_scores(head, m.scores, q0, n, k0, nk);
-      softmax_step(nk, top, sum, k0 == from);
+      softmax_step(nk, factor, top, sum, k0 == from);
       if (drops) {
         dropout_factors(head, m.factors, q0, n, k0, nk);
         for_vectors<C>(nk * kQ, [&](int64_t i, auto l) {
           store(m.scores + i, load(m.scores + i, l) * load(m.factors + i, l), l);
         });
       }
-      block_product<C>(head.e, nk, m.values + k0 * head.e, k.packed, m.scores, kQ, m.out, kQ, k0 > from);
+      P::product(head.e, nk, m.values + P::depth(k0) * head.e, k.packed, P::as_b(m.weights, m.scores, nk), kQ,
+                 m.out, kQ, k0 > from);
     }
     finish(out, lse, q0, n, top, sum, from < keys);
   }
@@ -270,22 +304,23 @@ void attention(const LaunchContext& ctx, const View& out, const View& lse, const
     return each_sequence(ctx, p, [&](const LaunchContext& own, const AttentionPlan& one, auto queries, auto) {
       attention(own, queries(out), queries(lse), one);
     });
-  dispatch(FloatTypes{}, p.q.dtype, [&](auto t) {
-    using T = typename decltype(t)::type;
-    using F = Forward<T>;
+  dispatch_attention(p.q.dtype, [&](auto products) {
+    using F = Forward<decltype(products)>;
+    using T = typename F::T;
     const int64_t heads = p.q.sizes[0] * p.q.sizes[1], queries = p.q.sizes[2];
     if (queries <= kFewQueries && p.dropout_p == 0) return few_queries<T>(ctx, out, lse, p);
     const int64_t chunks = query_chunks(heads, queries, F::kQ);
     if (heads * chunks == 0) return;
     const int64_t chunk = round_up((queries + chunks - 1) / chunks, F::kQ);
     const int64_t s = p.k.sizes[2], d = p.q.sizes[3], e = p.v.sizes[3];
-    Pieces pieces(ctx, F::Memory::bytes(s, d, e));
+    Pieces pieces(ctx, Carver::bytes([&](Carver& c) { (void)typename F::Memory(c, s, d, e); }));
     parallel_for(heads * chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         char* piece = pieces.take();
         const int64_t h = i / chunks, first = i % chunks * chunk;
         const int64_t last = first + chunk < queries ? first + chunk : queries;
-        const F f{Head<T>(p, h / p.q.sizes[1], h % p.q.sizes[1]), typename F::Memory(Carver(piece), s, d, e)};
+        Carver carver(piece);
+        const F f{Head<T>(p, h / p.q.sizes[1], h % p.q.sizes[1]), typename F::Memory(carver, s, d, e)};
         const int64_t seen = f.head.seen(last);
         if (first < last) f.pack(seen);
         for (int64_t q0 = first; q0 < last; q0 += F::kQ, cpu::poll_interrupt())
@@ -300,38 +335,37 @@ void attention(const LaunchContext& ctx, const View& out, const View& lse, const
 
 // For one shared (key and value) head: dk and dv are summed over the query heads that read it and over blocks
 // of queries.
-template <class T>
+template <class P>
 struct Backward {
-  using C = Compute<T>;
+  using T = typename P::T;
+  using C = typename P::C;
+  using Operand = typename P::Operand;
   using V = Vec<C>;
-  static constexpr int kQ = kQueries<C>, kL = V::kLanes;
+  static constexpr int kQ = P::kQ, kL = V::kLanes;
   // Row length of the operands and sums whose columns are a head's: whole pairs of vectors.
   static int64_t wide(int64_t d) { return round_up(d, kQ); }
 
   struct Memory {
-    C *keys, *values, *keys_t;  // packed: by rows with depth D and E; by D with depth of a block of keys
-    C *query, *grad;            // panels [D][kQ], [E][kQ]
-    C *query_rows, *grad_rows;  // [kQ][wide(D)], [kQ][wide(E)]
-    C *scores, *slopes, *factors, *packed, *dquery, *rows;
-    Memory(Carver c, int64_t s, int64_t d, int64_t e)
-        : keys(c.part<C>(round_up(s, kGemmRows) * d + kQ)),
-          values(c.part<C>(round_up(s, kGemmRows) * e + kQ)),
-          keys_t(c.part<C>(s * round_up(d, kGemmRows) + kQ)),
-          query(c.part<C>(d * kQ + kQ)),
-          grad(c.part<C>(e * kQ + kQ)),
-          query_rows(c.part<C>(kQ * wide(d))),
-          grad_rows(c.part<C>(kQ * wide(e))),
-          scores(c.part<C>(kKeys * kQ)),
-          slopes(c.part<C>(kKeys * kQ)),
-          factors(c.part<C>(kKeys * kQ)),
-          packed(c.part<C>(kKeys * kQ + kQ)),
+    Operand *keys, *values, *keys_t;  // packed: by rows of D and E; by D with rows of a block of keys
+    Operand *query, *grad;            // columns of b, D and E deep
+    Operand *query_rows, *grad_rows;  // rows of b
+    Operand *packed, *weights;
+    C *scores, *slopes, *factors, *dquery, *rows;
+    Memory(Carver& c, int64_t s, int64_t d, int64_t e)
+        : keys(c.part<Operand>(round_up(s, P::kUnit) * P::depth(d) + kQ)),
+          values(c.part<Operand>(round_up(s, P::kUnit) * P::depth(e) + kQ)),
+          keys_t(c.part<Operand>(P::depth(round_up(s, P::kKeys)) * round_up(d, P::kUnit) + kQ)),
+          query(c.part<Operand>(P::depth(d) * kQ + kQ)),
+          grad(c.part<Operand>(P::depth(e) * kQ + kQ)),
+          query_rows(c.part<Operand>(P::depth(kQ) * wide(d))),
+          grad_rows(c.part<Operand>(P::depth(kQ) * wide(e))),
+          packed(c.part<Operand>(P::kKeys * P::depth(kQ) + kQ)),
+          weights(c.part<Operand>(P::kScalesQuery ? 0 : P::depth(P::kKeys) * kQ)),
+          scores(c.part<C>(P::kKeys * kQ)),
+          slopes(c.part<C>(P::kKeys * kQ)),
+          factors(c.part<C>(P::kKeys * kQ)),
           dquery(c.part<C>(d * kQ)),
           rows(c.part<C>(kQ * d + kQ)) {}
-    static size_t bytes(int64_t s, int64_t d, int64_t e) {
-      return sizeof(C) * size_t((s + kGemmRows) * (2 * d + e + kGemmRows) +
-                                kQ * (3 * d + e + wide(d) + wide(e) + 4 * kKeys + 10)) +
-             2048;
-    }
   };
 
   Head<T> head;
@@ -343,50 +377,40 @@ struct Backward {
     const View &k = head.plan.k, &v = head.plan.v;
     const T* pk = head.at(k, head.b, head.shared_head());
     const T* pv = head.at(v, head.b, head.shared_head());
-    gemm_pack_panels<T, C>(m.keys, kGemmRows, false, pk, k.strides[2], 1, keys, head.d);
-    gemm_pack_panels<T, C>(m.values, kGemmRows, false, pv, v.strides[2], 1, keys, head.e);
-    for (int64_t k0 = 0; k0 < keys; k0 += kKeys) {
-      const int64_t nk = keys - k0 < kKeys ? keys - k0 : kKeys;
-      gemm_pack_panels<T, C>(m.keys_t + k0 * head.d, kGemmRows, false, pk + k0 * k.strides[2], 1,
-                             k.strides[2], head.d, nk);
-    }
-  }
-
-  static void rows_as(C* to, const T* from, int64_t stride, int64_t n, int64_t d, C factor) {
-    for (int64_t r = 0; r < n; ++r) {
-      C* row = to + r * wide(d);
-      for_vectors<C>(
-          d, [&](int64_t i, auto l) { store(row + i, load(from + r * stride + i, l) * Vec<C>(factor), l); });
-      for (int64_t i = d; i < wide(d); ++i) row[i] = 0;
+    P::pack_a(m.keys, pk, k.strides[2], 1, keys, head.d);
+    P::pack_a(m.values, pv, v.strides[2], 1, keys, head.e);
+    for (int64_t k0 = 0; k0 < keys; k0 += P::kKeys) {
+      const int64_t nk = keys - k0 < P::kKeys ? keys - k0 : P::kKeys;
+      P::pack_a(m.keys_t + P::depth(k0) * head.d, pk + k0 * k.strides[2], 1, k.strides[2], head.d, nk);
     }
   }
 
   // scores become the probabilities as dropout left them, slopes the gradient of the scores.
-  void softmax_backward(int64_t nk, const C* lse, const C* delta) const {
+  void softmax_backward(int64_t nk, C scale, const C* lse, const C* delta) const {
     const bool drops = head.plan.dropout_p > 0;
     for (int half = 0; half < 2; ++half) {
-      const V shift = V::load(lse + half * kL), less = V::load(delta + half * kL);
+      const V shift = V::load(lse + half * kL), mean = V::load(delta + half * kL);
       for (int64_t j = 0; j < nk; ++j) {
         C* s = m.scores + j * kQ + half * kL;
         C* g = m.slopes + j * kQ + half * kL;
-        V p = exp_below(V::load(s) - shift), up = V::load(g);
+        V p = exp_below(less<P>(V::load(s), scale, shift)), up = V::load(g);
         if (drops) {
           const V factor = V::load(m.factors + j * kQ + half * kL);
-          (p * (up * factor - less)).store(g);
+          (p * (up * factor - mean)).store(g);
           (p * factor).store(s);
         } else {
-          (p * (up - less)).store(g);
+          (p * (up - mean)).store(g);
           p.store(s);
         }
       }
     }
   }
 
-  // sums [nk][wide(d)] += x^T rows, x being [nk][kQ] of which n columns count.
-  void add_outer(C* sums, const C* x, const C* rows, int64_t nk, int64_t n, int64_t d) const {
-    gemm_pack_panels<C, C>(m.packed, kGemmRows, false, x, kQ, 1, nk, n);
+  // sums [nk][wide(d)] += x rows, x being [nk][kQ] of which n columns count.
+  void add_outer(C* sums, const C* x, const Operand* rows, int64_t nk, int64_t n, int64_t d) const {
+    P::columns_as_a(m.packed, x, nk, n);
     for (int64_t i = 0; i < wide(d); i += kQ)
-      block_product<C>(nk, n, m.packed, n, rows + i, wide(d), sums + i, wide(d), true);
+      P::product(nk, n, m.packed, n, rows + P::column_of_b(i), wide(d), sums + i, wide(d), true);
   }
 
   void block(const View& dq, const View& dout, const View& out, const View& lse, int64_t packed, int64_t q0,
@@ -396,10 +420,10 @@ struct Backward {
     const T* pg = head.at(dout, head.b, head.h) + q0 * dout.strides[2];
     const T* po = head.at(out, head.b, head.h) + q0 * out.strides[2];
     const C scale_by = C(head.plan.scale);
-    query_panel<T>(m.query, pq, q.strides[2], n, head.d, scale_by);
-    query_panel<T>(m.grad, pg, dout.strides[2], n, head.e, C(1));
-    rows_as(m.query_rows, pq, q.strides[2], n, head.d, scale_by);
-    rows_as(m.grad_rows, pg, dout.strides[2], n, head.e, C(1));
+    P::pack_b(m.query, pq, q.strides[2], n, head.d, scale_by);
+    P::pack_b(m.grad, pg, dout.strides[2], n, head.e, C(1));
+    P::rows_as_b(m.query_rows, pq, q.strides[2], n, head.d, scale_by);
+    P::rows_as_b(m.grad_rows, pg, dout.strides[2], n, head.e, C(1));
     alignas(64) C delta[kQ] = {}, shift[kQ];
     const C* l = head.lse_at(lse, q0);
     for (int64_t i = 0; i < kQ; ++i) {
@@ -407,21 +431,23 @@ struct Backward {
       shift[i] = i < n && l[i] != C(-__builtin_inf()) ? l[i] : C(__builtin_inf());
       if (i < n)
         delta[i] = sum_vectors<C>(head.e, [&](int64_t k, auto lanes) {
-          return load(m.grad_rows + i * wide(head.e) + k, lanes) * load(po + i * out.strides[2] + k, lanes);
+          return load(pg + i * dout.strides[2] + k, lanes) * load(po + i * out.strides[2] + k, lanes);
         });
     }
-    const int64_t keys = head.seen(q0 + n), from = head.first_block(q0);
-    for (int64_t k0 = from; k0 < keys; k0 += kKeys) {
-      const KeyBlock k(k0, packed, keys);
-      const int64_t nk = k.count;
-      block_product<C>(nk, head.d, m.keys + k0 * head.d, head.d, m.query, kQ, m.scores, kQ, false);
+    const int64_t keys = head.seen(q0 + n), from = head.plan.band.from(q0) / P::kKeys * P::kKeys;
+    for (int64_t k0 = from; k0 < keys; k0 += P::kKeys) {
+      const KeyBlock<P> k(k0, packed, keys);
+      const int64_t nk = k.count, d = head.d, e = head.e;
+      P::product(nk, d, m.keys + k0 * P::depth(d), d, m.query, kQ, m.scores, kQ, false);
+      const C factor = scale_left<P>(head, m.scores, nk);
       mask_scores(head, m.scores, q0, n, k0, nk);
-      block_product<C>(nk, head.e, m.values + k0 * head.e, head.e, m.grad, kQ, m.slopes, kQ, false);
+      P::product(nk, e, m.values + k0 * P::depth(e), e, m.grad, kQ, m.slopes, kQ, false);
       if (head.plan.dropout_p > 0) dropout_factors(head, m.factors, q0, n, k0, nk);
-      softmax_backward(nk, shift, delta);
-      block_product<C>(head.d, nk, m.keys_t + k0 * head.d, k.packed, m.slopes, kQ, m.dquery, kQ, k0 > from);
-      add_outer(dvalues + k0 * wide(head.e), m.scores, m.grad_rows, nk, n, head.e);
-      add_outer(dkeys + k0 * wide(head.d), m.slopes, m.query_rows, nk, n, head.d);
+      softmax_backward(nk, factor, shift, delta);
+      P::product(d, nk, m.keys_t + P::depth(k0) * d, k.packed, P::as_b(m.weights, m.slopes, nk), kQ, m.dquery,
+                 kQ, k0 > from);
+      add_outer(dvalues + k0 * wide(e), m.scores, m.grad_rows, nk, n, e);
+      add_outer(dkeys + k0 * wide(d), m.slopes, m.query_rows, nk, n, d);
     }
     if (from >= keys) std::memset(m.dquery, 0, sizeof(C) * head.d * kQ);
     store_panel<T>(head.at(dq, head.b, head.h) + q0 * dq.strides[2], dq.strides[2], n, head.d, m.dquery,
@@ -439,17 +465,16 @@ void clear_rows(const View& x) {
   }
 }
 
-// dk or dv of one shared head from the sums of its chunks.
+// dk or dv of one shared head from the sums of its chunks, [s][wide] each, times `factor`.
 template <class T>
 void store_sums(T* to, int64_t stride, const Compute<T>* sums, int64_t chunks, int64_t apart, int64_t s,
-                int64_t d) {
+                int64_t d, int64_t wide, Compute<T> factor) {
   using C = Compute<T>;
-  const int64_t wide = Backward<T>::wide(d);
   for (int64_t r = 0; r < s; ++r)
     for_vectors<C>(d, [&](int64_t i, auto l) {
       Vec<C> v = load(sums + r * wide + i, l);
       for (int64_t c = 1; c < chunks; ++c) v += load(sums + c * apart + r * wide + i, l);
-      store(to + r * stride + i, v, l);
+      store(to + r * stride + i, factor == 1 ? v : v * Vec<C>(factor), l);
     });
 }
 
@@ -461,10 +486,10 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
                            attention_backward(own, queries(dq), keys(dk), keys(dv), queries(dout),
                                               queries(out), queries(lse), one);
                          });
-  dispatch(FloatTypes{}, p.q.dtype, [&](auto t) {
-    using T = typename decltype(t)::type;
-    using F = Backward<T>;
-    using C = Compute<T>;
+  dispatch_attention(p.q.dtype, [&](auto products) {
+    using F = Backward<decltype(products)>;
+    using T = typename F::T;
+    using C = typename F::C;
     const int64_t shared = p.k.sizes[1], heads = p.k.sizes[0] * shared, queries = p.q.sizes[2];
     const int64_t readers = shared ? p.q.sizes[1] / shared : 0;
     const int64_t s = p.k.sizes[2], d = p.q.sizes[3], e = p.v.sizes[3];
@@ -474,7 +499,7 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
     const int64_t chunk = round_up((queries + chunks - 1) / chunks, F::kQ);
     const int64_t sums_of_one = s * (F::wide(d) + F::wide(e));
     C* sums = static_cast<C*>(ctx.scratch(sizeof(C) * size_t(heads * chunks * sums_of_one) + 64));
-    Pieces pieces(ctx, F::Memory::bytes(s, d, e));
+    Pieces pieces(ctx, Carver::bytes([&](Carver& c) { (void)typename F::Memory(c, s, d, e); }));
     parallel_for(heads * chunks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         char* piece = pieces.take();
@@ -482,7 +507,8 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
         std::memset(own, 0, sizeof(C) * size_t(sums_of_one));
         const int64_t h = i / chunks, first = i % chunks * chunk;
         const int64_t last = first + chunk < queries ? first + chunk : queries;
-        F f{Head<T>(p, h / shared, h % shared * readers), typename F::Memory(Carver(piece), s, d, e), own,
+        Carver carver(piece);
+        F f{Head<T>(p, h / shared, h % shared * readers), typename F::Memory(carver, s, d, e), own,
             own + s * F::wide(d)};
         const int64_t seen = f.head.seen(last);
         if (first < last) f.pack(seen);
@@ -495,10 +521,11 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
     parallel_for(heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t h = begin; h < end; ++h) {
         const C* from = sums + h * chunks * sums_of_one;
-        store_sums<T>(Head<T>::at(dk, h / shared, h % shared), dk.strides[2], from, chunks, sums_of_one, s,
-                      d);
+        // The query that dk was summed with is not scaled everywhere.
+        store_sums<T>(Head<T>::at(dk, h / shared, h % shared), dk.strides[2], from, chunks, sums_of_one, s, d,
+                      F::wide(d), decltype(products)::kScalesQuery ? C(1) : C(p.scale));
         store_sums<T>(Head<T>::at(dv, h / shared, h % shared), dv.strides[2], from + s * F::wide(d), chunks,
-                      sums_of_one, s, e);
+                      sums_of_one, s, e, F::wide(e), C(1));
       }
     });
   });

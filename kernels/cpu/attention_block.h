@@ -11,12 +11,8 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 
 template <class C> inline constexpr int kQueries = 2 * Vec<C>::kLanes;
-inline constexpr int64_t kKeys = 9 * kGemmRows;  // in one block: the scores stay in the first cache
+inline constexpr int64_t kMostKeys = 128;  // in one block
 
-WT_FN int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-// c [rows x kQueries wide] (+)= a b: `a` packed in panels of kGemmRows rows that were packed `packed_depth`
-// deep, `b` rows of `ldb`, `depth` steps.
 template <class C, int... R>
 struct BlockMicros {
   using Micro = void (*)(int64_t, const C*, const C*, int64_t, const GemmTile<C>&);
@@ -27,15 +23,61 @@ template <class C> using Micros = BlockMicros<C, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 
 #else
 template <class C> using Micros = BlockMicros<C, 1, 2, 3, 4, 5, 6>;
 #endif
-template <class C>
-WT_FN void block_product(int64_t rows, int64_t depth, const C* a, int64_t packed_depth, const C* b,
-                         int64_t ldb, C* c, int64_t ldc, bool add) {
-  for (int64_t i = 0; i < rows; i += kGemmRows) {
-    const int64_t r = rows - i < kGemmRows ? rows - i : kGemmRows;
-    Micros<C>::kTable[r - 1](depth, a + i * packed_depth, b, ldb,
-                             GemmTile<C>{c + i * ldc, ldc, kQueries<C>, nullptr, add});
+
+WT_FN int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// How blocks are multiplied: c [rows, kQueries wide] (+)= a b. AttentionTiles (attention_tiles.h) has the
+// same members; see there what differs.
+template <class T_>
+struct AttentionVectors {
+  using T = T_;
+  using C = Compute<T>;
+  using Operand = C;  // of a product
+  static constexpr int kQ = kQueries<C>;
+  static constexpr int64_t kUnit = kGemmRows;      // keys that are computed together
+  static constexpr int64_t kKeys = 9 * kGemmRows;  // in one block: the scores stay in the first cache
+  static constexpr bool kScalesQuery = true;       // else scores
+  // Operands that n values along the depth take.
+  WT_FN static int64_t depth(int64_t n) { return n; }
+
+  // Rows (`is` apart) of k values as a: panels of kGemmRows.
+  static void pack_a(Operand* to, const T* x, int64_t is, int64_t ks, int64_t rows, int64_t k) {
+    gemm_pack_panels<T, C>(to, kGemmRows, false, x, is, ks, rows, k);
   }
-}
+  // Rows of x [rows, d] times `factor` as the columns of b: [d][kQ]. Missing rows get any finite values.
+  static void pack_b(Operand* to, const T* x, int64_t stride, int64_t rows, int64_t d, C factor) {
+    gemm_pack_panels<T, C>(to, kQ, true, x, stride, 1, rows, d);
+    if (factor != 1)
+      for_vectors<C>(d * kQ, [&](int64_t i, auto l) { store(to + i, load(to + i, l) * Vec<C>(factor), l); });
+  }
+  // x [n, kQ] as b; `room` is for depth(n) * kQ.
+  WT_FN static const Operand* as_b(Operand*, const C* x, int64_t) { return x; }
+  // The first n columns of x [rows, kQ] as a.
+  static void columns_as_a(Operand* to, const C* x, int64_t rows, int64_t n) {
+    gemm_pack_panels<C, C>(to, kGemmRows, false, x, kQ, 1, rows, n);
+  }
+  // Rows of x [n, d] times `factor` as b [n][wide], and where its columns from i on begin.
+  static void rows_as_b(Operand* to, const T* x, int64_t stride, int64_t n, int64_t d, C factor) {
+    const int64_t wide = round_up(d, kQ);
+    for (int64_t r = 0; r < n; ++r) {
+      C* row = to + r * wide;
+      for_vectors<C>(
+          d, [&](int64_t i, auto l) { store(row + i, load(x + r * stride + i, l) * Vec<C>(factor), l); });
+      for (int64_t i = d; i < wide; ++i) row[i] = 0;
+    }
+  }
+  WT_FN static int64_t column_of_b(int64_t i) { return i; }
+
+  // `a` was packed `packed_depth` deep; steps of b are `ldb` apart.
+  static void product(int64_t rows, int64_t depth, const Operand* a, int64_t packed_depth, const Operand* b,
+                      int64_t ldb, C* c, int64_t ldc, bool add) {
+    for (int64_t i = 0; i < rows; i += kGemmRows) {
+      const int64_t r = rows - i < kGemmRows ? rows - i : kGemmRows;
+      Micros<C>::kTable[r - 1](depth, a + i * packed_depth, b, ldb,
+                               GemmTile<C>{c + i * ldc, ldc, kQ, nullptr, add});
+    }
+  }
+};
 
 // Scratch memory for as many tasks as run at once; a task borrows one piece. Which one does not matter to its
 // result.
@@ -61,19 +103,26 @@ class Pieces {
   bool taken_[kMost] = {};
 };
 
-// Hands out aligned parts of a piece.
+// Hands out aligned parts of a piece, or counts the bytes of them.
 class Carver {
  public:
-  explicit Carver(char* at) : at_(at) {}
+  explicit Carver(char* at) : at_(reinterpret_cast<uintptr_t>(at)) {}
   template <class C>
   WT_FN C* part(int64_t n) {
-    C* p = reinterpret_cast<C*>((reinterpret_cast<uintptr_t>(at_) + 63) & ~uintptr_t{63});
-    at_ = reinterpret_cast<char*>(p + n);
-    return p;
+    const uintptr_t p = (at_ + 63) & ~uintptr_t{63};
+    at_ = p + uintptr_t(n) * sizeof(C);
+    return reinterpret_cast<C*>(p);
+  }
+  // What f(Carver&) takes of a piece.
+  template <class F>
+  static size_t bytes(F&& f) {
+    Carver counter(nullptr);
+    f(counter);
+    return size_t(counter.at_) + 64;
   }
 
  private:
-  char* at_;
+  uintptr_t at_;
 };
 
 // One head of one batch element: T queries, S keys, sizes D and E.
@@ -96,36 +145,25 @@ struct Head {
     return v.as<T>() + b * v.strides[0] + h * v.strides[1];
   }
   WT_FN int64_t shared_head() const { return h / (plan.q.sizes[1] / plan.k.sizes[1]); }
-  // The queries before `last` see keys before this one; those from `first` on see keys from the other on, the
-  // first of a block of kKeys.
+  // The queries before `last` see keys before this one.
   WT_FN int64_t seen(int64_t last) const { return plan.band.until(last - 1, keys); }
-  WT_FN int64_t first_block(int64_t first) const { return plan.band.from(first) / kKeys * kKeys; }
   WT_FN C* lse_at(const View& lse, int64_t t) const {
     return lse.as<C>() + b * lse.strides[0] + h * lse.strides[1] + t;
   }
 };
 
 // A block of keys: where it starts, how many keys were packed together, and how many of them are computed:
-// those that are seen, in whole panels.
+// those that are seen, in whole units.
+template <class P>
 struct KeyBlock {
   int64_t first, packed, count;
   KeyBlock(int64_t k0, int64_t all, int64_t seen)
-      : first(k0), packed(all - k0 < kKeys ? all - k0 : kKeys), count(round_up(seen - k0, kGemmRows)) {
+      : first(k0), packed(all - k0 < P::kKeys ? all - k0 : P::kKeys), count(round_up(seen - k0, P::kUnit)) {
     if (count > packed) count = packed;
   }
 };
 
-// Rows [first, first + rows) of x [.., D] as a panel [D][kQueries], times `factor`. Missing rows get any
-// finite values.
-template <class T, class C = Compute<T>>
-void query_panel(C* panel, const T* x, int64_t stride, int64_t rows, int64_t d, C factor) {
-  gemm_pack_panels<T, C>(panel, kQueries<C>, true, x, stride, 1, rows, d);
-  if (factor != 1)
-    for_vectors<C>(d * kQueries<C>,
-                   [&](int64_t i, auto l) { store(panel + i, load(panel + i, l) * Vec<C>(factor), l); });
-}
-
-// The opposite: a panel times `factor` into rows of x. `rows_of` is room for kQueries x D.
+// A panel [D][kQueries] times `factor` into rows of x. `rows_of` is room for kQueries x D.
 template <class T, class C = Compute<T>>
 void store_panel(T* x, int64_t stride, int64_t rows, int64_t d, const C* panel, C factor, C* rows_of) {
   gemm_pack_panels<C, C>(rows_of, d, true, panel, kQueries<C>, 1, d, rows);
@@ -183,7 +221,7 @@ void dropout_factors(const Head<T>& head, Compute<T>* factors, int64_t q0, int64
   using C = Compute<T>;
   const uint64_t threshold = dropout_threshold(head.plan.dropout_p);
   const C keep = C(1 / (1 - head.plan.dropout_p));
-  uint32_t numbers[kKeys];
+  uint32_t numbers[kMostKeys];
   for (int64_t q = 0; q < n; ++q) {
     const auto at = uint64_t(head.b * head.plan.q.sizes[1] + head.h);
     const uint64_t row = head.plan.numbers.row(at, uint64_t(q0 + q));
