@@ -67,6 +67,15 @@ GROUPS = [
     Group("norms", "norms, forward + backward", 0.7),
     Group("fourier", "Fourier transforms", 1.0),
     Group("rotary", "rotary embedding by complex numbers, forward + backward", 1.0),
+    *(
+        Group(f"{name}_{short}", f"{title}, {dtype}", target)
+        for dtype, short in (("float32", "f32"), ("bfloat16", "bf16"))
+        for name, title, target in (
+            ("products", "matrix products, squares and those of a GPT", 1.0),
+            ("conv", "convolutions of a ResNet, forward + backward", 1.0),
+            ("attention", "causal attention, forward + backward", 0.7),
+        )
+    ),
 ]
 
 
@@ -394,6 +403,72 @@ def rotary(lib: Any, x: Any) -> Callable[[], Any]:
     return lambda: lib.view_as_real(lib.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
 
 
+# Rows, depth, columns; of a GPT: the two layers of its MLP, and the gradient of one's weight.
+PRODUCTS = ((128, 128, 128), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048))
+LAYERS = ((8, 4096, 4096), (2048, 384, 1536), (2048, 1536, 384))
+# Channels, outputs, size, kernel, stride.
+CONVOLUTIONS = ((64, 64, 56, 3, 1), (256, 256, 14, 3, 1), (64, 256, 56, 1, 1), (64, 128, 56, 3, 2))
+# Batch, heads, length, size of a head.
+ATTENTION = ((8, 12, 128, 64), (4, 12, 512, 64), (1, 12, 2048, 64))
+
+
+def product(dtype: str, m: int, k: int, n: int, layer: bool) -> Callable[[Any], Callable[[], Any]]:
+    """a b, or where `layer` what a linear layer computes of rows: a b^T."""
+
+    def build(lib: Any) -> Callable[[], Any]:
+        kind = getattr(lib, dtype)
+        a, b = numbers(lib, m, k).to(kind), numbers(lib, *((n, k) if layer else (k, n)), seed=1).to(kind)
+        return (lambda: lib.nn.functional.linear(a, b)) if layer else (lambda: a @ b)
+
+    return build
+
+
+def with_gradients(dtype: str, call: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[..., Any]:
+    """call(lib, *tensors of these shapes) and its backward, the gradients dropped again."""
+
+    def build(lib: Any) -> Callable[[], Any]:
+        kind = getattr(lib, dtype)
+        leaves = [numbers(lib, *shape, seed=i).to(kind).requires_grad_() for i, shape in enumerate(shapes)]
+        gradient = numbers(lib, *call(lib, *leaves).shape, seed=9).to(kind)
+
+        def work() -> None:
+            call(lib, *leaves).backward(gradient)
+            for leaf in leaves:
+                leaf.grad = None
+
+        return work
+
+    return build
+
+
+def product_rows(dtype: str, short: str) -> list[Row]:
+    rows = []
+    for sizes in (*PRODUCTS, *LAYERS):
+        work = product(dtype, *sizes, layer=sizes in LAYERS)
+        rows.append(Row(f"product_{short}[{label(sizes)}]", f"products_{short}", work, threaded=True))
+    for channels, outputs, size, kernel, stride in CONVOLUTIONS:
+        work = with_gradients(
+            dtype,
+            lambda lib, x, w, stride=stride, kernel=kernel: lib.nn.functional.conv2d(
+                x, w, stride=stride, padding=kernel // 2
+            ),
+            (8, channels, size, size),
+            (outputs, channels, kernel, kernel),
+        )
+        name = f"conv_{short}[{label((channels, outputs, size, kernel, stride))}]"
+        rows.append(Row(name, f"conv_{short}", work, threaded=True, calls=1))
+    for shape in ATTENTION:
+        work = with_gradients(
+            dtype,
+            lambda lib, *qkv: lib.nn.functional.scaled_dot_product_attention(*qkv, is_causal=True),
+            *[shape] * 3,
+        )
+        rows.append(
+            Row(f"attention_{short}[{label(shape)}]", f"attention_{short}", work, threaded=True, calls=1)
+        )
+    return rows
+
+
 FOURIER = {
     "fft": ((8,), (100, 1000), (64, 4096), (2**20,)),
     "fft2": ((8, 256, 256),),
@@ -470,4 +545,6 @@ ROWS = [
     ),
     Row("stft[16000]", "fourier", spectrogram, threaded=True),
     Row("rotary[4x128x8x64]", "rotary", forward_backward(rotary, 4, 128, 8, 64), threaded=True),
+    *product_rows("float32", "f32"),
+    *product_rows("bfloat16", "bf16"),
 ]
