@@ -270,7 +270,19 @@ Tensor int_mm_impl(const Tensor& a, const Tensor& b) {
              t == &a ? "self" : "mat2", " dtype to be int8 or uint8 but got ", t->dtype());
   WT_CHECK(a.sizes()[1] == b.sizes()[0], ShapeError, op,
            ": self.size(1) needs to match mat2.size(0) but got ", a.sizes()[1], " and ", b.sizes()[0]);
-  return matmul_of(op, cast(a, DType::Int32), cast(b, DType::Int32));
+  if (!a.device().is_cpu()) return matmul_of(op, cast(a, DType::Int32), cast(b, DType::Int32));
+  // As float32, whose products are the fastest: sums below 2^24 are exact, which are 1,024 products of int8.
+  const int64_t k = a.sizes()[1], most = a.dtype() == DType::Int8 && b.dtype() == DType::Int8 ? 1024 : 256;
+  Tensor sum;
+  for (int64_t at = 0; at == 0 || at < k; at += most) {
+    const int64_t n = std::min(most, k - at);
+    const auto part = [&](const Tensor& t, int64_t dim) {
+      return cast(narrow(t, dim, at, n), DType::Float32);
+    };
+    const Tensor product = cast(matmul_of(op, part(a, 1), part(b, 0)), DType::Int32);
+    sum = at ? sum + product : product;
+  }
+  return sum;
 }
 
 void check_batches(const char* op, const Tensor& a, const Tensor& b) {

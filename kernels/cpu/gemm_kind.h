@@ -28,6 +28,10 @@ using GemmF64 = GemmKind<double, double, double, 1>;
 using GemmHalf = GemmKind<Half, float, float, 1>;
 using GemmBf16 = GemmKind<BFloat16, float, float, 1>;        // widened when packed
 using GemmBf16Dot = GemmKind<BFloat16, uint32_t, float, 2>;  // pairs, for the bf16 dot product instruction
+// Integers, which wrap: those of at most 32 bits are multiplied as such.
+template <class S>
+using GemmInt =
+    std::conditional_t<sizeof(S) == 8, GemmKind<S, int64_t, int64_t, 1>, GemmKind<S, int32_t, int32_t, 1>>;
 #if defined(__AVX512F__)
 // Pairs, for AMX (gemm_tiles.h). A panel of A is rows one after the other; what is missing along k is zeros.
 struct GemmBf16Tile : GemmBf16Dot {

@@ -97,6 +97,10 @@ template <class A, class S>
 WT_INLINE GemmVec<A> gemm_load_as(const S* p, int64_t n) {
   if constexpr (std::is_same_v<A, S>) {
     return gemm_load_part(p, n);
+  } else if constexpr (std::is_integral_v<A>) {
+    GemmVec<A> v = {};
+    for (int64_t i = 0; i < n; ++i) v[i] = p[i];
+    return v;
   } else if constexpr (std::is_same_v<S, BFloat16>) {
     return (GemmVec<float>)(gemm_widen_part(p, n) << 16);
   } else {

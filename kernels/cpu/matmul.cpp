@@ -1,5 +1,5 @@
 // Matrix product. Floating types: packed and blocked (gemm.h), cut into tiles for the pool; few rows: dot
-// products that read the larger operand once where it is. Integers: plain loops.
+// products that read the larger operand once where it is.
 #include "kernels/matmul.h"
 
 #include <cstring>
@@ -177,40 +177,17 @@ bool takes_rows(const MatmulPlan& p) {
 }
 
 template <class Kind>
-bool matmul_floating(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
+bool matmul_blocked(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
   bool along_k = p.a.col_stride == 1 && p.b.row_stride == 1;
   bool few_rows = along_k && few<Kind>(p.m, p.n, p.k), few_columns = along_k && few<Kind>(p.n, p.m, p.k);
-  if (!few_rows && !few_columns) return multiply<Kind>(ctx, p, epilogue);
-  multiply_few_rows<S>(p, !few_rows);
-  return false;
-}
-
-template <class T>
-void matmul_integer(const MatmulPlan& p) {
-  using U = uint64_t;  // wraps
-  int64_t batch = p.batch[0] * p.batch[1];
-  int64_t grain = 100000 / (p.n * (p.k + 1)) + 1;
-  U alpha = U(int64_t(p.alpha)), beta = U(int64_t(p.beta));
-  cpu::parallel_for(batch * p.m, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      Matrices<T> x = matrices<T>(p, t / p.m);
-      const T* a = x.a + t % p.m * p.a.row_stride;
-      T* c = x.c + t % p.m * p.c.row_stride;
-      for (int64_t j = 0; j < p.n; ++j) {
-        U sum = 0;
-        const T* b = x.b + j * p.b.col_stride;
-        cpu::in_pieces(p.k, [&](int64_t first, int64_t last) {
-          for (int64_t q = first; q < last; ++q)
-            sum += U(int64_t(a[q * p.a.col_stride])) * U(int64_t(b[q * p.b.row_stride]));
-        });
-        sum *= alpha;
-        if (p.bias) sum += U(int64_t(static_cast<const T*>(p.bias)[j]));
-        if (beta) sum += beta * U(int64_t(c[j]));
-        c[j] = T(sum);
-      }
+  if constexpr (!std::is_integral_v<typename Kind::Acc>) {
+    if (few_rows || few_columns) {
+      multiply_few_rows<S>(p, !few_rows);
+      return false;
     }
-  });
+  }
+  return multiply<Kind>(ctx, p, epilogue);
 }
 
 // beta * C + bias, for k = 0.
@@ -228,7 +205,7 @@ void without_product(const MatmulPlan& p) {
 
 template <class Kind>
 bool matmul_of(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
-  if (p.k != 0) return matmul_floating<Kind>(ctx, p, epilogue);
+  if (p.k != 0) return matmul_blocked<Kind>(ctx, p, epilogue);
   without_product<Kind>(p);
   return false;
 }
@@ -268,7 +245,8 @@ void matmul(const LaunchContext& ctx, const MatmulPlan& p) {
   if (p.epilogue) return matmul_with_epilogue(ctx, p);
   if (is_floating(p.dtype))
     return dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p, nullptr); });
-  dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
+  dispatch(IntTypes{}, p.dtype,
+           [&](auto t) { matmul_of<GemmInt<typename decltype(t)::type>>(ctx, p, nullptr); });
 }
 
 }  // namespace
