@@ -180,7 +180,46 @@ void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const 
   run_general(ctx, as_row(plan), loops, loop);  // one value of another dtype
 }
 
+// The dtype of all operands but a predicate's result and a mask, if scalars are numbers of it, too.
+DType common_dtype(const ElementwisePlan& plan, const Loops& loops) {
+  const int first = loops.predicate ? 1 : 0;
+  DType found = DType::Int64;
+  for (int pass = 0; pass < 2; ++pass)
+    for (int k = first; k < plan.count; ++k) {
+      const Operand& op = plan.operands[k];
+      if (k == 1 && loops.mask_first) {
+        if (op.dtype != DType::Bool || op.host_scalar) return DType::Int64;
+      } else if (!op.host_scalar) {
+        if (found == DType::Int64) found = op.dtype;
+        if (op.dtype != found) return DType::Int64;
+      } else if (pass) {
+        int64_t value, back;
+        ScalarSlot narrow;
+        converter(op.dtype, DType::Int64)(1, &value, op.data);
+        converter(DType::Int64, found)(1, narrow.bytes, &value);
+        converter(found, DType::Int64)(1, &back, narrow.bytes);
+        if (value != back) return DType::Int64;
+      }
+    }
+  return found;
+}
+
+// Whether it was run in the integers' own width.
+bool run_narrow(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops) {
+  const DType dtype = common_dtype(plan, loops);
+  LoopFn* loop = dtype == DType::UInt8   ? loops.u8
+                 : dtype == DType::Bool  ? loops.b8
+                 : dtype == DType::Int32 ? loops.i32
+                                         : nullptr;
+  if (!loop) return false;
+  ElementwisePlan narrow = plan;
+  narrow.compute = dtype;
+  run_with_loop(ctx, narrow, loops, loop);
+  return true;
+}
+
 void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops) {
+  if (plan.compute == DType::Int64 && loops.i32 && run_narrow(ctx, plan, loops)) return;
   run_with_loop(ctx, plan, loops, loop_for(loops, plan.compute));
 }
 

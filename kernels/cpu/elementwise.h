@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/cpu/complex_math.h"
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/narrow_math.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_ops.h"
@@ -28,6 +28,10 @@ struct Loops {
   bool divides_integers;  // a zero in the second input of an integer op is reported as a fault
   LoopFn* c64 = nullptr;
   LoopFn* c128 = nullptr;
+  // Instead of i64's where all operands are of that dtype, but for a predicate's result and a mask.
+  LoopFn* u8 = nullptr;
+  LoopFn* b8 = nullptr;
+  LoopFn* i32 = nullptr;
 };
 
 void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops);
@@ -183,6 +187,99 @@ struct Loop<Op, Complex<T>> {
   }
 };
 
+// Whether integers are computed in their own width, too: where wrapping at 8 or 32 bits gives what int64's
+// result gives when it is stored.
+template <class Op> inline constexpr bool kNarrow = false;
+#define WT_NARROW(...) template <> inline constexpr bool kNarrow<__VA_ARGS__> = true
+WT_NARROW(Add);
+WT_NARROW(Sub);
+WT_NARROW(Mul);
+WT_NARROW(AddScaled);
+WT_NARROW(Addcmul);
+WT_NARROW(Neg);
+WT_NARROW(Abs);
+WT_NARROW(Sign);
+WT_NARROW(Square);
+WT_NARROW(Maximum);
+WT_NARROW(Minimum);
+WT_NARROW(Fmax);
+WT_NARROW(Fmin);
+WT_NARROW(Clamp);
+WT_NARROW(Eq);
+WT_NARROW(Ne);
+WT_NARROW(Lt);
+WT_NARROW(Le);
+WT_NARROW(Gt);
+WT_NARROW(Ge);
+WT_NARROW(LogicalNot);
+WT_NARROW(LogicalAnd);
+WT_NARROW(LogicalOr);
+WT_NARROW(LogicalXor);
+WT_NARROW(IsNan);
+WT_NARROW(IsInf);
+WT_NARROW(IsFinite);
+WT_NARROW(Signbit);
+WT_NARROW(Where);
+WT_NARROW(BitwiseAnd);
+WT_NARROW(BitwiseOr);
+WT_NARROW(BitwiseXor);
+WT_NARROW(BitwiseNot);
+WT_NARROW(Relu);
+WT_NARROW(ShiftLeft);
+WT_NARROW(ShiftRight);
+WT_NARROW(Floor);
+WT_NARROW(Ceil);
+WT_NARROW(Round);
+WT_NARROW(Trunc);
+#undef WT_NARROW
+
+// Loops that the compiler lays out in lanes: elements at the same place alone depend on each other.
+template <class Op, class T>
+struct NarrowLoop {
+  static constexpr int64_t kBlock = 1024;
+  static constexpr bool kPredicate = Loop<Op, int64_t>::kPredicate;
+  using Out = std::conditional_t<kPredicate, Bool, T>;
+
+  template <size_t K>
+  WT_FN static auto load(const void* const* in, int64_t i) {
+    if constexpr (Op::kMaskFirst && K == 0)
+      return static_cast<const uint8_t*>(in[0])[i] != 0;
+    else
+      return int32_t(static_cast<const T*>(in[K])[i]);
+  }
+  template <size_t... K>
+  [[gnu::noinline]] static void block(int64_t n, Out* out, const void* const* in, std::index_sequence<K...>) {
+    const void* const p[] = {in[K]...};
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      const auto r = Op::apply(load<K>(p, i)...);
+      if constexpr (std::is_same_v<Out, Bool>)
+        out[i] = Bool(r != 0);
+      else
+        out[i] = T(r);
+    }
+  }
+  static void run(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+    constexpr int N = Op::kInputs;
+    alignas(64) T spread[N][kBlock];
+    const void* p[N];
+    for (int k = 0; k < N; ++k) {
+      p[k] = in[k];
+      if (!(scalar_mask >> k & 1)) continue;
+      for (int64_t i = 0; i < (n < kBlock ? n : kBlock); ++i) spread[k][i] = *static_cast<const T*>(in[k]);
+      p[k] = spread[k];
+    }
+    for (int64_t at = 0; at < n; at += kBlock) {
+      block(n - at < kBlock ? n - at : kBlock, static_cast<Out*>(out) + at, p, std::make_index_sequence<N>{});
+      for (int k = 0; k < N; ++k)
+        if (!(scalar_mask >> k & 1)) {
+          const bool bytes = Op::kMaskFirst && k == 0;
+          p[k] = static_cast<const char*>(p[k]) + kBlock * (bytes ? 1 : int64_t(sizeof(T)));
+        }
+    }
+  }
+};
+
 template <class Op>
 constexpr Loops loops_of() {
   Loops l{nullptr, nullptr, nullptr, Op::kInputs, false, Op::kMaskFirst, Op::kDividesIntegers};
@@ -198,6 +295,11 @@ constexpr Loops loops_of() {
   if constexpr ((Op::kTypes & kComplex) != 0) {
     l.c64 = &Loop<Op, Complex<float>>::run;
     l.c128 = &Loop<Op, Complex<double>>::run;
+  }
+  if constexpr (kNarrow<Op>) {
+    l.u8 = &NarrowLoop<Op, uint8_t>::run;
+    l.b8 = &NarrowLoop<Op, Bool>::run;
+    l.i32 = &NarrowLoop<Op, int32_t>::run;
   }
   return l;
 }
