@@ -226,11 +226,12 @@ void multiply_amx(const LaunchContext& ctx, const PackedLinearPlan& p) {
   const BFloat16* x = amx_tiles_of(ctx, p, k);
   PackedSize size{p.rows, gemm_ceil(p.outputs, kPanelOutputs), steps, 1024, panel_bytes};
   size.height = 2 * kTileHeight;
-  if (p.rows > size.height) size.block = 128, size.task_panels = 4 * kTaskPanels;
+  const bool many = p.rows > size.height;
+  if (many) size.block = 128, size.together = 2, size.task_panels = 16;  // two panels are 16 KB
   for_packed_tiles(
-      size,
-      [&](PackedTile t) {
-        const TileScope scope(bf16_shapes(p.rows));
+      size, [&] { return TileScope(bf16_shapes(p.rows)); }, [](const PackedTile&, uint8_t*) {},
+      [&](PackedTile t, uint8_t*) {
+        if (many) prefetch_weight(size, t, p.packed);
         const uint8_t* w =
             static_cast<const uint8_t*>(p.packed) + t.panel * panel_bytes + t.step * kTileRowBytes;
         const int64_t high = t.rows < kTileHeight ? t.rows : kTileHeight, low = t.rows - high;

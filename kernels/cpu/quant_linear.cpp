@@ -67,6 +67,7 @@ WT_INLINE void row_sums(const int32_t* x, const uint8_t* w, const QuantWeight& q
     Words low[P], high[P];
 #pragma GCC unroll 8
     for (int v = 0; v < P; ++v) {
+      if (q.ahead) __builtin_prefetch(w + v * q.panel_bytes + q.ahead, 0, 2);
       const Words both = gemm_load(reinterpret_cast<const int32_t*>(w + v * q.panel_bytes));
       low[v] = both & 0x0f0f0f0f;
       high[v] = both & int32_t(0xf0f0f0f0);
@@ -93,6 +94,10 @@ WT_INLINE void group_sums(const int32_t* x, const uint8_t* w, const QuantWeight&
     for (int v = 0; v < V; ++v)
       wv[v] = gemm_load(
           reinterpret_cast<const int32_t*>(w + v / kEach * q.panel_bytes + v % kEach * kGemmVecBytes));
+    if (R == 1 && q.ahead) {
+#pragma GCC unroll 8
+      for (int v = 0; v < P; ++v) __builtin_prefetch(w + v * q.panel_bytes + q.ahead, 0, 2);
+    }
     if constexpr (Kind::kBits == 8) {
       quant_step<Kind::kVnni>(x, wv, sums);
     } else {

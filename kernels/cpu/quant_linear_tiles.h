@@ -116,7 +116,6 @@ template <class Scale, bool Minima, int N>
 template <class Scale, bool Minima>
 void quant_tile(const Activations& a, const QuantWeight& q, const PackedTile& t, const uint8_t* w,
                 int64_t panel_bytes) {
-  const TileScope scope(quant_shapes(t.rows, q.piece()));
   if (t.first)
     for (int64_t r = 0; r < t.rows; ++r) std::memset(t.sums + r * t.ld, 0, size_t(t.panels) * 64);
   const int64_t high = t.rows < kTileHeight ? t.rows : kTileHeight, low = t.rows - high;
@@ -181,13 +180,14 @@ void for_quant_tiles(const QuantLinearPlan& p, const Activations& a, const Quant
     return q.codes + (t.panel + panel) * q.panel_bytes + t.step * q.group_bytes;
   };
   for_packed_tiles(
-      size,
+      size, [&] { return TileScope(quant_shapes(p.rows, q.piece())); },
       [&](const PackedTile& t, uint8_t* spare) {
         if (!in_place)
           for (int64_t j = 0; j < t.panels; ++j)
             codes_as_bytes(codes_of(t, j), t.steps * q.group_bytes, p.format.bits, zero, spare + j * bytes);
       },
       [&](const PackedTile& t, uint8_t* spare) {
+        prefetch_weight(size, t, q.codes);
         if (in_place)
           quant_tile<Scale, true>(a, q, t, codes_of(t, 0), q.panel_bytes);
         else if (p.minima)
