@@ -6,15 +6,17 @@
 The weights are the four of one block of an 8B model, in as many copies as exceed the caches; a time is that
 of the four together. The limits are measured in the same rounds, by a small C program that g++ compiles: the
 bandwidth of reading memory, and the rate of multiply-adds whose operands are in registers, all threads at
-once. What is compared takes turns, one layer at a time, and the best of all rounds counts for each, for other
-work on the machine only ever adds time. With --threads 1 it is the thread's processor time, which counts no
-waiting for a processor. Printed as Markdown; benchmarks/results/inference_kernels.md keeps what was measured.
+once; where the processor has AMX, that is AMX's (WARPTAPE_AMX=0: without). What is compared takes turns, one
+layer at a time, and the best of all rounds counts for each, for other work on the machine only ever adds
+time. With --threads 1 it is the thread's processor time, which counts no waiting for a processor. Printed as
+Markdown; benchmarks/results/inference_kernels.md keeps what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,7 +40,9 @@ from _harness import machine  # noqa: E402
 LIMITS = r"""
 #include <immintrin.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -97,10 +101,33 @@ extern "C" double read_seconds(const char* p, int64_t n, int threads) {
 RATE(float32, "vfmadd231ps")
 RATE(bfloat16, "vdpbf16ps")
 RATE(int8, "vpdpbusd")
+
+// AMX: four tiles of sums, the operands in registers.
+struct alignas(64) Shapes {
+  uint8_t palette = 1, zeros[15] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+};
+#define TILES(NAME, INSTRUCTION)                                                                            \
+  extern "C" double seconds_##NAME(int64_t n, int threads) {                                               \
+    syscall(SYS_arch_prctl, 0x1023, 18);                                                                    \
+    return together(threads, [=](int) {                                                                     \
+      const Shapes shapes;                                                                                  \
+      asm volatile("ldtilecfg %0\n\ttilezero %%tmm4\n\ttilezero %%tmm5" ::"m"(shapes));                     \
+      for (int64_t i = 0; i < 3 * n / 16; ++i)                                                              \
+        asm volatile(INSTRUCTION " %tmm5, %tmm4, %tmm0\n\t" INSTRUCTION " %tmm5, %tmm4, %tmm1\n\t"          \
+                     INSTRUCTION " %tmm5, %tmm4, %tmm2\n\t" INSTRUCTION " %tmm5, %tmm4, %tmm3\n\t");        \
+      asm volatile("tilerelease");                                                                          \
+    });                                                                                                     \
+  }
+TILES(amx_bf16, "tdpbf16ps")
+TILES(amx_int8, "tdpbssd")
 """
-#: Operations of one instruction: a multiplication and an addition a lane.
-OPERATIONS = {"float32": 32, "bfloat16": 64, "int8": 128}
+#: Operations of one instruction, a multiplication and an addition a lane; for AMX, of a 16th of one.
+OPERATIONS = {"float32": 32, "bfloat16": 64, "int8": 128, "amx_bf16": 1024, "amx_int8": 2048}
 FLAGS = {"float32": "avx512f", "bfloat16": "avx512_bf16", "int8": "avx512_vnni"}
+FLAGS |= {"amx_bf16": "amx_bf16", "amx_int8": "amx_int8"}
+AMX = {"bfloat16": "amx_bf16", "int8": "amx_int8"}
 
 LAYER = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 CACHE_BYTES = 512 << 20  # of weights that are read before one is read again
@@ -169,6 +196,9 @@ class Weights:
 
     def __init__(self, name: str, shapes: dict[str, tuple[int, int]]) -> None:
         bits, make, self.bound = KINDS[name]
+        amx = AMX.get(self.bound, "none")
+        if os.environ.get("WARPTAPE_AMX") != "0" and amx in Path("/proc/cpuinfo").read_text():
+            self.bound = amx
         self.dtype = wt.bfloat16 if name == "bfloat16" else wt.float32
         self.shapes = list(shapes.values())
         self.free: list[wt.Tensor] | None = [] if bits > 8 else None

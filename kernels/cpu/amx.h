@@ -71,9 +71,13 @@ WT_INLINE void tile_store(void* to, int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(T) : "memory");
 }
 
-// C += A B for bytes, those of A with a sign and those of B without: exact sums of 32 bits.
+// C += A B for bytes with a sign, or without where the letter of A or B is u: exact sums of 32 bits.
 template <int C, int A, int B>
-WT_INLINE void tile_product_int8() {
+WT_INLINE void tile_product_ss() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+}
+template <int C, int A, int B>
+WT_INLINE void tile_product_su() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 

@@ -1,6 +1,7 @@
 // Linear layers on packed weights: one order of sums for one row, which streams the weight, and for many.
 #include "kernels/packed_linear.h"
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/packed_linear_tiles.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
@@ -131,11 +132,139 @@ void multiply_packed(const LaunchContext& ctx, const PackedLinearPlan& p) {
       });
 }
 
+#if defined(__AVX512F__)
+// ---- bfloat16 on AMX tiles -------------------------------------------------------------------------------
+// 16 pairs of k at a time, whose sums a tile keeps. All numbers of rows go this way, one too: products of
+// tiles are rounded otherwise than those of vectors.
+
+constexpr int64_t kTilePairs = 16;
+
+// Tiles of sums: 0 to 3. Operands: 4 and 5 of x, 6 and 7 of the weight.
+WT_INLINE TileShapes bf16_shapes(int64_t rows) {
+  TileShapes shapes;
+  for (int t = 0; t < 8; ++t)
+    shapes.set(t, t < 6 && rows < kTileHeight ? int(rows) : kTileHeight, kTileRowBytes);
+  return shapes;
+}
+
+// x as tiles of up to 16 rows by 16 pairs, filled up with zeros along k. What a tile reads beside the last
+// rows is memory too. One row is taken where it lies, if its pairs are whole.
+const BFloat16* amx_tiles_of(const LaunchContext& ctx, const PackedLinearPlan& p, int64_t k) {
+  const auto* x = static_cast<const BFloat16*>(p.x);
+  if (p.rows == 1 && p.inputs == k) return x;
+  constexpr int64_t kPiece = 2 * kTilePairs;
+  auto* tiles = static_cast<BFloat16*>(ctx.scratch(size_t(p.rows * k) * 2 + 15 * kTileRowBytes));
+  cpu::parallel_for(p.rows, 65536 / (k + 64) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i / kTileHeight * kTileHeight;
+      const int64_t rows = p.rows - first < kTileHeight ? p.rows - first : kTileHeight;
+      const BFloat16* from = x + i * p.inputs;
+      BFloat16* to = tiles + first * k + (i - first) * kPiece;
+      int64_t at = 0;
+      for (; at + kPiece <= p.inputs; at += kPiece) std::memcpy(to + at * rows, from + at, 2 * kPiece);
+      if (at == k) continue;
+      std::memset(to + at * rows, 0, 2 * kPiece);
+      std::memcpy(to + at * rows, from + at, size_t(p.inputs - at) * 2);
+    }
+  });
+  return tiles;
+}
+
+// One or two tiles of rows of x over one block.
+struct AmxRows {
+  const uint8_t* x[2];
+  int64_t step[2];  // bytes from 16 pairs to the next
+};
+
+template <int C, int P>
+WT_INLINE void amx_step(const uint8_t* w, int64_t panel_bytes, bool two) {
+  constexpr int B = 6 + C % 2;
+  tile_load<B>(w + C * panel_bytes, kTileRowBytes);
+  tile_product_bf16<C, 4, B>();
+  if constexpr (P <= 2) {
+    if (two) tile_product_bf16<P + C, 5, B>();
+  }
+}
+
+// R tiles of rows by P panels.
+template <int R, int P>
+[[gnu::noinline]] void amx_micro(const AmxRows& a, const uint8_t* w, int64_t panel_bytes,
+                                 const PackedTile& t) {
+  constexpr int64_t kBytes = kTilePairs * kTileRowBytes;
+  auto each = [&](auto f) __attribute__((always_inline)) {  // tile of sums
+    [&]<int... C>(std::integer_sequence<int, C...>) __attribute__((always_inline)) {
+      (f(std::integral_constant<int, C>{}, t.sums + C / P * kTileHeight * t.ld + C % P * kPanelOutputs), ...);
+    }(std::make_integer_sequence<int, R * P>{});
+  };
+  auto step = [&](int64_t i, const uint8_t* from, int64_t apart) __attribute__((always_inline)) {
+    tile_load<4>(a.x[0] + i * a.step[0], kTileRowBytes);
+    if constexpr (R == 2) tile_load<5>(a.x[1] + i * a.step[1], kTileRowBytes);
+    [&]<int... C>(std::integer_sequence<int, C...>) __attribute__((always_inline)) {
+      (amx_step<C, P>(from, apart, R == 2), ...);
+    }(std::make_integer_sequence<int, P>{});
+  };
+  each([&](auto c, float* sums) __attribute__((always_inline)) {
+    if (t.first)
+      tile_zero<c>();
+    else
+      tile_load<c>(sums, t.ld * 4);
+  });
+  const int64_t whole = t.steps / kTilePairs, left = t.steps % kTilePairs;
+  for (int64_t i = 0; i < whole; ++i) step(i, w + i * kBytes, panel_bytes);
+  if (left) {
+    alignas(64) uint8_t last[P][kBytes] = {};
+    for (int j = 0; j < P; ++j)
+      std::memcpy(last[j], w + j * panel_bytes + whole * kBytes, size_t(left) * kTileRowBytes);
+    step(whole, last[0], kBytes);
+  }
+  each([&](auto c, float* sums) __attribute__((always_inline)) { tile_store<c>(sums, t.ld * 4); });
+}
+
+void multiply_amx(const LaunchContext& ctx, const PackedLinearPlan& p) {
+  const int64_t steps = gemm_ceil(p.inputs, 2), panel_bytes = steps * kTileRowBytes;
+  const int64_t k = gemm_ceil(steps, kTilePairs) * kTilePairs * 2;
+  const BFloat16* x = amx_tiles_of(ctx, p, k);
+  PackedSize size{p.rows, gemm_ceil(p.outputs, kPanelOutputs), steps, 1024, panel_bytes};
+  size.height = 2 * kTileHeight;
+  const bool many = p.rows > size.height;
+  if (many) size.block = 128, size.together = 2, size.task_panels = 16;  // two panels are 16 KB
+  for_packed_tiles(
+      size, [&] { return TileScope(bf16_shapes(p.rows)); }, [](const PackedTile&, uint8_t*) {},
+      [&](PackedTile t, uint8_t*) {
+        if (many) prefetch_weight(size, t, p.packed);
+        const uint8_t* w =
+            static_cast<const uint8_t*>(p.packed) + t.panel * panel_bytes + t.step * kTileRowBytes;
+        const int64_t high = t.rows < kTileHeight ? t.rows : kTileHeight, low = t.rows - high;
+        const auto at = [&](int64_t row, int64_t rows) {
+          return reinterpret_cast<const uint8_t*>(x + row * k + t.step * 2 * rows);
+        };
+        const AmxRows a{{at(t.row, high), at(t.row + high, low)},
+                        {high * kTileRowBytes, low * kTileRowBytes}};
+        auto take = [&](auto r, auto panels) {
+          for (; t.panels >= panels;
+               t.panels -= panels, t.sums += panels * kPanelOutputs, w += panels * panel_bytes)
+            amx_micro<r, panels>(a, w, panel_bytes, t);
+        };
+        constexpr std::integral_constant<int, 1> k1;
+        constexpr std::integral_constant<int, 2> k2;
+        constexpr std::integral_constant<int, 4> k4;
+        if (low)
+          take(k2, k2), take(k2, k1);
+        else
+          take(k1, k4), take(k1, k1);
+      },
+      [&](const PackedTile& all) {
+        finish_packed(all, static_cast<const BFloat16*>(p.bias), p.outputs, static_cast<BFloat16*>(p.out));
+      });
+}
+#endif
+
 void packed_linear(const LaunchContext& ctx, const PackedLinearPlan& p) {
   if (p.rows == 0 || p.outputs == 0) return;
   if (p.dtype == DType::Float32) return multiply_packed<PackedF32>(ctx, p);
   if (p.dtype != DType::BFloat16) unhandled_dtype("packed_linear", p.dtype);
 #if defined(__AVX512F__)
+  if (cpu::has_amx_bf16()) return multiply_amx(ctx, p);
   if (__builtin_cpu_supports("avx512bf16")) return multiply_packed<PackedBf16Dot>(ctx, p);
 #endif
   multiply_packed<PackedBf16>(ctx, p);

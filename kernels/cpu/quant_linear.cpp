@@ -2,117 +2,12 @@
 // else one of 16-bit pairs, in which 255 * 127 * 2 does not overflow; both are exact.
 #include "kernels/quant_linear.h"
 
-#include "kernels/cpu/packed_linear_tiles.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/quant_linear_tiles.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
-
-constexpr int kLanes = kGemmVecBytes / 4;
-constexpr int kEach = kPanelOutputs / kLanes;  // vectors of a panel
-constexpr int64_t kMostQ = 128;
-using Words = GemmVec<int32_t>;  // four codes a lane
-using Floats = GemmVec<float>;
-
-// a * b + c, rounded once on every machine.
-WT_INLINE Floats fused(Floats a, Floats b, Floats c) {
-#if defined(WT_HAS_FMA)
-  return fma(VFloat(a), VFloat(b), VFloat(c)).v;
-#else
-  for (int i = 0; i < kLanes; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return c;
-#endif
-}
-
-WT_INLINE Floats load_scale(const float* p) { return gemm_load(p); }
-WT_INLINE Floats load_scale(const Half* p) {
-#if defined(__F16C__)
-  return load_as_float(p).v;
-#else
-  return gemm_load_as<float>(p, kLanes);
-#endif
-}
-
-// ---- activations ----------------------------------------------------------------------------------------
-
-// Rows of x as codes of 8 bits. Tiles of R rows lie one after the other, in a tile R values for each step.
-struct Activations {
-  int64_t groups;
-  int64_t words;   // of a row: G * Q / 4
-  int32_t* codes;  // four a word
-  float* scales;   // of each row and group
-  float* shifts;   // scale * the sum of the codes: what a minimum of the weight is multiplied with
-  int32_t* start;  // - the sum of the codes * the code of zero, where the weight has no minima
-};
-
-WT_INLINE void round_to_int8(const float* x, int64_t n, float inverse, int8_t* codes) {
-  const Floats factor = gemm_splat(inverse);
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const Floats v = gemm_load(x + i) * factor;
-    alignas(64) int32_t rounded[kLanes];
-#if defined(__AVX512F__)
-    gemm_store(rounded, (Words)_mm512_cvtps_epi32((__m512)v));
-#elif defined(__AVX2__)
-    gemm_store(rounded, (Words)_mm256_cvtps_epi32((__m256)v));
-#else
-    gemm_store(rounded, (Words)_mm_cvtps_epi32((__m128)v));
-#endif
-    for (int j = 0; j < kLanes; ++j) codes[i + j] = int8_t(rounded[j]);
-  }
-}
-
-// Rounds one group of one row, of which `n` values are there: to the nearest of 255 steps, the greatest
-// magnitude being 127. What is not finite makes the scale so.
-template <class T>
-void quantize_group(const T* x, int64_t n, int64_t q, int64_t zero, int64_t stride, int32_t* words,
-                    float& scale, float& shift, int32_t& start) {
-  alignas(64) float v[kMostQ];
-  alignas(64) int8_t codes[kMostQ];
-  for (int64_t i = 0; i < n; ++i) v[i] = float(x[i]);
-  for (int64_t i = n; i < q; ++i) v[i] = 0;
-  uint32_t most = 0;  // as bits, by which NaN is above all numbers
-  for (int64_t i = 0; i < q; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, v + i, 4);
-    most = (bits & 0x7fffffff) > most ? bits & 0x7fffffff : most;
-  }
-  float top;
-  std::memcpy(&top, &most, 4);
-  const bool nothing = top < 1e-30f;  // its inverse might not be finite
-  scale = nothing ? 0.0f : top / 127;
-  round_to_int8(v, q, nothing ? 0.0f : 127 / top, codes);
-  int32_t sum = 0;
-  for (int64_t i = 0; i < q; ++i) sum += codes[i];
-  shift = scale * float(sum);
-  start = int32_t(-zero * sum);
-  for (int64_t i = 0; i < q / 4; ++i) std::memcpy(words + i * stride, codes + 4 * i, 4);
-}
-
-template <class T>
-Activations quantize_rows(const LaunchContext& ctx, const QuantLinearPlan& p) {
-  const int64_t q = p.format.activations(), groups = p.format.groups(p.inputs), words = groups * q / 4;
-  const int64_t zero = p.minima ? 0 : int64_t{1} << (p.format.bits - 1), height = tile_height(p.rows);
-  auto* memory = static_cast<int32_t*>(ctx.scratch(size_t(p.rows * (words + 3 * groups)) * 4));
-  auto* floats = reinterpret_cast<float*>(memory + p.rows * words);
-  const Activations a{
-      groups, words, memory, floats, floats + p.rows * groups, memory + p.rows * (words + 2 * groups)};
-  cpu::parallel_for(p.rows, 16384 / (p.inputs + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i / height * height, in_tile = i - first;
-      const int64_t rows = p.rows - first < height ? p.rows - first : height;
-      const T* x = static_cast<const T*>(p.x) + i * p.inputs;
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t at = first * groups + g * rows + in_tile, left = p.inputs - g * q;
-        quantize_group(x + g * q, left < q ? left : q, q, zero, rows,
-                       a.codes + first * words + g * q / 4 * rows + in_tile, a.scales[at], a.shifts[at],
-                       a.start[at]);
-      }
-    }
-  });
-  return a;
-}
 
 // Both the integer sums of a group and the sums of all groups stay in registers, but for AVX2's tallest
 // tiles.
@@ -162,13 +57,6 @@ WT_INLINE void quant_step(const int32_t* x, const Words (&w)[V], Words (&sums)[R
   }
 }
 
-struct QuantWeight {
-  const uint8_t* codes;
-  const void *scales, *minima;
-  int64_t panel_bytes, group_bytes, steps;  // steps: of a group
-  int64_t scale_panel, scale_step;          // elements from panel to panel, from group to group
-};
-
 #if defined(__AVX512F__)
 // The sums of one group of one row of 4 bits. The upper codes stay where they are, 16 times their value:
 // their sums, apart, are shifted once a group. At most 128 products of 16 * 15 * 127 are added there.
@@ -179,6 +67,7 @@ WT_INLINE void row_sums(const int32_t* x, const uint8_t* w, const QuantWeight& q
     Words low[P], high[P];
 #pragma GCC unroll 8
     for (int v = 0; v < P; ++v) {
+      if (q.ahead) __builtin_prefetch(w + v * q.panel_bytes + q.ahead, 0, 2);
       const Words both = gemm_load(reinterpret_cast<const int32_t*>(w + v * q.panel_bytes));
       low[v] = both & 0x0f0f0f0f;
       high[v] = both & int32_t(0xf0f0f0f0);
@@ -205,6 +94,10 @@ WT_INLINE void group_sums(const int32_t* x, const uint8_t* w, const QuantWeight&
     for (int v = 0; v < V; ++v)
       wv[v] = gemm_load(
           reinterpret_cast<const int32_t*>(w + v / kEach * q.panel_bytes + v % kEach * kGemmVecBytes));
+    if (R == 1 && q.ahead) {
+#pragma GCC unroll 8
+      for (int v = 0; v < P; ++v) __builtin_prefetch(w + v * q.panel_bytes + q.ahead, 0, 2);
+    }
     if constexpr (Kind::kBits == 8) {
       quant_step<Kind::kVnni>(x, wv, sums);
     } else {
@@ -269,25 +162,24 @@ template <class Kind, int R, int P>
 
 template <class Kind, class T>
 void multiply_quant(const LaunchContext& ctx, const QuantLinearPlan& p) {
-  const Activations a = quantize_rows<T>(ctx, p);
-  const int64_t panel_bytes = p.format.panel_bytes(p.inputs), each = p.format.group ? kPanelOutputs : 0;
-  const QuantWeight q{static_cast<const uint8_t*>(p.codes),
-                      p.scales,
-                      p.minima,
-                      panel_bytes,
-                      p.format.group_bytes(),
-                      p.format.group_bytes() / 64,
-                      each ? each * a.groups : kPanelOutputs,
-                      each};
+  const auto finish = [&](const PackedTile& all) {
+    finish_packed(all, static_cast<const T*>(p.bias), p.outputs, static_cast<T*>(p.out));
+  };
+  const QuantWeight q(p);
+#if defined(__AVX512F__)
+  if (p.rows >= least_amx_rows(p.format) && cpu::has_amx_int8()) {
+    const Activations a = quantize_rows<T>(ctx, p, kTileHeight, q.piece());
+    return for_quant_tiles<typename Kind::Scale>(p, a, q, finish);
+  }
+#endif
+  const Activations a = quantize_rows<T>(ctx, p, tile_height(p.rows), 4);
   for_packed_tiles(
-      {p.rows, gemm_ceil(p.outputs, kPanelOutputs), a.groups, 65536 / q.group_bytes, panel_bytes},
+      {p.rows, gemm_ceil(p.outputs, kPanelOutputs), a.groups, 65536 / q.group_bytes, q.panel_bytes},
       [&](const PackedTile& tile) {
         dispatch_tile<QuantTiles>(tile, [&](auto r, auto panels, const PackedTile& t) __attribute__((
                                             always_inline)) { quant_micro<Kind, r, panels>(a, q, t); });
       },
-      [&](const PackedTile& all) {
-        finish_packed(all, static_cast<const T*>(p.bias), p.outputs, static_cast<T*>(p.out));
-      });
+      finish);
 }
 
 template <int Bits, bool Vnni, class T>
