@@ -101,6 +101,7 @@ Operand operand_of(const Tensor& t) {
 // Which of the instruction's operands are by rows.
 void describe_rows(Insn& insn, const Call& call) {
   const KernelInfo& info = call.kernel_info();
+  insn.checked = info.index_dim >= 0;
   if (info.rows_in | info.rows_out) insn.rows = call.rows;
   for (size_t k = 0; k < call.operands.size(); ++k)
     if (call.operands[k] != kIsNumber) insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
@@ -261,6 +262,8 @@ void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, 
   const auto product = program.product_of(step);
   Call& first = calls[program.insns[step.insns[product.value_or(0)]].call];
   const char* asked = first.asked;
+  for (uint32_t i : step.insns)
+    if (program.insns[i].checked) asked = calls[program.insns[i].call].asked;
   const auto run_alone = [&] { chain ? chain->run(calls, tuning) : graph::run(first); };
   const ProfiledScope profiled([&] { return name_of(program, step); }, EventKind::Kernel);
   try {

@@ -344,9 +344,9 @@ void* Launch::allocate(void* self, size_t bytes) {
 
 Launch::~Launch() = default;
 
-void Launch::check_index(const char* op, int64_t dim) const {
-  WT_CHECK(!fault_.set, IndexError, op, ": index ", fault_.index, " is out of bounds for dimension ", dim,
-           " with size ", fault_.bound);
+void check_index(const kernels::IndexFault& fault, const char* op, int64_t dim) {
+  WT_CHECK(!fault.set, IndexError, op, ": index ", fault.index, " is out of bounds for dimension ", dim,
+           " with size ", fault.bound);
 }
 
 }  // namespace warptape
