@@ -118,6 +118,10 @@ void each_result(Result& out, F&& f) {
     for (Tensor& t : out.tensors) f(t);
 }
 
+// Gives the first result of a Kernel the memory of the tensor in whose place it may be, if nobody else has
+// that.
+void take_over(Call& call);
+
 // The views that a kernel is given, of tensors with contents or memory.
 struct KernelViews {
   explicit KernelViews(const Call& call);

@@ -151,6 +151,14 @@ void Chain::merge_dims(const Shape& sizes) {
   }
 }
 
+void Chain::mark_uses(std::vector<CallUse>& uses) const {
+  for (const Place& p : inputs_) {
+    uses[p.call].any = true;
+    if (p.tensor != kIsNumber) uses[p.call].in |= 1u << p.tensor;
+  }
+  for (const Place& p : outputs_) uses[p.call].any = uses[p.call].out = true;
+}
+
 void Chain::set_number(kernels::Operand& to, Number& number, const Scalar& s) {
   to.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
   if (s.is_floating())

@@ -30,6 +30,13 @@ class Tuning {
   double least_[2] = {1e30, 1e30};
 };
 
+// Which tensors of a call the run of a program takes: bits for those read. What stays within a chain has
+// none.
+struct CallUse {
+  bool any = false, out = false;
+  uint32_t in = 0;
+};
+
 // Of a step with an epilogue the chain is the epilogue, which the product's kernel runs.
 class Chain {
  public:
@@ -61,6 +68,8 @@ class Chain {
       if (!outputs_[k].is_product)
         plan.output[k].to.data = address(stored_[k], calls[outputs_[k].call].out[0]);
   }
+  // Of a chain behind no product.
+  void mark_uses(std::vector<CallUse>& uses) const;
   uint32_t input_memory(int k) const { return seen_[static_cast<size_t>(k)].memory; }
   uint32_t output_memory(int k) const { return stored_[static_cast<size_t>(k)]; }
   // Why it cannot run now, or null: on a device its kernel is compiled first, while the instructions run

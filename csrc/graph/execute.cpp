@@ -185,6 +185,18 @@ void run_elementwise(Call& call) {
 
 }  // namespace
 
+void take_over(Call& call) {
+  const int8_t over = call.kernel_info().over;
+  if (over < 0) return;
+  Tensor& in = call.in[static_cast<size_t>(call.operands[static_cast<size_t>(over)])];
+  Storage &from = in.storage(), &to = call.out[0].storage();
+  if (!to.is_deferred() || to.has_aside() || from.is_deferred() || from.exported() || from.use_count() != 1 ||
+      from.bytes() != to.bytes() || in.offset() != 0)
+    return;
+  to.materialize(from);
+  in = alias(call.out[0], in.sizes(), in.strides(), 0);
+}
+
 KernelViews::KernelViews(const Call& call) {
   for (size_t k = 0; k < call.operands.size(); ++k)
     if (call.operands[k] != kIsNumber) in[k] = call.in[static_cast<size_t>(call.operands[k])].view();
@@ -195,6 +207,7 @@ void run(Call& call) {
   // Memory that was never written has any contents, as that of empty() has.
   for (const Tensor& t : call.in)
     if (t.storage().is_deferred() && !ops::has_prologue(t)) t.storage().materialize();
+  if (call.kind == CallKind::Kernel) take_over(call);
   for (size_t i = 0; i < call.out.size(); ++i)
     if (call.kind == CallKind::Kernel || call.results.empty() || call.results[i] == kInPlace)
       if (Storage& s = call.out[i].storage(); s.is_deferred()) s.materialize();
@@ -202,8 +215,11 @@ void run(Call& call) {
   if (call.kind == CallKind::SumTo) return raw_sum_to(call.out[0], call.in[0]);
   if (call.kind == CallKind::Kernel) {
     const KernelViews views(call);
-    return call.kernel.run(call.kernel.data.data(), Launch(call.out[0].device()), views.in, views.out,
-                           call.rows);
+    const Launch launch(call.out[0].device());
+    call.kernel.run(call.kernel.data.data(), launch, views.in, views.out, call.rows);
+    const KernelInfo& info = call.kernel_info();
+    if (info.index_dim >= 0) launch.check_index(info.name, info.index_dim);
+    return;
   }
   KeyTape keys{std::move(call.keys), 0};
   Restore<KeyTape*> draws(thread_state.key_tape, &keys);

@@ -30,7 +30,9 @@ struct Open {
   int64_t kernels = 0;  // how many these are
   size_t inputs = 0;    // streams and numbers; of merged steps at most
   bool on_cpu = true;
-  int64_t passed = 0;  // bytes that others wrote since the first instruction
+  bool checked = false;         // a kernel among them may find a bad index
+  bool writes_outside = false;  // what others see
+  int64_t passed = 0;           // bytes that others wrote since the first instruction
   size_t outputs() const {
     return static_cast<size_t>(
         std::count_if(stored.begin(), stored.end(), [](const auto& s) { return s.second > 0; }));
@@ -53,6 +55,16 @@ bool shares_storage(const Program& p, const Insn& insn, const Open& step) {
       for (const auto* list : {&step.read, &step.written})
         if (std::any_of(list->begin(), list->end(), under_another_name(o))) return true;
   return false;
+}
+
+bool writes_outside(const Program& p, const Insn& insn) {
+  return std::ranges::any_of(insn.out, [&](const Operand& o) { return p.memories[o.memory].in; });
+}
+
+// Where a kernel finds a bad index, what others see was written before it and not behind it, as in eager
+// code. Of two such kernels the first one is to find it.
+bool keeps_order(const Program& p, const Insn& insn, const Open& step) {
+  return step.checked && (insn.checked || writes_outside(p, insn));
 }
 
 // Whether the instruction has to run after the step, unless it joins it.
@@ -154,6 +166,7 @@ void merge(Open& a, const Open& b) {
   a.stored.insert(a.stored.end(), b.stored.begin(), b.stored.end());
   a.inputs += b.inputs;
   a.passed = std::max(a.passed, b.passed);
+  a.writes_outside |= b.writes_outside;
 }
 
 class Fuser {
@@ -196,7 +209,9 @@ class Fuser {
     if (insn.kind == CallKind::Kernel) {
       ++step.kernels;
       step.rows = insn.rows;
+      step.checked |= insn.checked;
     }
+    step.writes_outside |= writes_outside(program_, insn);
   }
 
   void place(uint32_t number) {
@@ -206,8 +221,9 @@ class Fuser {
     const int64_t bytes = bytes_of(insn);
     std::optional<size_t> home;
     for (size_t i = 0; i < open_.size();) {
-      const bool apart = program_.recomputed && shares_storage(program_, insn, open_[i]);
-      const bool must = apart || depends(insn, open_[i]);
+      const bool apart = (program_.recomputed && shares_storage(program_, insn, open_[i])) ||
+                         keeps_order(program_, insn, open_[i]);
+      const bool must = apart || depends(insn, open_[i]) || (insn.checked && open_[i].writes_outside);
       const bool may = !apart && fusable && (must || reads_the_same(insn, open_[i])) &&
                        (kernel ? kernel_fits(program_, insn, open_[i]) : fits(insn, open_[i]));
       if (may && !home) {
@@ -228,7 +244,7 @@ class Fuser {
     } else {
       if (open_.size() == kMaxOpen) close(0);
       Open& step = open_.emplace_back();
-      step.sizes = insn.out[0].sizes;
+      step.sizes = kernel ? insn.in[0].sizes : insn.out[0].sizes;
       step.on_cpu = program_.memories[insn.out[0].memory].device.is_cpu();
       add(step, number, insn);
     }

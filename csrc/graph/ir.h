@@ -44,6 +44,7 @@ struct Insn {
   // by rows.
   int64_t rows = 0;
   uint32_t rows_in = 0, rows_out = 0;
+  bool checked = false;  // a Kernel that may find a bad index
 };
 
 struct ProgramMemory {

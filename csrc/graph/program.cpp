@@ -101,6 +101,7 @@ Operand operand_of(const Tensor& t) {
 // Which of the instruction's operands are by rows.
 void describe_rows(Insn& insn, const Call& call) {
   const KernelInfo& info = call.kernel_info();
+  insn.checked = info.index_dim >= 0;
   if (info.rows_in | info.rows_out) insn.rows = call.rows;
   for (size_t k = 0; k < call.operands.size(); ++k)
     if (call.operands[k] != kIsNumber) insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
@@ -203,6 +204,11 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
     if (passes.tunes) e->tunings.push_back(e->program.has_epilogue(s) ? std::make_unique<Tuning>() : nullptr);
   }
   e->ends = ends_of(e->program, calls.size());
+  std::vector<bool> runs(calls.size());
+  for (const Step& s : e->program.steps)
+    for (uint32_t i : s.insns) runs[e->program.insns[i].call] = true;
+  for (uint32_t i = 0; i < calls.size(); ++i)
+    if (!runs[i]) e->dead.push_back(i);
   if (std::ranges::any_of(e->chains, [](const auto& c) { return c && c->on_device(); })) {
     for (const Step& s : e->program.steps)
       for (uint32_t i : s.insns) e->apart.push_back({{i}});
@@ -256,11 +262,21 @@ static std::string name_of(const Program& program, const Step& step) {
   return out;
 }
 
+// Drops what the call holds, which costs less than a new call in its place.
+static void let_go(Call& call) {
+  call.in.clear();
+  call.out.clear();
+  call.args.reset();
+  call.backward.reset();
+}
+
 void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, const RowStep* rows,
                           const Ends& ends, std::vector<Call>& calls) const {
   const auto product = program.product_of(step);
   Call& first = calls[program.insns[step.insns[product.value_or(0)]].call];
   const char* asked = first.asked;
+  for (uint32_t i : step.insns)
+    if (program.insns[i].checked) asked = calls[program.insns[i].call].asked;
   const auto run_alone = [&] { chain ? chain->run(calls, tuning) : graph::run(first); };
   const ProfiledScope profiled([&] { return name_of(program, step); }, EventKind::Kernel);
   try {
@@ -276,16 +292,26 @@ void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, 
   }
   // Storages first, as calls hold them.
   for (const auto& [call, output] : ends.storages) calls[call].out[output].storage().drop();
-  for (uint32_t i : ends.calls) calls[i] = {};
+  for (uint32_t i : ends.calls) let_go(calls[i]);
+}
+
+std::vector<CallUse> Executable::uses(size_t calls) const {
+  std::vector<CallUse> out(calls);
+  const CallUse all{true, true, ~0u};
+  for (size_t k = 0; k < program.steps.size(); ++k) {
+    const Step& step = program.steps[k];
+    if (chains[k] && !rows[k] && !program.product_of(step))
+      chains[k]->mark_uses(out);
+    else
+      for (uint32_t i : step.insns) out[program.insns[i].call] = all;
+    for (const auto& [call, output] : ends[k].storages) out[call] = all;
+  }
+  for (const Relaid& r : program.relaid) out[r.copy] = out[r.call] = all;
+  return out;
 }
 
 void Executable::run(std::vector<Call>& calls) const {
-  std::vector<bool> used(calls.size(), false);
-  for (const Step& s : program.steps)
-    for (uint32_t i : s.insns) used[program.insns[i].call] = true;
-  // What dead calls hold would keep memory alive.
-  for (size_t i = 0; i < calls.size(); ++i)
-    if (!used[i]) calls[i] = {};
+  for (uint32_t i : dead) let_go(calls[i]);  // what they hold would keep memory alive
   if (problem())
     for (size_t k = 0; k < apart.size(); ++k)
       run_step(apart[k], nullptr, nullptr, nullptr, ends_apart[k], calls);
@@ -302,15 +328,16 @@ std::vector<std::shared_ptr<Executable>> Programs::all() const {
 
 std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::deque<Memory>& memories) {
   std::vector<uint64_t> form = form_of(calls, memories);
-  const uint64_t hash = hash_of(form);
   std::lock_guard lock(mutex_);
+  if (last_ && last_->form == form) return last_;
+  const uint64_t hash = hash_of(form);
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto at = begin; at != end; ++at)
-    if (at->second->form == form) return at->second;
+    if (at->second->form == form) return last_ = at->second;
   auto made = build(calls, memories, std::move(form), *this);
   by_hash_.emplace(hash, made);
   all_.push_back(made);
-  return made;
+  return last_ = made;
 }
 
 void Programs::run(Executable& program, std::vector<Call>& calls) {

@@ -27,6 +27,7 @@ struct WT_API Executable {
   std::vector<std::unique_ptr<RowStep>> rows;    // likewise, or where the step is a chain; or its prologue
   std::vector<std::unique_ptr<Tuning>> tunings;  // of each step with an epilogue, where they are tuned
   std::vector<Ends> ends;                        // of each step
+  std::vector<uint32_t> dead;                    // calls of no step
   // Where a chain waits for its kernel: the instructions one by one.
   std::vector<Step> apart;
   std::vector<Ends> ends_apart;
@@ -36,6 +37,8 @@ struct WT_API Executable {
   bool on_device = false;              // it uses memory of a device
 
   void run(std::vector<Call>& calls) const;
+  // Of each call. On the CPU.
+  std::vector<CallUse> uses(size_t calls) const;
   // Why instructions run one by one, or null; the same and why there is no captured graph, as text.
   const char* problem() const;
   std::string problem_text() const;
@@ -70,6 +73,7 @@ class WT_API Programs {
   mutable std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::shared_ptr<Executable>> by_hash_;
   std::vector<std::shared_ptr<Executable>> all_;
+  std::shared_ptr<Executable> last_;  // that was found: often the next one, too
 };
 
 }  // namespace warptape::graph

@@ -145,6 +145,7 @@ class Parser {
       in_.expect("=");
     }
     const bool op = keyword("op"), node = !op && keyword("node"), kernel = !op && !node && keyword("kernel");
+    i.checked = kernel && keyword("checked");
     if (kernel && keyword("rows")) rows(i);
     i.name = names_.emplace(in_.word()).first->c_str();
     const bool sum = !op && !node && !kernel && std::string_view(i.name) == "sum_to_size";

@@ -129,6 +129,7 @@ const char* refuses_prologue(const Program& p, const Step& step, const Insn& ins
   const int64_t rows = made.numel() / made.sizes.back();
   const bool by_rows = insn.kind == CallKind::Kernel ? is_row_kernel(p, insn, 1) && insn.rows == rows
                                                      : is_fusable(p, insn) && runs_by_rows(insn, rows);
+  if (insn.checked) return "may find a bad index in a prologue";
   if (!by_rows) return "does not run by the rows of the product behind it";
   const Insn& last = p.insns[step.insns[at - 1]];
   const auto is_made = [&](const Operand& o) { return o.memory == made.memory; };

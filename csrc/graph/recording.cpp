@@ -23,15 +23,6 @@ Tensor stand_in() {
       new TensorImpl(Ref<Storage>::share(nothing), DType::Float32, Shape{0}, Shape{1}, 0)));
 }
 
-// Which calls a replay has to make: those that the program runs, and copies that it reads past.
-std::vector<bool> used_by(const Program& p, size_t calls) {
-  std::vector<bool> used(calls, false);
-  for (const Step& s : p.steps)
-    for (uint32_t i : s.insns) used[p.insns[i].call] = true;
-  for (const Relaid& r : p.relaid) used[r.copy] = used[r.call] = true;
-  return used;
-}
-
 }  // namespace
 
 void refuse_replay(const char* why) {
@@ -193,7 +184,7 @@ void Recording::keep_seen() {
 
 void Recording::note_calls(const std::vector<Call>& calls) {
   Recorded& r = *out_;
-  const std::vector<bool> used = used_by(r.program->program, calls.size());
+  const std::vector<CallUse> uses = r.program->uses(calls.size());
   const auto place = [&](const Tensor& t) {
     const uint32_t number = numbers_.at(&t.storage());
     ReplayMemory& m = r.memories[number];
@@ -210,14 +201,18 @@ void Recording::note_calls(const std::vector<Call>& calls) {
     const Call& c = calls[i];
     if (c.kind == CallKind::Backward) return refuse("it runs a backward pass");
     CallShape& shape = r.calls.emplace_back();
-    shape.runs = used[i];
-    if (shape.runs) {
+    shape.use = uses[i];
+    if (shape.use.any) {
       shape.call = copy_of(c, [](const Tensor&) { return stand_in(); });
       for (const Tensor& t : c.in) shape.in.push_back(place(t));
       for (const Tensor& t : c.out) shape.out.push_back(place(t));
     } else {
       shape.call.kind = c.kind;
+      shape.call.asked = c.asked;
     }
+    for (size_t k = 0; k < shape.in.size(); ++k)
+      if (shape.use.in >> k & 1) r.memories[shape.in[k].memory].bound = true;
+    for (const Place& p : shape.out) r.memories[p.memory].bound |= shape.use.out;
     shape.call.keys = c.keys;
   }
 }

@@ -90,9 +90,15 @@ Replay::Replay(std::shared_ptr<Recorded> recorded, std::span<const Tensor> argum
   storages_.reserve(memories.size());
   versions_.reserve(memories.size());
   const Device cpu{};
-  for (const ReplayMemory& m : memories) {
+  std::vector<bool> stays(memories.size());
+  for (const Given& g : recorded_->given)
+    if (g.is == Given::Is::New) stays[g.place.memory] = true;
+  for (size_t i = 0; i < memories.size(); ++i) {
+    const ReplayMemory& m = memories[i];
     int64_t shift = 0;
-    if (m.from == From::New) {
+    if (m.from == From::New && !m.bound && !stays[i]) {
+      storages_.emplace_back();
+    } else if (m.from == From::New) {
       storages_.push_back(m.bytes ? Storage::deferred(m.bytes, cpu) : Storage::allocate_now(0, cpu));
     } else {
       const Tensor& t = recorded_->outside(m, arguments);
@@ -100,14 +106,11 @@ Replay::Replay(std::shared_ptr<Recorded> recorded, std::span<const Tensor> argum
       if (m.from == From::Argument) shift = begin_of(t) - m.begin;
     }
     shifts_.push_back(shift);
-    versions_.push_back(storages_.back()->version());
+    versions_.push_back(storages_.back() ? storages_.back()->version() : 0);
   }
   calls_.reserve(recorded_->calls.size());
   for (const CallShape& shape : recorded_->calls) calls_.push_back(bind(shape));
   // As in a region, what is new and not given goes with the last call that needs it.
-  std::vector<bool> stays(memories.size());
-  for (const Given& g : recorded_->given)
-    if (g.is == Given::Is::New) stays[g.place.memory] = true;
   for (size_t m = 0; m < memories.size(); ++m)
     if (memories[m].from == From::New && !stays[m]) storages_[m] = {};
 }
@@ -128,14 +131,16 @@ Call Replay::bind(const CallShape& shape) const {
   }
   Call unused;
   unused.kind = shape.call.kind;
-  if (!shape.runs) return unused;
+  unused.asked = shape.call.asked;
+  if (!shape.use.any) return unused;
   SmallVector<Tensor, 3> in;
-  for (const Place& p : shape.in) in.push_back(bind(p));
+  for (size_t k = 0; k < shape.in.size(); ++k)
+    in.push_back(shape.use.in >> k & 1 ? bind(shape.in[k]) : Tensor());
   size_t next = 0;
   Call out = copy_of(shape.call, [&](const Tensor&) { return in[next++]; });
   out.keys = std::move(keys);
   out.in = std::move(in);
-  for (const Place& p : shape.out) out.out.push_back(bind(p));
+  for (const Place& p : shape.out) out.out.push_back(shape.use.out ? bind(p) : Tensor());
   return out;
 }
 

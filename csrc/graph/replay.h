@@ -38,6 +38,7 @@ struct ReplayMemory {
   int64_t begin = 0;                    // in bytes: where the argument began in its storage
   int64_t first = INT64_MAX, last = 0;  // the bytes of the storage that calls use
   uint32_t changes = 0;                 // what a call adds to the version
+  bool bound = false;                   // a tensor of a call lies on it
   bool like(const ReplayMemory& o) const;
 };
 
@@ -64,7 +65,7 @@ struct Given {
 struct CallShape {
   Call call;  // its arguments are tensors without memory
   SmallVector<Place, 3> in, out;
-  bool runs = true;  // else only its keys are drawn
+  CallUse use;  // of none only the keys are drawn
 };
 
 class WT_API Recorded {

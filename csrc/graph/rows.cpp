@@ -71,7 +71,7 @@ bool is_row_kernel(const Program& program, const Insn& insn, int64_t least_bytes
   const bool all_out = insn.rows_out == (1u << insn.out.size()) - 1;
   return all_out && !insn.in.empty() && !insn.out.empty() && bytes_of(insn.in[0]) >= least_bytes &&
          fits(insn.in, insn.rows_in) && fits(insn.out, insn.rows_out) &&
-         insn.in[0].sizes == insn.out[0].sizes && row_dims(insn.in[0].sizes, insn.rows).has_value();
+         row_dims(insn.in[0].sizes, insn.rows).has_value();
 }
 
 // An address that depends on the rows: where it is in the work, and how far it moves with each row.
@@ -181,7 +181,8 @@ RowStep::Work RowStep::prepare(std::vector<Call>& calls) const {
       continue;
     }
     const Insn& insn = parts_[p].insn;
-    const Call& call = calls[parts_[p].call];
+    Call& call = calls[parts_[p].call];
+    if (inside_[insn.out[0].memory] == kOutside) take_over(call);
     const auto add = [&](int which, size_t place, const Operand& o, const Tensor& t, bool by_rows) {
       kernels::View& v = to.views[which][place];
       v = {address_of(o.memory, t),    t.sizes().data(), t.strides().data(),
@@ -199,7 +200,7 @@ RowStep::Work RowStep::prepare(std::vector<Call>& calls) const {
 
 // On the calling thread. `made`: where the rows of a prologue's result go.
 void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end,
-                       char* made) const {
+                       char* made, kernels::IndexFault* fault) const {
   thread_local std::vector<char> memory;
   if (static_cast<int64_t>(memory.size()) < scratch_ + 2 * kPage)
     memory.resize(static_cast<size_t>(scratch_ + 2 * kPage));
@@ -227,7 +228,7 @@ void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t
         chain_slot(Launch(Device()), to.plan);
       } else {
         const KernelFunction& f = calls[parts_[p].call].kernel;
-        f.run(f.data.data(), Launch(Device()), to.views[0], to.views[1], rows);
+        f.run(f.data.data(), Launch(Device(), fault), to.views[0], to.views[1], rows);
       }
     }
   }
@@ -236,8 +237,21 @@ void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t
 void RowStep::run(std::vector<Call>& calls) const {
   const Work work = prepare(calls);
   const int64_t blocks = std::max<int64_t>(rows_ / at_once_ / kParts, 1);  // that a thread takes in one go
-  kernels::cpu::parallel_for(rows_, at_once_ * blocks,
-                             [&](int64_t begin, int64_t end) { run_rows(work, calls, begin, end, nullptr); });
+  kernels::IndexFault fault;
+  kernels::cpu::parallel_for(rows_, at_once_ * blocks, [&](int64_t begin, int64_t end) {
+    run_rows(work, calls, begin, end, nullptr, &fault);
+  });
+  if (fault.set) check(calls, fault);
+}
+
+// After all rows, for what came before the kernel that found a bad index is to have happened. What others see
+// is not written behind it in a step (fuse.cpp).
+void RowStep::check(const std::vector<Call>& calls, const kernels::IndexFault& fault) const {
+  for (const Part& part : parts_) {
+    if (part.chain || !part.insn.checked) continue;
+    const KernelInfo& info = calls[part.call].kernel_info();
+    check_index(fault, info.name, info.index_dim);
+  }
 }
 
 struct RowStep::Making {

@@ -38,8 +38,9 @@ class RowStep {
   struct Making;
   struct Address;
   static const void* make_rows(const void* making, int64_t begin, int64_t end);
-  void run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end,
-                char* made) const;
+  void run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end, char* made,
+                kernels::IndexFault* fault = nullptr) const;
+  void check(const std::vector<Call>& calls, const kernels::IndexFault& fault) const;
   void find_inside(const Program& program, const Step& step,
                    const std::vector<std::vector<uint32_t>>& readers);
   Work prepare(std::vector<Call>& calls) const;

@@ -12,11 +12,15 @@
 #include "ops/reduce.h"
 #include "ops/softmax.h"
 #include "ops/view.h"
+#include "tensor/run_kernel.h"
 
 namespace warptape::ops {
 namespace {
 
+using kernels::View;
 kernels::Slot<kernels::CrossEntropyFn> cross_entropy_slot("cross_entropy");
+kernels::Slot<kernels::CrossEntropyRowsFn> cross_entropy_rows_slot("cross_entropy_rows");
+kernels::Slot<kernels::CrossEntropySumFn> cross_entropy_sum_slot("cross_entropy_sum");
 kernels::Slot<kernels::CrossEntropyBackwardFn> cross_entropy_backward_slot("cross_entropy_backward");
 ElementwiseSlot ne_slot{"ne"};
 
@@ -69,38 +73,73 @@ struct CrossEntropyData {
   Reduction reduction;
 };
 
-// The kernel's plan, and the contiguous tensors it points to.
+// What the kernels read, contiguous, [rows, classes], [rows] and [classes].
 struct Planned {
   Tensor logits, target, weight;
-  kernels::CrossEntropyPlan plan;
+  int64_t classes;
 
-  Planned(const Tensor& input, const Tensor& t, const Tensor& w, const CrossEntropyData& d)
+  Planned(const Tensor& input, const Tensor& t, const Tensor& w)
       : logits(raw_contiguous(classes_last(input))),
         target(raw_contiguous(raw_cast(t, DType::Int64))),
-        weight(w.defined() ? raw_contiguous(raw_cast(w, input.dtype())) : w) {
-    const int64_t classes = input.sizes()[class_dim(input)];
-    plan = {logits.planned_view(),
-            target.planned_view(),
-            planned_view_of(weight),
-            target.numel(),
-            classes,
-            d.ignore_index,
-            d.label_smoothing,
-            d.reduction};
-  }
+        weight(w.defined() ? raw_contiguous(raw_cast(w, input.dtype())) : w),
+        classes(input.sizes()[class_dim(input)]) {}
 };
+
+kernels::CrossEntropyPlan plan_of(const View& logits, const View& target, const View& weight, int64_t rows,
+                                  int64_t classes, const CrossEntropyData& d) {
+  return {logits, target, weight, rows, classes, d.ignore_index, d.label_smoothing, d.reduction};
+}
+
+// Of logits, target, weight: losses, weights, lse. By the dim that an error names.
+template <int kDim>
+constexpr KernelInfo kRowLosses{
+    .name = "cross_entropy", .rows_in = 0b011, .rows_out = 0b111, .index_dim = kDim};
+constexpr KernelInfo kSumLosses{"cross_entropy_sum"};
+// Of logits, target, lse and gradient, which is one for each row or one for all, weight, total.
+template <bool kEachRow>
+constexpr KernelInfo kRowGradients{
+    .name = "cross_entropy_backward", .rows_in = kEachRow ? 0b1111 : 0b0111, .rows_out = 0b1, .over = 0};
+
+// In a region on the CPU the rows are noted as a kernel that others join, and the sums behind it.
+void fused_forward(const Tensor& loss, const Tensor& lse, const Tensor& total, const Planned& p, int dim,
+                   const CrossEntropyData& d) {
+  const int64_t n = p.target.numel();
+  if (!thread_state.deferral || !loss.device().is_cpu()) {
+    if (loss.is_meta()) return;
+    Launch launch(loss.device());
+    cross_entropy_slot(launch, loss.view(), lse.view(), total.view(),
+                       plan_of(p.logits.planned_view(), p.target.planned_view(), planned_view_of(p.weight), n,
+                               p.classes, d));
+    return launch.check_index("cross_entropy", dim);
+  }
+  const Tensor losses = empty(lse.sizes(), options_of(lse)), weights = empty(lse.sizes(), options_of(lse));
+  run_kernel(dim ? kRowLosses<1> : kRowLosses<0>, {p.logits, p.target, p.weight}, {losses, weights, lse}, n,
+             [classes = p.classes, d](const auto& ctx, const View* in, const View* out, int64_t rows) {
+               cross_entropy_rows_slot(ctx, out[0], out[1], out[2],
+                                       plan_of(in[0], in[1], in[2], rows, classes, d));
+             });
+  run_kernel(kSumLosses, {losses, weights}, {loss, total}, n,
+             [reduction = d.reduction](const auto& ctx, const View* in, const View* out, int64_t rows) {
+               cross_entropy_sum_slot(ctx, out[0], out[1], in[0], in[1], rows, reduction);
+             });
+}
 
 // saved: input, target, weight, lse, total_weight. `over`: the input's memory may become the gradient's.
 Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
                       const Tensor& lse, const Tensor& total_weight, const CrossEntropyData& d,
                       bool over = false) {
-  Planned p(input, target, weight, d);
+  Planned p(input, target, weight);
   Tensor g = raw_contiguous(grad);
-  const bool copied = &p.logits.storage() != &input.storage();  // then that is ours in any case
-  Tensor dx = over || copied ? alias(p.logits) : empty(p.logits.sizes(), options_of(p.logits));
-  if (dx.numel() && !dx.is_meta())
-    cross_entropy_backward_slot(Launch(dx.device()), dx.view(), g.view(), lse.view(), total_weight.view(),
-                                p.plan);
+  // A copy is ours in any case. A program finds out by itself where that goes (KernelInfo::over).
+  over |= !thread_state.deferral && &p.logits.storage() != &input.storage();
+  Tensor dx = over ? alias(p.logits) : empty(p.logits.sizes(), options_of(p.logits));
+  if (dx.numel())
+    run_kernel(d.reduction == Reduction::None ? kRowGradients<true> : kRowGradients<false>,
+               {p.logits, p.target, lse, g, p.weight, total_weight}, {dx}, p.target.numel(),
+               [classes = p.classes, d](const auto& ctx, const View* in, const View* out, int64_t rows) {
+                 cross_entropy_backward_slot(ctx, out[0], in[3], in[2], in[5],
+                                             plan_of(in[0], in[1], in[4], rows, classes, d));
+               });
   return classes_last(dx, true);
 }
 
@@ -173,16 +212,12 @@ constexpr NodeType kCrossEntropy{"CrossEntropyBackward0", cross_entropy_backward
 Tensor cross_entropy_of_indices(const Tensor& input, const Tensor& target, const Tensor& weight,
                                 const CrossEntropyData& d, DType dtype) {
   check_target("cross_entropy", input, target, weight);
-  Planned p(input, target, weight, d);
+  Planned p(input, target, weight);
   const TensorOptions stats{stats_dtype(input.dtype()), input.device()};
-  Tensor lse = empty(Shape{p.plan.rows}, stats), total = empty(Shape{}, stats);
+  Tensor lse = empty(Shape{p.target.numel()}, stats), total = empty(Shape{}, stats);
   Tensor loss =
       empty(d.reduction == Reduction::None ? target.sizes() : Shape{}, TensorOptions{dtype, input.device()});
-  if (!loss.is_meta()) {
-    Launch launch(input.device());
-    cross_entropy_slot(launch, loss.view(), lse.view(), total.view(), p.plan);
-    launch.check_index("cross_entropy", class_dim(input));
-  }
+  fused_forward(loss, lse, total, p, static_cast<int>(class_dim(input)), d);
   if (needs_grad(input)) {
     Ref<Node> n = record(kCrossEntropy, input);
     for (const Tensor& t : {input, target, weight, lse, total}) n->save(t);

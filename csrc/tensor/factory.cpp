@@ -142,7 +142,13 @@ Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType 
   return out;
 }
 
-Tensor alias(const Tensor& t) { return alias(t, t.sizes(), t.strides(), t.offset()); }
+Tensor alias(const Tensor& t) {
+  Tensor out(Ref<TensorImpl>::adopt(
+      new TensorImpl(t->storage, t.dtype(), Shape(t.sizes()), Shape(t.strides()), t.offset())));
+  out->inference = t->inference;
+  out->unversioned = t->unversioned;
+  return out;
+}
 
 Tensor expand_view(const Tensor& t, IntList sizes, const char* op) {
   if (IntList(t.sizes()).size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), t.sizes().begin()))
@@ -344,9 +350,9 @@ void* Launch::allocate(void* self, size_t bytes) {
 
 Launch::~Launch() = default;
 
-void Launch::check_index(const char* op, int64_t dim) const {
-  WT_CHECK(!fault_.set, IndexError, op, ": index ", fault_.index, " is out of bounds for dimension ", dim,
-           " with size ", fault_.bound);
+void check_index(const kernels::IndexFault& fault, const char* op, int64_t dim) {
+  WT_CHECK(!fault.set, IndexError, op, ": index ", fault.index, " is out of bounds for dimension ", dim,
+           " with size ", fault.bound);
 }
 
 }  // namespace warptape

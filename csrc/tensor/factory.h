@@ -64,10 +64,16 @@ WT_API Scalar item(const Tensor& t);
 
 // The context a kernel is launched with on the tensor's device. `fault` may be null.
 WT_API kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault = nullptr);
+// Throws IndexError "op: index I is out of bounds for dimension with size N" where a kernel found a bad
+// index.
+WT_API void check_index(const kernels::IndexFault& fault, const char* op, int64_t dim);
+
 // As launch_context, and owns the scratch memory that the kernels ask for until the end of the scope.
 class WT_API Launch {
  public:
-  explicit Launch(Device device) : ctx_(launch_context(device, &fault_)) {
+  // Kernels report to `fault`, where others look at it, or to this.
+  explicit Launch(Device device, kernels::IndexFault* fault = nullptr)
+      : ctx_(launch_context(device, fault ? fault : &fault_)) {
     ctx_.allocate = &Launch::allocate;
     ctx_.allocator = this;
   }
@@ -75,9 +81,7 @@ class WT_API Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   operator const kernels::LaunchContext&() const { return ctx_; }
-  // Throws IndexError "op: index I is out of bounds for dimension with size N" when a kernel found a bad
-  // index.
-  void check_index(const char* op, int64_t dim) const;
+  void check_index(const char* op, int64_t dim) const { warptape::check_index(fault_, op, dim); }
 
  private:
   static void* allocate(void* self, size_t bytes);

@@ -13,6 +13,8 @@ namespace warptape {
 struct KernelInfo {
   const char* name;
   uint32_t rows_in = 0, rows_out = 0;  // bits: which tensors it reads and writes are by rows; contiguous
+  int8_t index_dim = -1;               // of the IndexError for the faults that it reports on the CPU; or none
+  int8_t over = -1;  // the tensor read, of the same geometry, in whose place its first result may be
 };
 
 // What a launch needs beside tensors, and the function that makes it. Views are in the order of the tensors,
@@ -36,7 +38,7 @@ struct KernelFunction {
 
 inline constexpr size_t kMaxKernelTensors = 8;  // read, and written
 
-// f(ctx, in, out, rows): as in KernelFunction. `f` holds numbers alone, and the kernel finds no faults.
+// f(ctx, in, out, rows): as in KernelFunction. `f` holds numbers alone.
 template <class F>
 void run_kernel(const KernelInfo& info, std::initializer_list<Tensor> in, std::initializer_list<Tensor> out,
                 int64_t rows, const F& f) {
@@ -49,7 +51,9 @@ void run_kernel(const KernelInfo& info, std::initializer_list<Tensor> in, std::i
   size_t i = 0, k = 0;
   for (const Tensor& t : in) read[i++] = t.defined() ? t.view() : kernels::View{};
   for (const Tensor& t : out) written[k++] = t.defined() ? t.view() : kernels::View{};
-  f(Launch(device), read, written, rows);
+  const Launch launch(device);
+  f(launch, read, written, rows);
+  if (info.index_dim >= 0) launch.check_index(info.name, info.index_dim);
 }
 
 }  // namespace warptape

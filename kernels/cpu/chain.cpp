@@ -7,7 +7,8 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
+constexpr int64_t kCacheBytes = 20 << 10;  // of scratch memory in use at once
+constexpr int kFewPlaces = 8;
 constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
 
 // Elements that a worker takes at once: what elementwise kernels take, less where there are many steps, so
@@ -128,10 +129,22 @@ class ChainRun {
     for (int i = 0; i < p_.fixed; ++i) places[kMaxMovingPlaces + i] = places_[p_.fixed_place[i]];
     for (; n >= kChainBlock; n -= kChainBlock) {
       run_block(item, places);
-      for (int i = 0; i < p_.moving; i += kLanes)
-        (VInt::load(places + i) + VInt::load(step + i)).store(places + i);
+      move_on(places, step);
     }
     if (n > 0) run_tail(item, places, n);
+  }
+
+  // A few places are moved one by one, for they were stored so: see one_by_one().
+  void move_on(char** places, const int64_t* step) const {
+    if (p_.moving <= kFewPlaces)
+      for (int i = 0; i < p_.moving; ++i) {
+        int64_t by = step[i];
+        one_by_one(by);
+        places[i] += by;
+      }
+    else
+      for (int i = 0; i < p_.moving; i += VInt::kLanes)
+        (VInt::load(places + i) + VInt::load(step + i)).store(places + i);
   }
 
   // Fewer elements than a block has: operands that are used in place pass through memory of a whole block.

@@ -45,7 +45,7 @@ WT_FN Compute<T> weighted_sum(const T* x, const Compute<T>* weight, int64_t n) {
 template <class C>
 struct Settings {
   const C* weight;
-  C weight_sum;        // of all classes
+  C weight_sum;        // of all classes, for label smoothing
   C smoothing, share;  // share: smoothing per class
 
   Settings(const LaunchContext& ctx, const CrossEntropyPlan& p)
@@ -53,7 +53,7 @@ struct Settings {
         weight_sum(C(p.classes)),
         smoothing(C(p.label_smoothing)),
         share(C(p.label_smoothing / double(p.classes))) {
-    if (!weight) return;
+    if (!weight || smoothing == 0) return;
     weight_sum = 0;
     for (int64_t c = 0; c < p.classes; ++c) weight_sum += weight[c];
   }
@@ -72,41 +72,70 @@ C sum_in_pieces(const C* values, int64_t n) {
   return total;
 }
 
+// Of each row its loss, its weight and its lse.
+template <class T, class C = Compute<T>>
+void loss_rows(const LaunchContext& ctx, C* losses, C* weights, C* lse, const CrossEntropyPlan& p) {
+  const Settings<C> s(ctx, p);
+  parallel_for(p.rows, row_grain(p.classes), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* x = p.logits.as<T>() + r * p.classes;
+      const int64_t target = p.target.as<int64_t>()[r];
+      losses[r] = weights[r] = lse[r] = 0;
+      if (target == p.ignore_index) continue;
+      if (target < 0 || target >= p.classes) {
+        report_index(ctx, target, p.classes);
+        continue;
+      }
+      const C norm = log_sum_exp<C>(x, p.classes);
+      lse[r] = norm;
+      weights[r] = s.weight ? s.weight[target] : C(1);
+      losses[r] = (C(1) - s.smoothing) * weights[r] * (norm - C(x[target]));
+      if (s.smoothing != 0)
+        losses[r] += s.share * (s.weight_sum * norm - weighted_sum(x, s.weight, p.classes));
+    }
+  });
+}
+
+template <class T, class C = Compute<T>>
+void sum_losses(T* loss, C* total_weight, const C* losses, const C* weights, int64_t rows,
+                Reduction reduction) {
+  const C total = sum_in_pieces(weights, rows);
+  *total_weight = total;
+  if (reduction == Reduction::None) {
+    for (int64_t r = 0; r < rows; ++r) loss[r] = T(losses[r]);
+  } else {
+    const C sum = sum_in_pieces(losses, rows);
+    *loss = T(reduction == Reduction::Mean ? sum / total : sum);
+  }
+}
+
+void cross_entropy_rows(const LaunchContext& ctx, const View& losses, const View& weights, const View& lse,
+                        const CrossEntropyPlan& p) {
+  dispatch(FloatTypes{}, p.logits.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    using C = Compute<T>;
+    loss_rows<T>(ctx, losses.as<C>(), weights.as<C>(), lse.as<C>(), p);
+  });
+}
+
+void cross_entropy_sum(const LaunchContext&, const View& loss, const View& total_weight, const View& losses,
+                       const View& weights, int64_t rows, Reduction reduction) {
+  dispatch(FloatTypes{}, loss.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    using C = Compute<T>;
+    sum_losses(loss.as<T>(), total_weight.as<C>(), losses.as<C>(), weights.as<C>(), rows, reduction);
+  });
+}
+
 void cross_entropy(const LaunchContext& ctx, const View& loss, const View& lse, const View& total_weight,
                    const CrossEntropyPlan& p) {
   dispatch(FloatTypes{}, p.logits.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
-    const Settings<C> s(ctx, p);
     C* losses = static_cast<C*>(ctx.scratch((2 * p.rows + 1) * sizeof(C)));
     C* weights = losses + p.rows;
-    parallel_for(p.rows, row_grain(p.classes), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T* x = p.logits.as<T>() + r * p.classes;
-        const int64_t target = p.target.as<int64_t>()[r];
-        losses[r] = weights[r] = 0;
-        lse.as<C>()[r] = 0;
-        if (target == p.ignore_index) continue;
-        if (target < 0 || target >= p.classes) {
-          report_index(ctx, target, p.classes);
-          continue;
-        }
-        const C norm = log_sum_exp<C>(x, p.classes);
-        lse.as<C>()[r] = norm;
-        weights[r] = s.weight ? s.weight[target] : C(1);
-        losses[r] = (C(1) - s.smoothing) * weights[r] * (norm - C(x[target]));
-        if (s.smoothing != 0)
-          losses[r] += s.share * (s.weight_sum * norm - weighted_sum(x, s.weight, p.classes));
-      }
-    });
-    const C total = sum_in_pieces(weights, p.rows);
-    *total_weight.as<C>() = total;
-    if (p.reduction == Reduction::None) {
-      for (int64_t r = 0; r < p.rows; ++r) loss.as<T>()[r] = T(losses[r]);
-    } else {
-      const C sum = sum_in_pieces(losses, p.rows);
-      *loss.as<T>() = T(p.reduction == Reduction::Mean ? sum / total : sum);
-    }
+    loss_rows<T>(ctx, losses, weights, lse.as<C>(), p);
+    sum_losses(loss.as<T>(), total_weight.as<C>(), losses, weights, p.rows, p.reduction);
   });
 }
 
@@ -160,6 +189,8 @@ void cross_entropy_backward(const LaunchContext& ctx, const View& dx, const View
 }  // namespace
 
 WT_KERNEL(cross_entropy, cross_entropy);
+WT_KERNEL(cross_entropy_rows, cross_entropy_rows);
+WT_KERNEL(cross_entropy_sum, cross_entropy_sum);
 WT_KERNEL(cross_entropy_backward, cross_entropy_backward);
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -74,6 +74,11 @@ WT_FN OperandPlan plan_operand(const Plan& plan, const Operand& op, DType wanted
   return r;
 }
 
+// Keeps r in a general register. GCC makes vectors of loops over places, and of the least of two integers;
+// a vector that is loaded from what was stored piece by piece waits until all stores before it have reached
+// the cache: those of a whole stretch.
+WT_FN void one_by_one(int64_t& r) { asm volatile("" : "+r"(r)); }
+
 // A place in the iteration space.
 template <class Plan>
 struct Position {
@@ -96,7 +101,10 @@ struct Position {
   WT_FN void advance_in_row(const Plan& plan, int64_t n) { advance(plan, plan.ndim - 1, n); }
   WT_FN int64_t offset(const Plan& plan, const Operand& op) const {
     int64_t r = 0;
-    for (int d = 0; d < plan.ndim; ++d) r += coords[d] * op.strides[d];
+    for (int d = 0; d < plan.ndim; ++d) {
+      r += coords[d] * op.strides[d];
+      one_by_one(r);
+    }
     return r;
   }
 };
@@ -141,7 +149,15 @@ struct Places {
   WT_FN void next_row(const Plan& plan, const Position<Plan>& at) {
     const int outer = plan.ndim - 2;
     if (outer < 0 || at.coords[outer] == 0) return set(plan, at);
-    for (int k = 0; k < plan.count; ++k) of[k] += plan.operands[k].strides[outer];
+    move(plan, outer, 1);
+  }
+  // The position has moved by n within dim d.
+  WT_FN void move(const Plan& plan, int d, int64_t n) {
+    for (int k = 0; k < plan.count; ++k) {
+      int64_t step = n * plan.operands[k].strides[d];
+      one_by_one(step);
+      of[k] += step;
+    }
   }
 };
 
@@ -209,8 +225,11 @@ WT_FN void walk(const Stretches<Plan>& job, int64_t begin, int64_t end, int64_t 
     scalar_mask |= unsigned(job.operands[k].access == Access::kScalar) << (k - first);
   while (begin < end) {
     int64_t n = end - begin < most ? end - begin : most;
+    one_by_one(n);
     if (job.rows && n > plan.sizes[last] - at.coords[last]) n = plan.sizes[last] - at.coords[last];
+    one_by_one(n);
     if (job.blocks && n > job.block) n = job.block;
+    one_by_one(n);
     const void* in[Stretches<Plan>::kOperands] = {};
     for (int k = first; k < plan.count; ++k)
       in[k - first] = job.operands[k].access == Access::kDirect
@@ -223,10 +242,15 @@ WT_FN void walk(const Stretches<Plan>& job, int64_t begin, int64_t end, int64_t 
       places.next_row(plan, at);
       continue;
     }
-    if (job.rows)
+    if (job.rows) {
       at.advance_in_row(plan, n);
-    else
+      if (at.coords[last] != 0) {
+        places.move(plan, last, n);
+        continue;
+      }
+    } else {
       at.set(plan, begin);
+    }
     places.set(plan, at);
   }
 }

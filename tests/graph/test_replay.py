@@ -91,6 +91,26 @@ def test_other_shapes_dtypes_and_strides_are_calls_of_another_kind() -> None:
     assert len(calls) <= RECORDED * len(kinds) and g.explain().replays >= 8 * len(kinds) - len(calls)
 
 
+def test_a_replay_makes_no_tensors_for_what_stays_in_a_chain() -> None:
+    """Of such calls only their numbers, and what the chain reads and stores."""
+
+    def f(x: Any, y: Any) -> Any:
+        z = (x * 2 + y).relu() - 3
+        y.add_(z)
+        w = z * y
+        return w, (w + x).t(), z.sum()
+
+    with torch.no_grad():
+        g, calls = counted(f)
+        other, total = torch.randn(4, 6), torch.randn(4, 6)
+        expected = total.clone()
+        for _ in range(8):
+            for a, b in zip(g(other, total), f(other, expected), strict=True):
+                assert same(a, b)
+            assert torch.equal(total, expected) and total._version == expected._version
+    assert len(calls) < 8 and g.explain().replays == 8 - len(calls)
+
+
 def test_without_elements_there_is_nothing_to_run() -> None:
     f = torch.no_grad()(lambda x: (x * 2 + 1).sum(-1).exp())
     g = replayed(f)

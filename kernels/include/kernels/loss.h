@@ -25,6 +25,14 @@ struct CrossEntropyPlan {
 using CrossEntropyFn = void(const LaunchContext&, const View& loss, const View& lse, const View& total_weight,
                             const CrossEntropyPlan&);
 
+// On the CPU the same in two parts. Slot "cross_entropy_rows": of each row its loss, its weight and its lse,
+// all [rows] of the compute dtype; reports faults. Slot "cross_entropy_sum": loss and total_weight from
+// these.
+using CrossEntropyRowsFn = void(const LaunchContext&, const View& losses, const View& weights,
+                                const View& lse, const CrossEntropyPlan&);
+using CrossEntropySumFn = void(const LaunchContext&, const View& loss, const View& total_weight,
+                               const View& losses, const View& weights, int64_t rows, Reduction);
+
 // Slot "cross_entropy_backward": dx [rows, classes] from dloss, of the loss's shape and dtype. dx may be the
 // logits themselves, of which nothing is left then.
 using CrossEntropyBackwardFn = void(const LaunchContext&, const View& dx, const View& dloss, const View& lse,
