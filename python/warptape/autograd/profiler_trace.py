@@ -106,6 +106,7 @@ def _arrow(e: FunctionEvent, pid: int, number: int) -> list[_Event]:
 
 
 def _memory(events: list[Any], origin: int, pid: int) -> list[_Event]:
+    """Each change as an instant of its thread, as PyTorch has it, and the sum as a counter of its device."""
     out = []
     totals: dict[str, int] = {}
     for thread, at, size, address, device, _ in sorted(events, key=lambda m: m[1]):
@@ -122,6 +123,7 @@ def _memory(events: list[Any], origin: int, pid: int) -> list[_Event]:
         out.append(
             common | {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "args": args}
         )
+        out.append(common | {"ph": "C", "name": f"memory {device}", "args": {"bytes": total}})
     return out
 
 
@@ -141,13 +143,15 @@ def _launch(a: DeviceActivity, pid: int, number: int) -> list[_Event]:
     return [here | arrow | {"ph": "s"}, there | arrow | {"ph": "f", "bp": "e"}]
 
 
-def _metadata(pid: int, threads: Iterable[int], streams: Iterable[tuple[int, int]]) -> list[_Event]:
+def _metadata(
+    process: str, pid: int, threads: Iterable[int], streams: Iterable[tuple[int, int]]
+) -> list[_Event]:
     """What the rows are called: the process and its threads, then devices and their streams."""
 
     def named(what: str, of: int, row: int, name: str) -> _Event:
         return {"ph": "M", "name": what, "pid": of, "tid": row, "ts": 0, "args": {"name": name}}
 
-    out = [named("process_name", pid, 0, "python")]
+    out = [named("process_name", pid, 0, process)]
     for thread in threads:
         main = " (main)" if thread == pid else ""
         out.append(named("thread_name", pid, thread, f"thread {thread}{main}"))
@@ -177,7 +181,10 @@ def _all_events(profile: Any, pid: int) -> list[_Event]:
     # Of equal times the outer range first, and an arrow after the ranges that it leaves or enters.
     events.sort(key=lambda e: (e["ts"], "dur" not in e, -e.get("dur", 0)))
     threads = {e["tid"]: None for e in events if e["pid"] == pid}
-    return _metadata(pid, threads, {(a.device, a.stream): None for a in activities}) + events
+    ranks = profile.metadata.get("distributedInfo")
+    rank = ranks.get("rank") if isinstance(ranks, dict) else None
+    process = "python" if rank is None else f"python (rank {rank})"
+    return _metadata(process, pid, threads, {(a.device, a.stream): None for a in activities}) + events
 
 
 def write(path: str, profile: Any) -> None:

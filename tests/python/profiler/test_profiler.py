@@ -181,6 +181,8 @@ def test_trace(tmp_path):
     assert any(s["ts"] == exp["ts"] for s in starts.values())
     memory = [e for e in events if e["name"] == "[memory]"]
     assert memory and all(e["ph"] == "i" for e in memory)
+    counted = [(e["ts"], e["args"]) for e in events if e["ph"] == "C" and e["name"] == "memory cpu"]
+    assert counted == [(e["ts"], {"bytes": e["args"]["Total Allocated"]}) for e in memory]
 
 
 def test_stacks(tmp_path):

@@ -119,6 +119,22 @@ def test_a_crossing_range_has_a_track_of_its_own(tmp_path: Path) -> None:
     assert [e["name"] for e in events if e.get("cat") == "user_annotation" and e["ph"] == "X"] == ["first"]
 
 
+def test_the_process_is_named_by_its_rank(tmp_path: Path) -> None:
+    def process() -> str:
+        with profile() as p:
+            torch.ones(1).exp()
+        trace = json.loads(written(p, tmp_path / "trace.json"))
+        assert trace.get("distributedInfo", {"world_size": 1})["world_size"] == 1
+        return event(trace, name="process_name")["args"]["name"]
+
+    assert process() == "python"
+    dist.init_process_group("shm", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert process() == "python (rank 0)"
+    finally:
+        dist.destroy_process_group()
+
+
 def test_no_number_that_json_lacks(tmp_path: Path) -> None:
     with profile(record_shapes=True) as p:
         torch.ones(2) * math.nan
@@ -152,6 +168,7 @@ def good() -> dict[str, Any]:
         ranged("elsewhere", 16.0, 30.0, row=3) | {"args": {"Python id": 0, "Python parent id": None}},
         arrow | {"ph": "f", "ts": 16.0, "bp": "e"},
         {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 17.0, "s": "t"},
+        {"ph": "C", "name": "memory", "pid": 1, "tid": 2, "ts": 17.0, "args": {"bytes": 4}},
         ranged("called", 20.0, 4.0, row=3) | {"args": {"Python id": 1, "Python parent id": 0}},
         apart | {"ph": "e", "ts": 40.0},
     ]
@@ -201,9 +218,11 @@ PLANTED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a category that is none": (lambda t: event(t, name="inner").update(cat=""), "no text"),
     "args that are none": (lambda t: event(t, name="inner").update(args=[1]), "args [1]"),
     "a row with a number for a name": (lambda t: event(t, ph="M").update(args={"name": 5}), "row's name"),
+    "a counter of text": (lambda t: event(t, ph="C").update(args={"bytes": "4"}), "counter {'bytes': '4'}"),
     "scope": (lambda t: event(t, ph="i").update(s="x"), "scope 'x'"),
     "binding point": (lambda t: event(t, ph="f").update(bp="s"), "binding point 's'"),
     "a number with a point": (lambda t: event(t, ph="s").update(id=1.5), "id 1.5"),
+    "an arrow with text for a number": (lambda t: event(t, ph="s").update(id="0.7"), "id '0.7'"),
     "unit of time": (lambda t: t.update(displayTimeUnit="us"), "displayTimeUnit 'us'"),
     "no caller": (lambda t: drop(t, name="elsewhere"), "the caller 0"),
     "a caller of another thread": (
