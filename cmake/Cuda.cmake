@@ -151,7 +151,8 @@ function(warptape_kernel_headers out)
   foreach(file kernels/include/kernels/types.h kernels/include/kernels/complex.h kernels/include/kernels/float8.h
           kernels/include/kernels/dispatch.h kernels/include/kernels/formulas.h kernels/include/kernels/gamma.h
           kernels/cuda/standard.h kernels/cuda/launch.cuh
-          kernels/cuda/math.cuh kernels/cuda/memory.cuh kernels/cuda/index.cuh kernels/cuda/formula.cuh kernels/cuda/chain.cuh)
+          kernels/cuda/math.cuh kernels/cuda/memory.cuh kernels/cuda/index.cuh kernels/cuda/formula.cuh kernels/cuda/chain.cuh
+          kernels/cuda/block.cuh kernels/cuda/groups.cuh kernels/cuda/norm_rows.cuh kernels/cuda/chain_rows.cuh)
     file(READ "${PROJECT_SOURCE_DIR}/${file}" text)
     string(REPLACE "kernels/include/" "" name "${file}")
     string(APPEND code "{\"${name}\", R\"header(${text})header\"},\n")
@@ -194,7 +195,7 @@ function(warptape_cuda_plugin)
     list(APPEND host ${libraries})
     # Formulas say where they round: a chain that runs several gives the same bits (chain_compile.cpp).
     set(formulas ${device})
-    list(FILTER formulas INCLUDE REGEX "/(elementwise_[a-z]*|regression)\\.cu$")
+    list(FILTER formulas INCLUDE REGEX "/(elementwise_[a-z]*|regression|norm)\\.cu$")
     set_source_files_properties(${formulas} PROPERTIES COMPILE_OPTIONS "--fmad=false")
     # cuDNN's frontend is templates that make a plan, once per shape: half of the time to compile is saved.
     set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cuda/conv.cpp" "${PROJECT_SOURCE_DIR}/kernels/cuda/attention.cpp"

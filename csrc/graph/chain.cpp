@@ -32,8 +32,43 @@ const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn
   return find_slot(launch_context(device), insn.name, insn.compute);
 }
 
-uint8_t Chain::input(const Insn& insn, size_t operand, uint8_t& numbers) {
-  const int8_t at = insn.operands[operand];
+bool packs_rows(const Insn& insn) {
+  return std::ranges::all_of(insn.in, [](const Operand& o) {
+    if (o.sizes.empty() || o.strides == contiguous_strides(o.sizes)) return true;
+    const auto fits = [&](size_t d) {
+      return o.sizes[d] == 1 || o.strides[d] * static_cast<int64_t>(itemsize(o.dtype)) % 16 == 0;
+    };
+    const size_t last = o.sizes.size() - 1;
+    for (size_t d = 0; d < last; ++d)
+      if (o.sizes[last] != 1 && !fits(d)) return false;
+    return o.sizes[last] == 1 || o.strides[last] == 1;
+  });
+}
+
+const kernels::ChainFormula* row_formula_of(const Program& program, const Insn& insn) {
+  if (insn.kind != CallKind::Kernel || insn.rows < 1 || !(insn.rows_in & 1) || !(insn.rows_out & 1))
+    return nullptr;
+  if (insn.in.empty() || insn.out.empty() || insn.in[0].sizes.empty() ||
+      (insn.given_in | insn.given_out) >> 5)
+    return nullptr;
+  const Operand &x = insn.in[0], &y = insn.out[0];
+  const Device device = program.memories[y.memory].device;
+  const int64_t n = x.sizes.back();
+  if (!device.is_cuda() || x.sizes != y.sizes || x.dtype != y.dtype || n == 0 || x.numel() != insn.rows * n ||
+      n > kernels::kLongestChainRow || n * static_cast<int64_t>(itemsize(x.dtype)) % 16)
+    return nullptr;
+  for (const auto* list : {&insn.in, &insn.out})
+    for (const Operand& o : *list)
+      if (program.memories[o.memory].device != device || o.strides != contiguous_strides(o.sizes))
+        return nullptr;
+  // Another dtype of the weight is converted before.
+  for (size_t k = 0; k < insn.in.size(); ++k)
+    if (!(insn.rows_in >> k & 1) && (insn.in[k].dtype != x.dtype && insn.in[k].dtype != DType::Float32))
+      return nullptr;
+  return find_slot(launch_context(device), insn.name, x.dtype);
+}
+
+uint8_t Chain::input(const Insn& insn, int8_t at, uint8_t& numbers) {
   if (at != kIsNumber) {
     const Operand& o = insn.in[static_cast<size_t>(at)];
     for (size_t k = written_.size(); k-- > 0;)
@@ -62,16 +97,56 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
   for (uint32_t i : std::span(step.insns).subspan(product_ ? 1 : 0)) {
     const Insn& insn = program.insns[i];
     kernels::ChainStep& to = plan_.step[plan_.steps];
-    to.formula = formula_of(program, insn);
-    to.count = static_cast<uint8_t>(insn.operands.size());
     to.result = insn.out[0].dtype;
-    uint8_t numbers = 0;
-    for (size_t k = 0; k < insn.operands.size(); ++k) to.in[k] = input(insn, k, numbers);
+    if (insn.kind == CallKind::Kernel) {
+      to.formula = row_formula_of(program, insn);
+      take_kernel(insn);
+      for (uint32_t other : step.insns) all_calls_.push_back(program.insns[other].call);
+    } else {
+      to.formula = formula_of(program, insn);
+      to.count = static_cast<uint8_t>(insn.operands.size());
+      uint8_t numbers = 0;
+      for (size_t k = 0; k < insn.operands.size(); ++k) to.in[k] = input(insn, insn.operands[k], numbers);
+    }
     written_.emplace_back(insn.out[0].memory, static_cast<uint8_t>(kernels::kMaxChainInputs + plan_.steps++));
   }
   store(program, step, readers);
   merge_dims(program.insns[step.insns.back()].out[0].sizes);
   if (device_.is_cuda()) plan_.prepared = prepare_slot(launch_context(device_), plan_);
+}
+
+// The step of a kernel that runs by rows.
+void Chain::take_kernel(const Insn& insn) {
+  kernels::ChainStep& to = plan_.step[plan_.steps];
+  plan_.rows.step = plan_.steps;
+  row_call_ = insn.call;
+  uint8_t numbers = 0;
+  for (size_t place = 0, k = 0; insn.given_in >> place; ++place) {
+    to.in[place] = kernels::kAbsent;
+    to.count = static_cast<uint8_t>(place + 1);
+    if (!(insn.given_in >> place & 1)) continue;
+    const Operand& o = insn.in[k];
+    if ((insn.rows_in >> k & 1) && o.sizes != insn.in[0].sizes)
+      beside_.push_back({false, place, k, o.memory});
+    else
+      to.in[place] = input(insn, static_cast<int8_t>(k), numbers);
+    ++k;
+  }
+  for (size_t place = 0, k = 0; insn.given_out >> place; ++place) {
+    if (!(insn.given_out >> place & 1)) continue;
+    plan_.rows.out[place].dtype = insn.out[k].dtype;
+    if (k > 0) beside_.push_back({true, place, k, insn.out[k].memory});
+    ++k;
+  }
+}
+
+// Whether what rows read and write by 16 bytes begins at a multiple of that.
+bool Chain::is_aligned(const kernels::ChainPlan& plan) const {
+  const auto fits = [&](const kernels::Operand& o) {
+    return o.host_scalar || o.strides[plan.ndim - 1] == 0 || reinterpret_cast<uintptr_t>(o.data) % 16 == 0;
+  };
+  return std::all_of(plan.input, plan.input + plan.inputs, fits) &&
+         std::all_of(plan.output, plan.output + plan.outputs, [&](const auto& o) { return fits(o.to); });
 }
 
 const char* Chain::problem() const {
@@ -127,12 +202,14 @@ void Chain::merge_dims(const Shape& sizes) {
     plan_.numel *= sizes[d];
     if (sizes[d] != 1) order.push_back(static_cast<int>(d));
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return all[0]->strides[a] > all[0]->strides[b]; });
+  const bool rows = plan_.rows.step >= 0;  // the last dim is one
+  if (!rows)
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return all[0]->strides[a] > all[0]->strides[b]; });
   std::vector<std::vector<int64_t>> strides(all.size());
   int n = 0;
   for (int d : order) {
-    bool merges = n > 0;
+    bool merges = n > 0 && !(rows && d == order.back());
     for (size_t k = 0; merges && k < all.size(); ++k)
       merges = strides[k].back() == all[k]->strides[d] * sizes[static_cast<size_t>(d)];
     if (!merges) ++n;
@@ -197,6 +274,10 @@ void Chain::run(std::vector<Call>& calls, Tuning* tuning) const {
     }
     return static_cast<char*>(t.data());
   });
+  if (e.plan.rows.step >= 0 && !is_aligned(e.plan)) {
+    for (uint32_t c : all_calls_) graph::run(calls[c]);
+    return;
+  }
   const bool within = !tuning || tuning->next();
   const auto begin = std::chrono::steady_clock::now();
   if (product_) run_product(calls[product_call_], e, within);

@@ -10,6 +10,10 @@ namespace warptape::graph {
 
 // The formula that a chain runs for the instruction, or null: it is of another kind, or lies on two devices.
 const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn);
+// The same of a kernel that runs by rows, on a device.
+const kernels::ChainFormula* row_formula_of(const Program& program, const Insn& insn);
+// Whether the instruction's operands lie as rows of a chain have to: see kernels::ChainRows.
+bool packs_rows(const Insn& insn);
 // Whether the instruction may be one of a chain.
 bool is_fusable(const Program& program, const Insn& insn);
 
@@ -67,6 +71,12 @@ class Chain {
     for (size_t k = 0; k < outputs_.size(); ++k)
       if (!outputs_[k].is_product)
         plan.output[k].to.data = address(stored_[k], calls[outputs_[k].call].out[0]);
+    if (plan.rows.step < 0) return;
+    const Call& kernel = calls[row_call_];
+    plan.rows.number = kernel.kernel.number;
+    for (const Beside& b : beside_)
+      (b.is_out ? plan.rows.out : plan.rows.in)[b.place].data =
+          address(b.memory, (b.is_out ? kernel.out : kernel.in)[b.tensor]);
   }
   // Of a chain behind no product.
   void mark_uses(std::vector<CallUse>& uses) const;
@@ -85,7 +95,15 @@ class Chain {
     uint8_t number = 0;
     bool is_product = false;  // the result of the product before the chain
   };
-  uint8_t input(const Insn& insn, size_t operand, uint8_t& numbers);
+  // A tensor of the kernel by rows that has another geometry than the chain.
+  struct Beside {
+    bool is_out;
+    size_t place, tensor;
+    uint32_t memory;
+  };
+  uint8_t input(const Insn& insn, int8_t at, uint8_t& numbers);
+  void take_kernel(const Insn& insn);
+  bool is_aligned(const kernels::ChainPlan& plan) const;
   void store(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   void merge_dims(const Shape& sizes);
   bool is_product(const Operand& o) const { return product_ && product_->memory == o.memory; }
@@ -100,6 +118,9 @@ class Chain {
   std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value
   std::optional<Operand> product_;                     // the result of the product before the chain
   uint32_t product_call_ = 0;
+  uint32_t row_call_ = 0;  // the kernel by rows
+  std::vector<Beside> beside_;
+  std::vector<uint32_t> all_calls_;     // where one is a kernel by rows
   std::optional<size_t> onto_product_;  // of outputs_: what may be computed onto the product
 };
 

@@ -7,7 +7,8 @@
 // instruction joins become one. A step that waits keeps in memory what it reads, which leaves the cache
 // meanwhile: on the CPU it is closed when others have written more than a cache holds.
 //
-// A kernel that runs by rows (norm, softmax) joins elementwise instructions that run by the same rows.
+// A kernel that runs by rows (norm, softmax) joins elementwise instructions that run by the same rows; on a
+// device one kernel a step, whose chain it becomes a part of.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -110,7 +111,7 @@ bool reads_whole(const Insn& insn, const Open& step) {
 }
 
 bool fits_rows(const Insn& insn, const Open& step) {
-  return runs_by_rows(insn, step.rows) && reads_whole(insn, step);
+  return runs_by_rows(insn, step.rows) && reads_whole(insn, step) && (step.on_cpu || packs_rows(insn));
 }
 
 bool fits(const Insn& insn, const Open& step) {
@@ -140,10 +141,11 @@ bool kernel_fits(const Program& p, const Insn& insn, const Open& step) {
   }
   for (const Operand& o : insn.out)
     if (touches(step.written, o.memory) || touches(step.read, o.memory)) return false;
-  return step.rows || std::ranges::all_of(step.insns, [&](uint32_t i) {
-           const Insn& other = p.insns[i];
-           return runs_by_rows(other, insn.rows) && reads_whole(other, step);
-         });
+  if (step.rows) return step.on_cpu;
+  return std::ranges::all_of(step.insns, [&](uint32_t i) {
+    const Insn& other = p.insns[i];
+    return runs_by_rows(other, insn.rows) && reads_whole(other, step) && (step.on_cpu || packs_rows(other));
+  });
 }
 
 bool reads_the_same(const Insn& insn, const Open& step) {
@@ -216,7 +218,7 @@ class Fuser {
 
   void place(uint32_t number) {
     const Insn& insn = program_.insns[number];
-    const bool kernel = is_row_kernel(program_, insn, least_row_bytes_);
+    const bool kernel = is_row_kernel(program_, insn, least_row_bytes_) || row_formula_of(program_, insn);
     const bool fusable = kernel || is_fusable(program_, insn);
     const int64_t bytes = bytes_of(insn);
     std::optional<size_t> home;

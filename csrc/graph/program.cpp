@@ -103,10 +103,15 @@ void describe_rows(Insn& insn, const Call& call) {
   const KernelInfo& info = call.kernel_info();
   insn.checked = info.index_dim >= 0;
   if (info.rows_in | info.rows_out) insn.rows = call.rows;
-  for (size_t k = 0; k < call.operands.size(); ++k)
-    if (call.operands[k] != kIsNumber) insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
-  for (size_t k = 0; k < call.results.size(); ++k)
+  for (size_t k = 0; k < call.operands.size(); ++k) {
+    if (call.operands[k] == kIsNumber) continue;
+    insn.given_in |= 1u << k;
+    insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
+  }
+  for (size_t k = 0; k < call.results.size(); ++k) {
+    insn.given_out |= 1u << call.results[k];
     insn.rows_out |= (info.rows_out >> call.results[k] & 1) << k;
+  }
 }
 
 Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& memories) {
@@ -196,11 +201,13 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
     const size_t before = e->program.product_of(s).value_or(0);  // instructions of the prologue
     const bool by_rows =
         before || std::ranges::any_of(s.insns, [&](uint32_t i) { return e->program.insns[i].rows > 0; });
+    const bool on_device = !e->program.memories[e->program.insns[s.insns[0]].out[0].memory].device.is_cpu();
     const Step rest{{s.insns.begin() + static_cast<std::ptrdiff_t>(before), s.insns.end()}};
-    const bool chained = rest.insns.size() > 1 && (before || !by_rows);
+    const bool chained = rest.insns.size() > 1 && (before || !by_rows || on_device);
     e->chains.push_back(chained ? std::make_unique<Chain>(e->program, rest, readers) : nullptr);
-    e->rows.push_back(s.insns.size() > 1 && by_rows ? std::make_unique<RowStep>(e->program, s, readers)
-                                                    : nullptr);
+    e->rows.push_back(s.insns.size() > 1 && by_rows && !on_device
+                          ? std::make_unique<RowStep>(e->program, s, readers)
+                          : nullptr);
     if (passes.tunes) e->tunings.push_back(e->program.has_epilogue(s) ? std::make_unique<Tuning>() : nullptr);
   }
   e->ends = ends_of(e->program, calls.size());

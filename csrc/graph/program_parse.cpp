@@ -159,6 +159,8 @@ class Parser {
     } else {
       in_.expect("(");
       in_.list(")", [&] { i.in.push_back(operand()); });
+      i.given_in = (1u << std::min<size_t>(i.in.size(), 31)) - 1;
+      i.given_out = (1u << std::min<size_t>(i.out.size(), 31)) - 1;
     }
     if (sum && (i.in.size() != 1 || i.out.size() != 1)) in_.fail("one operand and one result before this");
     i.in_backward = in_.take("@backward");

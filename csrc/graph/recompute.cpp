@@ -124,7 +124,8 @@ bool Round::is_kept_for_later(uint32_t memory) const {
 
 bool Round::can_repeat(uint32_t place) const {
   const Insn& insn = at(place);
-  const bool cheap = insn.kind == CallKind::Elementwise || (insn.kind == CallKind::Kernel && insn.rows);
+  const bool cheap =
+      insn.kind == CallKind::Elementwise || (insn.kind == CallKind::Kernel && insn.is_all_by_rows());
   return cheap && place < peak_ &&
          all_memories(
              insn.out,

@@ -68,9 +68,9 @@ bool is_row_kernel(const Program& program, const Insn& insn, int64_t least_bytes
     }
     return true;
   };
-  const bool all_out = insn.rows_out == (1u << insn.out.size()) - 1;
-  return all_out && !insn.in.empty() && !insn.out.empty() && bytes_of(insn.in[0]) >= least_bytes &&
-         fits(insn.in, insn.rows_in) && fits(insn.out, insn.rows_out) &&
+  return insn.is_all_by_rows() && !insn.in.empty() && !insn.out.empty() &&
+         bytes_of(insn.in[0]) >= least_bytes && fits(insn.in, insn.rows_in) &&
+         fits(insn.out, insn.rows_out) &&
          row_dims(insn.in[0].sizes, insn.rows).has_value();
 }
 

@@ -17,10 +17,19 @@ kernels::Slot<kernels::RowNormBackwardFn> layer_norm_backward_slot{"layer_norm_b
 
 template <bool kCentered>
 constexpr KernelInfo kForward{kCentered ? "layer_norm" : "rms_norm", 0b001, 0b111};
+// The gradients of weight and bias are sums over all rows.
 template <bool kCentered>
-constexpr KernelInfo kBackward{kCentered ? "layer_norm_backward" : "rms_norm_backward"};
+constexpr KernelInfo kBackward{kCentered ? "layer_norm_backward" : "rms_norm_backward", 0b01111, 0b001};
+
 template <bool kCentered>
-constexpr KernelInfo kBackwardByRows{kBackward<kCentered>.name, 0b01111, 0b001};
+struct RunForward {
+  int64_t n;
+  double number;  // eps
+  void operator()(const kernels::LaunchContext& ctx, const View* in, const View* to, int64_t rows) const {
+    (kCentered ? layer_norm_slot : rms_norm_slot)(ctx, to[0], to[1], to[2], in[0], in[1], in[2], rows, n,
+                                                  number);
+  }
+};
 
 struct RowData {
   int64_t rows, n;
@@ -44,10 +53,8 @@ void fused_backward(Gradients& g, const RowData& d, const Tensor& x, const Tenso
     db = empty(tail, {weight.defined() ? weight.dtype() : x.dtype(), x.device()});
   }
   if (x.numel()) {
-    // The gradients of weight and bias are sums over all rows.
-    const KernelInfo& info = dw.defined() || db.defined() ? kBackward<kCentered> : kBackwardByRows<kCentered>;
     if (dx.defined() || dw.defined() || db.defined())
-      run_kernel(info, {up, from, mean, rstd, w}, {dx, dw, db}, d.rows,
+      run_kernel(kBackward<kCentered>, {up, from, mean, rstd, w}, {dx, dw, db}, d.rows,
                  [n = d.n](const auto& ctx, const View* in, const View* out, int64_t rows) {
                    (kCentered ? layer_norm_backward_slot : rms_norm_backward_slot)(
                        ctx, out[0], out[1], out[2], in[0], in[1], in[2], in[3], in[4], rows, n);
@@ -131,10 +138,7 @@ Tensor forward(const char* op, const Tensor& input, IntList shape, const Tensor&
     Tensor w = weight.defined() ? raw_contiguous(weight) : weight,
            b = bias.defined() ? raw_contiguous(bias) : bias;
     run_kernel(kForward<kCentered>, {raw_contiguous(input), w, b}, {out, mean, rstd}, d.rows,
-               [n = d.n, eps](const auto& ctx, const View* in, const View* to, int64_t rows) {
-                 (kCentered ? layer_norm_slot : rms_norm_slot)(ctx, to[0], to[1], to[2], in[0], in[1], in[2],
-                                                               rows, n, eps);
-               });
+               RunForward<kCentered>{d.n, eps});
   }
   if (recorded) {
     Ref<Node> n = record(kCentered ? kLayerNorm : kRmsNorm, input, weight, bias);

@@ -26,6 +26,7 @@ struct KernelFunction {
   KernelFunction() = default;
   template <class F>
   explicit KernelFunction(const F& f) {
+    if constexpr (requires { f.number; }) number = f.number;
     static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= kBytes && alignof(F) <= 8);
     std::memcpy(data.data(), &f, sizeof(F));
     run = [](const std::byte* at, const kernels::LaunchContext& ctx, const kernels::View* in,
@@ -34,6 +35,7 @@ struct KernelFunction {
   }
   Run* run = nullptr;
   alignas(8) std::array<std::byte, kBytes> data{};
+  double number = 0;  // of f, where it has one: for what runs the kernel in another way
 };
 
 inline constexpr size_t kMaxKernelTensors = 8;  // read, and written

@@ -26,6 +26,15 @@ struct MinimumOf {
   }
 };
 
+// f of x[0], ..., x[N - 1] joined as a tree.
+template <int N, class V, class F, class Join>
+WT_DEVICE auto fold_tree(const V* x, F f, Join join) {
+  if constexpr (N == 1)
+    return f(x[0]);
+  else
+    return join(fold_tree<N / 2>(x, f, join), fold_tree<N - N / 2>(x + N / 2, f, join));
+}
+
 // Every lane gets the result. All 32 lanes must call.
 template <class V, class Op>
 WT_DEVICE V warp_reduce(V value, Op op) {

@@ -40,10 +40,12 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(FlatArgs<Compute<T>, F::
   using Out = std::conditional_t<kPredicate<F, C>, bool, T>;
   constexpr bool kMask = F::kMaskFirst;
   Out* out = static_cast<Out*>(a.out);
+  const int64_t block = int64_t(blockIdx.x) * (kThreads * W * kFlatLoads);
+  // Of one element in place the output is what all would read.
+  if (block + threadIdx.x >= a.n) return;
   C uniform[N];
 #pragma unroll
   for (int k = 0; k < N; ++k) uniform[k] = a.uniform_mask >> k & 1 ? a.uniform[k].get() : C(0);
-  const int64_t block = int64_t(blockIdx.x) * (kThreads * W * kFlatLoads);
   const int64_t first = block + threadIdx.x * W;
 
   if (block + kThreads * W * kFlatLoads <= a.n) {

@@ -1,7 +1,9 @@
 // Groups of threads that share one row or one output, and rows cut into pieces of 16 bytes.
 #pragma once
 
+#if !defined(__CUDACC_RTC__)
 #include <initializer_list>
+#endif
 
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/memory.cuh"
@@ -198,6 +200,7 @@ struct RowTile {
   }
 };
 
+#if !defined(__CUDACC_RTC__)
 // On the host: whether pieces of all these rows begin at the same elements, and how many a row of n has.
 template <class T>
 bool in_step(std::initializer_list<const void*> rows) {
@@ -227,5 +230,6 @@ RowGrid row_grid(std::initializer_list<const void*> bases, int64_t rows, int64_t
   g.blocks = ceil_div(rows, g.threads / g.lanes);
   return g;
 }
+#endif
 
 }  // namespace warptape::kernels::cuda

@@ -2,14 +2,12 @@
 // columns and adds up their dweight and dbias in registers. The blocks' sums are added in order by a second
 // launch.
 #include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/norm_parts.h"
 
 namespace warptape::kernels::cuda {
 namespace {
 
-inline constexpr int kBackwardThreads = 512;  // at most; leaves 128 registers
 inline constexpr int kColumnThreads = 256;
-template <class T> inline constexpr int kHeld = sizeof(T) == 2 ? 2 : kRowPieces;  // pieces of a thread
-inline constexpr int64_t kPartBlocks = 264;  // 2 for each multiprocessor of the largest devices
 
 template <bool kCentered>
 void forward(const LaunchContext& ctx, const View& y, const View& mean, const View& rstd, const View& x,
@@ -24,8 +22,6 @@ void forward(const LaunchContext& ctx, const View& y, const View& mean, const Vi
   });
 }
 
-// With h = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - h * mean(g * h)), dweight = sum
-// of dy * h, dbias = sum of dy.
 template <class T>
 struct BackwardArgs {
   using C = Compute<T>;
@@ -38,47 +34,13 @@ struct BackwardArgs {
   int lanes;
   bool vectors;
 };
-template <class C>
-struct RowSums {
-  C g, gh;
-  WT_DEVICE static RowSums join(const RowSums& a, const RowSums& b) { return {a.g + b.g, a.gh + b.gh}; }
-};
-
-// Adds up what the groups of a block have of the same columns, [2, K, W] of each thread, and stores it.
-template <class T>
-WT_DEVICE void store_parts(const BackwardArgs<T>& a, const RowTile<T, kHeld<T>>& tile,
-                           Compute<T> (&sums)[2][kHeld<T>][kPackedWidth<T>]) {
-  using C = Compute<T>;
-  constexpr int K = kHeld<T>, W = kPackedWidth<T>;
-  for (int step = a.lanes; step < kWarp; step *= 2)
-#pragma unroll
-    for (int i = 0; i < 2 * K * W; ++i)
-      sums[i / (K * W)][i / W % K][i % W] +=
-          __shfl_xor_sync(kAllLanes, sums[i / (K * W)][i / W % K][i % W], step);
-  const int unit = max(a.lanes, kWarp), units = int(blockDim.x) / unit;
-  C* to = units > 1 ? dynamic_shared<C>() : a.parts + blockIdx.x * 2 * a.n;
-  for (int u = 0; u < units; ++u) {
-    if (int(threadIdx.x) / unit == u && int(threadIdx.x) % unit < a.lanes)
-#pragma unroll
-      for (int i = 0; i < 2 * K * W; ++i) {
-        const int column = tile.first(i / W % K) + i % W, which = i / (K * W);
-        if (column >= a.n) continue;
-        const C value = sums[which][i / W % K][i % W];
-        to[which * a.n + column] = u == 0 ? value : to[which * a.n + column] + value;
-      }
-    if (units > 1) __syncthreads();
-  }
-  if (units > 1)
-    for (int64_t i = threadIdx.x; i < 2 * a.n; i += blockDim.x) a.parts[blockIdx.x * 2 * a.n + i] = to[i];
-}
-
 template <class T, bool kCentered>
-__global__ void __launch_bounds__(kBackwardThreads)
+__global__ void __launch_bounds__(kNormBackwardThreads)
     backward_kernel(const __grid_constant__ BackwardArgs<T> a) {
   using C = Compute<T>;
   using Sums = RowSums<C>;
   constexpr int K = kHeld<T>, W = kPackedWidth<T>;
-  __shared__ Sums shared[kBackwardThreads / kWarp];
+  __shared__ Sums shared[kNormBackwardThreads / kWarp];
   C sums[2][K][W] = {};
   const int groups = int(blockDim.x) / a.lanes;
   // Rows begin alike (see launch_backward), so columns stay with their threads.
@@ -91,26 +53,18 @@ __global__ void __launch_bounds__(kBackwardThreads)
     Packed<T, W> dy[K], x[K];
     tile.load(dy, a.dy + at, narrow<T>(C(0)));
     tile.load(x, a.x + at, narrow<T>(C(0)));
-    const C mean = kCentered && mine ? a.mean[row] : C(0), rstd = mine ? a.rstd[row] : C(0);
+    const RowStats<C> stats{kCentered && mine ? a.mean[row] : C(0), mine ? a.rstd[row] : C(0)};
     Sums s{C(0), C(0)};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (!tile.has(tile.first(k))) continue;
       C w[W];
       if (a.weight.data) a.weight.load(w, tile.first(k), a.n, tile.whole(tile.first(k)));
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const C up = widen<C>(dy[k][j]), h = (widen<C>(x[k][j]) - mean) * rstd;
-        sums[0][k][j] = fma(up, h, sums[0][k][j]);
-        if constexpr (kCentered) sums[1][k][j] += up;
-        const C g = a.weight.data ? up * w[j] : up;
-        s.g += g;
-        s.gh = fma(g, h, s.gh);
-      }
+      add_gradients<kCentered>(dy[k], x[k], stats, a.weight.data, w, sums[0][k], sums[1][k], s);
     }
     if (!a.dx) continue;
     s = group_join(s, a.lanes, Sums{C(0), C(0)}, Sums::join, shared);
-    const C share_g = kCentered ? s.g / C(a.n) : C(0), share_gh = s.gh / C(a.n);
+    const RowGradient<C> gradient(stats, kCentered, s, a.n);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (!tile.has(tile.first(k))) continue;
@@ -119,14 +73,13 @@ __global__ void __launch_bounds__(kBackwardThreads)
       Packed<T, W> out;
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const C up = widen<C>(dy[k][j]), h = (widen<C>(x[k][j]) - mean) * rstd;
-        const C g = a.weight.data ? up * w[j] : up;
-        out[j] = narrow<T>((g - share_g - h * share_gh) * rstd);
+        const C up = widen<C>(dy[k][j]);
+        out[j] = narrow<T>(gradient(a.weight.data ? up * w[j] : up, widen<C>(x[k][j])));
       }
       tile.store(a.dx + at, k, out);
     }
   }
-  if (a.parts) store_parts(a, tile, sums);
+  if (a.parts) store_parts(a.parts, a.n, tile, sums);
 }
 
 // ---- rows that do not fit: dx by a block each, the columns apart ----
@@ -141,7 +94,7 @@ __global__ void __launch_bounds__(kNormThreads)
   const T *dy = a.dy + row * a.n, *x = a.x + row * a.n;
   T* dx = a.dx + row * a.n;
   const Pieces<T> pieces(dy, a.n, a.vectors);
-  const C mean = kCentered ? a.mean[row] : C(0), rstd = a.rstd[row];
+  const RowStats<C> stats{kCentered ? a.mean[row] : C(0), a.rstd[row]};
   Sums s{C(0), C(0)};
   // g and h of elements i, ..., i + N - 1.
   auto normal = [&](auto& g, auto& h, int64_t i) {
@@ -151,7 +104,7 @@ __global__ void __launch_bounds__(kNormThreads)
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       if (a.weight.data) g[j] *= w[j];
-      h[j] = (h[j] - mean) * rstd;
+      h[j] = stats.normal(h[j]);
     }
   };
   auto take = [&](auto& g, auto& h, int64_t i) {
@@ -176,7 +129,7 @@ __global__ void __launch_bounds__(kNormThreads)
       });
   s = group_join(s, kNormThreads, Sums{C(0), C(0)}, Sums::join, shared);
   const C share_g = kCentered ? s.g / C(a.n) : C(0), share_gh = s.gh / C(a.n);
-  auto result = [&](C g, C h) { return (g - share_g - h * share_gh) * rstd; };
+  auto result = [&](C g, C h) { return fma(-h, share_gh, g - share_g) * stats.rstd; };
   for_row<1>(
       pieces, threadIdx.x, kNormThreads,
       [&](const auto& at) {
@@ -233,7 +186,7 @@ __global__ void __launch_bounds__(1024)
 template <class T, bool kCentered>
 int64_t launch_backward(const LaunchContext& ctx, const char* name, BackwardArgs<T>& a, bool wants_parts) {
   using C = Compute<T>;
-  RowGrid g = row_grid<T>({a.dy, a.x, a.dx ? a.dx : a.x}, a.rows, a.n, kBackwardThreads, kHeld<T>);
+  RowGrid g = row_grid<T>({a.dy, a.x, a.dx ? a.dx : a.x}, a.rows, a.n, kNormBackwardThreads, kHeld<T>);
   a.lanes = g.lanes;
   auto parts_of = [&](int64_t count) {
     if (wants_parts) a.parts = static_cast<C*>(ctx.scratch(size_t(count * 2 * a.n) * sizeof(C)));
@@ -241,7 +194,7 @@ int64_t launch_backward(const LaunchContext& ctx, const char* name, BackwardArgs
   };
   if (g.fits) {
     a.vectors = g.vectors && is_aligned(a.dy, 16) && a.n % kPackedWidth<T> == 0;
-    const int64_t blocks = parts_of(min(kPartBlocks, g.blocks));
+    const int64_t blocks = parts_of(min(kNormPartBlocks, g.blocks));
     const size_t shared = a.lanes < g.threads ? size_t(2 * a.n) * sizeof(C) : 0;
     launch(ctx, name, backward_kernel<T, kCentered>, dim3(unsigned(blocks)), dim3(unsigned(g.threads)),
            shared, a);
@@ -251,7 +204,7 @@ int64_t launch_backward(const LaunchContext& ctx, const char* name, BackwardArgs
   if (a.dx)
     launch(ctx, name, long_backward_kernel<T, kCentered>, dim3(unsigned(a.rows)), dim3(kNormThreads), 0, a);
   const int64_t tiles = ceil_div(a.n, kWarp),
-                wanted = min(ceil_div(4 * kPartBlocks, tiles), ceil_div(a.rows, 32));
+                wanted = min(ceil_div(4 * kNormPartBlocks, tiles), ceil_div(a.rows, 32));
   const int64_t per_part = ceil_div(a.rows, wanted), parts = parts_of(ceil_div(a.rows, per_part));
   if (a.parts)
     launch(ctx, name, column_parts_kernel<T, kCentered>, dim3(unsigned(tiles), unsigned(parts)),
@@ -275,10 +228,7 @@ void backward(const LaunchContext& ctx, const View& dx, const View& dweight, con
                       nullptr,      0,
                       false};
     const int64_t parts = launch_backward<T, kCentered>(ctx, name, a, dweight.data || dbias.data);
-    if (a.parts)
-      launch(ctx, name, sum_parts_kernel<C>, dim3(unsigned(ceil_div(n, kWarp)), 2), dim3(1024),
-             sizeof(C) * 512, a.parts, parts, n, Output{dweight.data, dweight.dtype},
-             Output{dbias.data, dbias.dtype});
+    if (a.parts) sum_norm_parts<C>(ctx, name, a.parts, parts, n, dweight, dbias);
   });
 }
 
@@ -288,4 +238,16 @@ WT_KERNEL(layer_norm_backward, backward<true>);
 WT_KERNEL(rms_norm_backward, backward<false>);
 
 }  // namespace
+
+template <class C>
+void sum_norm_parts(const LaunchContext& ctx, const char* op, const C* parts, int64_t count, int64_t n,
+                    const View& dweight, const View& dbias) {
+  launch(ctx, op, sum_parts_kernel<C>, dim3(unsigned(ceil_div(n, kWarp)), 2), dim3(1024), sizeof(C) * 512,
+         parts, count, n, Output{dweight.data, dweight.dtype}, Output{dbias.data, dbias.dtype});
+}
+template void sum_norm_parts(const LaunchContext&, const char*, const float*, int64_t, int64_t, const View&,
+                             const View&);
+template void sum_norm_parts(const LaunchContext&, const char*, const double*, int64_t, int64_t, const View&,
+                             const View&);
+
 }  // namespace warptape::kernels::cuda

@@ -6,19 +6,13 @@
 // there.
 #pragma once
 
-#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/index.cuh"
+#include "kernels/cuda/norm_rows.cuh"
 #include "kernels/cuda/reducers.cuh"
 #include "kernels/norm.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
-
-inline constexpr int kNormThreads = 512;  // leaves 128 registers
-
-struct Join2 {
-  template <class C> WT_DEVICE C operator()(C a, C b) const { return a + b; }
-};
 
 // A vector of T or of its compute type; null where there is none.
 template <class T>
@@ -84,12 +78,7 @@ struct ElementAffine {
     if (weight.data) weight.load(w, i, n, vector);
     if (bias.data) bias.load(b, i, n, vector);
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      if (weight.data)
-        v[j] = bias.data ? fma(v[j], w[j], b[j]) : v[j] * w[j];
-      else if (bias.data)
-        v[j] += b[j];
-    }
+    for (int j = 0; j < N; ++j) v[j] = scale_and_shift(v[j], weight.data, w[j], bias.data, b[j]);
   }
 };
 
@@ -111,12 +100,6 @@ struct NormArgs {
   }
 };
 
-template <class C>
-WT_DEVICE C inverse_std(C variance, C eps) {
-  return C(1) / sqrt(variance + eps);
-}
-
-// kCentered: the mean is subtracted (layer and group norm) or not (RMS norm).
 template <class T, bool kCentered, class Affine>
 __global__ void __launch_bounds__(kNormThreads) norm_kernel(const __grid_constant__ NormArgs<T, Affine> a) {
   using C = Compute<T>;
@@ -128,26 +111,8 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const __grid_constan
   const RowTile<T> tile(a.x + at, mine ? a.n : 0, a.vectors, a.lanes);
   Packed<T, W> raw[K];
   tile.load(raw, a.x + at, narrow<T>(C(0)));
-  C mean = 0;
-  if constexpr (kCentered) {
-#pragma unroll
-    for (int k = 0; k < K; ++k) mean += fold_tree<W>(raw[k].values, [](T v) { return widen<C>(v); }, Join2{});
-    mean = group_join(mean, a.lanes, C(0), Join2{}, shared) / C(a.n);
-  }
-  C squares = 0;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    C terms[W];
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      const C d = widen<C>(raw[k][j]) - mean;
-      terms[j] = tile.has(tile.first(k) + j) ? d * d : C(0);
-    }
-    squares += fold_tree<W>(terms, [](C v) { return v; }, Join2{});
-  }
-  squares = group_join(squares, a.lanes, C(0), Join2{}, shared);
-  const C rstd = inverse_std(squares / C(a.n), a.eps);
-  if (mine && tile.lane == 0) a.keep(row, mean, rstd);
+  const RowStats<C> stats = row_stats<kCentered>(raw, tile, a.n, a.eps, shared);
+  if (mine && tile.lane == 0) a.keep(row, stats.mean, stats.rstd);
   Affine affine = a.affine;
   affine.begin(row);
 #pragma unroll
@@ -156,7 +121,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_kernel(const __grid_constan
     if (!tile.touches(first)) continue;
     C v[W];
 #pragma unroll
-    for (int j = 0; j < W; ++j) v[j] = (widen<C>(raw[k][j]) - mean) * rstd;
+    for (int j = 0; j < W; ++j) v[j] = stats.normal(widen<C>(raw[k][j]));
     affine.apply(v, first, tile.whole(first));
     Packed<T, W> out;
 #pragma unroll

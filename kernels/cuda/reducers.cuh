@@ -1,7 +1,7 @@
 // Reducers that several families share; what a reducer has is said in reduce.cuh.
 #pragma once
 
-#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/memory.cuh"
 
 namespace warptape::kernels::cuda {
@@ -41,15 +41,6 @@ template <> struct FastTypesOf<float> {
   using type = Types<float, BFloat16, Half>;
 };
 template <class C> using FastTypes = typename FastTypesOf<C>::type;
-
-// f of x[0], ..., x[N - 1] joined as a tree.
-template <int N, class V, class F, class Join>
-WT_DEVICE auto fold_tree(const V* x, F f, Join join) {
-  if constexpr (N == 1)
-    return f(x[0]);
-  else
-    return join(fold_tree<N / 2>(x, f, join), fold_tree<N - N / 2>(x + N / 2, f, join));
-}
 
 // The state is one value: Op has identity, map, join and finish.
 template <class C, class Op>

@@ -12,6 +12,7 @@ using uint32_t = unsigned;
 using uint64_t = unsigned long;
 using uintptr_t = unsigned long;
 #define INT32_MAX 2147483647
+#define __builtin_memcpy(to, from, bytes) memcpy(to, from, bytes)
 #define M_PI 3.14159265358979323846
 #define __builtin_inf() __builtin_bit_cast(double, 0x7ff0000000000000ull)
 #define __builtin_nan(text) __builtin_bit_cast(double, 0x7ff8000000000000ull)

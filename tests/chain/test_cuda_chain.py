@@ -284,3 +284,25 @@ def test_nvrtc_compiles_every_formula(driver: Driver, cache: Path) -> None:
     error, log = compile_by(library, found[0].replace("step<", "stop<"))
     assert error and "stop" in log
     assert LIBRARY.exists()
+
+
+def test_nvrtc_compiles_rows(cache: Path) -> None:
+    """The same for chains with a norm, forward and backward: tests/graph/test_cuda_rows.py."""
+    library = nvrtc()
+    if not library:
+        pytest.skip("NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+
+    def step(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = [x.detach().requires_grad_(), w.detach().requires_grad_()]
+        z = leaves[0] * 2
+        return torch.autograd.grad([torch.nn.functional.layer_norm(z, (16,), leaves[1]), z], leaves, [y, y])
+
+    for dtype in (torch.float32, torch.bfloat16):
+        compiled = torch.compile(step)
+        compiled.region.adaptive = False
+        compiled(*(torch.ones(*shape, dtype=dtype, device="cuda") for shape in ((4, 16), (4, 16), (16,))))
+        torch._C._wait_for_kernels(False)
+    found = [s for s in sources(cache) if "chain_rows.cuh" in s]
+    assert len(found) == 4 and any("run_norm_backward_chain" in s for s in found)
+    for source in found:
+        assert compile_by(library, source) == (0, "")

@@ -77,10 +77,10 @@ enum class Collective {
   Instruction  // of call_warp
 };
 
-int wait_block(Barrier kind, bool predicate);
+EMULATOR_EXPORT int wait_block(Barrier kind, bool predicate);
 // Parks the thread until all lanes of the mask have called. `source` is the lane a shuffle reads.
-uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source = 0);
-int lane();
+EMULATOR_EXPORT uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source = 0);
+EMULATOR_EXPORT int lane();
 // One instruction of a whole warp: when all 32 lanes have called, `run` gets what each of them gave.
 void call_warp(void (*run)(void* const* lanes), void* mine);
 // Parks the thread until ready(state), which is asked only when no other thread can go on.
@@ -98,7 +98,7 @@ auto shuffle(Collective kind, unsigned mask, T value, int source) {
 }  // namespace emulator
 
 // In place of an `extern __shared__` array; 16-byte aligned.
-void* emulated_dynamic_shared();
+EMULATOR_EXPORT void* emulated_dynamic_shared();
 
 inline void __syncthreads() { emulator::wait_block(emulator::Barrier::Plain, false); }
 inline int __syncthreads_or(int p) { return emulator::wait_block(emulator::Barrier::Or, p != 0); }

@@ -126,6 +126,7 @@ void enter(unsigned thread) {
 
 void park() {
   Thread& self = g.threads[g.current];
+  races_leave();
   emulator_switch(&self.fiber->top, g.scheduler);
 }
 

@@ -4,13 +4,14 @@
 // last write and two last reads by different threads are kept. An access is a race with one of these if one
 // of the two writes, the bytes overlap and
 //   - another thread of the block did it, and no __syncthreads() of the block came between (for threads of
-//   one
-//     warp: no collective of the warp either);
+//     one warp: no collective of the warp either);
 //   - another block did it, in memory that blocks share, unless both are atomic, or both blocks did something
 //     atomic between (as the last block of a reduction does, which counts those that are done).
-// Threads run in some order that the barriers allow, so what is found does not depend on luck; only what one
-// run never executes is not found. Words are kept in a table of limited size, the later one wins: of very
-// large launches some races are missed. Volatile accesses are left out: they are how kernels report a fault.
+// Two writes of the same value are none: whoever comes last, the memory holds it. Whether they are is seen
+// when the second one is done: at the thread's next access, where it waits or leaves its function. Threads
+// run in some order that the barriers allow, so what is found does not depend on luck; only what one run
+// never executes is not found. Words are kept in a table of limited size, the later one wins: of very large
+// launches some races are missed. Volatile accesses are left out: they are how kernels report a fault.
 // WARPTAPE_EMULATOR_RACES=0 switches it off.
 #include "races.h"
 
@@ -35,6 +36,13 @@ struct Cell {
   Access writes[4], reads[2];  // a write of each byte
 };
 
+// A write beside another's: a race unless it leaves the word as it was.
+struct Doubt {
+  Access before, now;
+  uintptr_t word;
+  uint32_t held;
+};
+
 constexpr size_t kCells = size_t{1} << 18;
 struct Races {
   std::vector<Cell> cells{kCells};
@@ -42,6 +50,7 @@ struct Races {
   std::vector<uint32_t> warp_passes;
   uint64_t atomics = 0;
   std::unordered_map<uint32_t, uint64_t> last_atomic;  // by block
+  std::vector<Doubt> doubts;
 };
 Races& races() {
   static auto& all = *new Races;
@@ -75,11 +84,28 @@ bool ordered(const Races& r, const Access& a, const Access& b, bool shared) {
       thread_name(before.thread).c_str(), before.block, wrote ? "wrote" : "read", missing);
 }
 
+uint32_t bytes_at(uintptr_t word) {
+  uint32_t held;
+  memcpy(&held, reinterpret_cast<const void*>(word), sizeof held);
+  return held;
+}
+
+void settle(Races& r) {
+  for (const Doubt& d : r.doubts)
+    for (unsigned i = 0; i < 4; ++i)
+      if ((d.before.bytes & d.now.bytes) >> i & 1 && ((d.held ^ bytes_at(d.word)) >> 8 * i & 255))
+        report(d.before, d.now, true, true, d.word);
+  r.doubts.clear();
+}
+
 void touch(Races& r, uintptr_t word, Access now, bool write, bool shared) {
   Cell& cell = r.cells[(word >> 2) * 0x9E3779B97F4A7C15u >> 46];
   if (cell.word != word) cell = Cell{word, {}, {}};
   for (const Access& before : cell.writes)
-    if (!ordered(r, before, now, shared)) report(before, now, true, write, word);
+    if (!ordered(r, before, now, shared)) {
+      if (!write) report(before, now, true, false, word);
+      r.doubts.push_back({before, now, word, bytes_at(word)});
+    }
   if (!write) {
     Access& oldest = cell.reads[0].thread == now.thread && cell.reads[0].block == now.block ? cell.reads[0]
                                                                                             : cell.reads[1];
@@ -102,6 +128,7 @@ void access(const void* p, size_t bytes, bool write, bool atomic) {
   const auto first = reinterpret_cast<uintptr_t>(p);
   if (is_own_stack(p)) return;
   Races& r = races();
+  settle(r);
   const unsigned thread = thread_of_block();
   const bool shared = is_shared_memory(p);
   Access now{r.launch, r.block, thread, r.barrier, r.warp_passes[thread / 32], r.atomics, 0, atomic};
@@ -124,6 +151,9 @@ void races_begin_launch() {
   r.last_atomic.clear();
 }
 void races_end_launch() { t_in_kernel = false; }
+void races_leave() {
+  if (t_in_kernel) settle(races());
+}
 void races_begin_block(uint64_t block) {
   if (!t_in_kernel) return;
   Races& r = races();
@@ -163,7 +193,7 @@ void aligned(const void* p, size_t bytes, bool write) {
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_exit() { emulator::races_leave(); }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 #define EMULATOR_TSAN(N)                                                \

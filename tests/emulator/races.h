@@ -15,6 +15,8 @@ void races_pass_barrier();
 void races_pass_warp(unsigned warp);
 // The running thread touched memory; called for what is not compiled with instrumentation, too.
 void races_access(const void* p, size_t bytes, bool write);
+// The running thread waits, or returns from a function.
+void races_leave();
 // It did so atomically, which orders its block's accesses before it and after it among blocks that do the
 // same.
 void races_atomic(const void* p, size_t bytes);

@@ -117,6 +117,7 @@ __global__ void last_block_sums(int* out, int counted) {
 __global__ void neighbours_by_bytes(unsigned char* out, int apart) {
   out[static_cast<int>(threadIdx.x) / (apart ? 1 : 2)] = static_cast<unsigned char>(threadIdx.x);
 }
+__global__ void all_write(int* out, int same) { *out = same ? 7 : static_cast<int>(threadIdx.x); }
 __global__ void misaligned(char* p, int by) {
   if (threadIdx.x == 0) *reinterpret_cast<double*>(p + by) = 1;
 }
@@ -452,6 +453,7 @@ bool check_races(const std::string& name, int right) {
   if (name == "write_after_read") return run(write_after_read, 1, 64, ints());
   if (name == "blocks_add") return run(blocks_add, 3, 32, ints());
   if (name == "last_block_sums") return run(last_block_sums, 4, 32, ints());
+  if (name == "all_write") return run(all_write, 1, 64, ints());
   if (name == "neighbours_by_bytes")
     return run(neighbours_by_bytes, 1, 64, device_array<unsigned char>(4096));
   if (name != "misaligned") return false;

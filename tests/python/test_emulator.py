@@ -90,6 +90,7 @@ def test_a_missing_barrier_shows(program: Path) -> None:
         ("blocks_add", "nothing orders blocks"),
         ("last_block_sums", "nothing orders blocks"),
         ("neighbours_by_bytes", "no barrier came between"),
+        ("all_write", "no barrier came between"),
         ("misaligned", "not aligned"),
     ],
 )

@@ -11,8 +11,12 @@ namespace warptape::kernels {
 
 inline constexpr int kMaxChainInputs = 24, kMaxChainSteps = 48, kMaxChainOutputs = 12;
 inline constexpr int kMaxStepInputs = kMaxOperands - 1;
+inline constexpr uint8_t kAbsent = 0xff;           // of ChainStep::in: a tensor that a kernel is not given
+inline constexpr int64_t kLongestChainRow = 8192;  // elements
 
-struct ChainFormula;  // an elementwise op in one compute type; found once, valid as long as the process
+// An elementwise op in one compute type, or on CUDA a kernel by rows; found once, valid as long as the
+// process.
+struct ChainFormula;
 
 struct ChainStep {
   const ChainFormula* formula;
@@ -26,6 +30,18 @@ struct ChainStep {
 struct ChainOutput {
   uint8_t value;  // as in ChainStep::in
   Operand to;     // with no stride of 0 where the size is above 1
+};
+
+// On CUDA one step may be a kernel that runs by rows, layer or RMS norm or its backward, in Float32, BFloat16
+// or Float16: its slot's tensors, in their order, are ChainStep::in, its first result is the step's value.
+// Rows are along the last dim, 16 bytes at least and kLongestChainRow elements at most, in multiples of 16
+// bytes, and all operands have their elements there next to each other, or all the same, at multiples of 16
+// bytes.
+struct ChainRows {
+  int step = -1;      // none
+  double number = 0;  // its argument
+  // Of its tensors those that have another geometry: one number a row, or, of `out`, sums over all rows.
+  View in[kMaxStepInputs], out[kMaxStepInputs];
 };
 
 // A chain whose kernel is compiled by another thread. Lives as long as the process, one for all equal chains.
@@ -48,11 +64,13 @@ struct ChainPlan {
   ChainStep step[kMaxChainSteps];
   int outputs;
   ChainOutput output[kMaxChainOutputs];
+  ChainRows rows;
   PreparedChain* prepared = nullptr;  // of devices that have "prepare_chain"
 };
 
-// The formula of the elementwise slot of that name, computed in Float32, Float64 or Int64; null where no
-// chain runs it. "copy" with any compute type is the cast to the step's result dtype; of a number, a fill.
+// The formula of the elementwise slot of that name, computed in Float32, Float64 or Int64, or of a kernel by
+// rows, `compute` being its tensors' dtype; null where no chain runs it. "copy" with any compute type is the
+// cast to the step's result dtype; of a number, a fill.
 using FindChainFormulaFn = const ChainFormula*(const LaunchContext&, const char* slot_name, DType compute);
 
 // Has the chain's kernel compiled: addresses and numbers do not matter yet.
