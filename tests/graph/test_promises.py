@@ -238,6 +238,25 @@ def test_inputs_of_what_is_computed_again_change(change: Any) -> None:
     both(work)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_memory_that_others_see_is_not_read_later(shared: bool) -> None:
+    """What processes share may be written at any time, too; a compiled function does not wait for that."""
+
+    def work(compile_: Any) -> Any:
+        x, (_, w) = torch.ones(24, 24), leaves()
+        if shared:
+            x.share_memory_()
+        array = x.numpy()
+        f = compile_(chain)
+        trained(f, x, w)
+        out = f(x, w)
+        array[...] = 3
+        out.sum().backward()
+        return [out.detach(), w.grad]
+
+    both(work, 0)
+
+
 def test_gradients_that_are_read_are_added_to() -> None:
     def work(compile_: Any) -> Any:
         x, w = leaves()
