@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/free_list.h"
 #include "kernels/cpu/interrupt.h"
+#include "tensor/before_write.h"
 #include "tensor/deferral.h"
 #include "tensor/memory_format.h"
 
@@ -88,6 +89,7 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   } else if (thread_state.grad_mode) {
     m.grad = tape_add(m.grad, gradient);
   } else {
+    before_write(m.grad);
     raw_add(m.grad, m.grad, gradient);
     m.grad.bump_version();
   }
@@ -427,8 +429,7 @@ Ref<Node> grad_fn(const Tensor& t) {
 
 void check_inplace(const Tensor& t, const char* op, bool recorded) {
   if (is_opaque(t)) t.data();  // raises
-  // A compiled region of another thread may have calls pending that read it.
-  if (t.storage().pending && !thread_state.deferral) force_storage(t.storage());
+  before_write(t);
   for (int64_t d = 0; d < t.ndim() && t.numel() > 0; ++d)
     WT_CHECK(
         t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,

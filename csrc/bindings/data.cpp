@@ -6,6 +6,7 @@
 
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "graph/promise.h"
 #include "graph/recording.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
@@ -226,6 +227,7 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
   std::vector<py::ssize_t> shape(t.sizes().begin(), t.sizes().end()), strides;
   for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
   graph::refuse_replay("numpy() reads a value");
+  if (t.storage().pending) graph::fulfil_promises_on(t.storage());
   t.storage().mark_exported();
   static char none;
   py::object base = py::reinterpret_borrow<py::object>(owner);

@@ -2,6 +2,7 @@
 #include "bindings/common.h"
 #include "bindings/data.h"
 #include "core/crc32.h"
+#include "graph/promise.h"
 #include "graph/recording.h"
 
 #include <cstring>
@@ -144,6 +145,7 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
     WT_CHECK(!t.device().is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
     graph::refuse_replay("to_dlpack() reads a value");
     auto* e = new Exported{t, {}};
+    if (t.storage().pending) graph::fulfil_promises_on(t.storage());
     t.storage().mark_exported();
     DLTensor& d = e->managed.tensor;
     d = {t.data(),

@@ -112,6 +112,7 @@ void bind_settings(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>
   bind_setting(compiled, "fuses_prologues", &Programs::fuses_prologues);
   bind_setting(compiled, "schedules", &Programs::schedules);
   bind_setting(compiled, "recomputes", &Programs::recomputes);
+  bind_setting(compiled, "promises", &Programs::promises);
   bind_setting(compiled, "tunes", &Programs::tunes);
   bind_setting(compiled, "captures", &Programs::captures);
   bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
@@ -165,6 +166,7 @@ void init_graph(PyObject* module) {
                d["removed"] = e->program.removed;
                d["moved"] = e->program.moved;
                d["recomputed"] = e->program.recomputed;
+               d["promised"] = e->recipes.size();
                d["fused"] = e->program.fused;
                d["epilogues"] = e->program.epilogues();
                d["prologues"] = e->program.prologues();

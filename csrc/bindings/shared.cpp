@@ -1,6 +1,7 @@
 // Storages: those that several processes share, and tensors made on one.
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "tensor/before_write.h"
 #include "tensor/factory.h"
 #include "tensor/shared_memory.h"
 
@@ -89,6 +90,7 @@ PyObject* set_storage_py(PyObject*, PyObject* args) {
     const size_t reach = bytes_reached("set_", sizes, strides, self.dtype());
     const size_t bytes = reach ? static_cast<size_t>(offset) * self.itemsize() + reach : 0;
     if (bytes > from.storage().bytes()) resize_storage("set_", from.storage(), bytes);
+    before_write(from);
     self->set_storage(from.ref()->storage, self.dtype());
     self->set_geometry(sizes, strides, offset);
     self.bump_version();

@@ -9,6 +9,7 @@
 #include "distributed/shm_backend.h"
 #include "distributed/world.h"
 #include "kernels/cpu/interrupt.h"
+#include "tensor/before_write.h"
 #include "tensor/deferral.h"
 #include "tensor/factory.h"
 
@@ -65,6 +66,7 @@ struct Staged {
     if (thread_state.deferral) thread_state.deferral->flush();
     for (Tensor& t : call.inputs) t = raw_contiguous(t);
     for (Tensor& t : call.outputs) {
+      before_write(t);
       t.bump_version();
       if (t.is_contiguous()) continue;
       Tensor copy = raw_contiguous(t);

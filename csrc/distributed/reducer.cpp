@@ -6,6 +6,7 @@
 
 #include "autograd/engine.h"
 #include "core/errors.h"
+#include "tensor/before_write.h"
 
 namespace warptape::distributed {
 
@@ -360,6 +361,7 @@ void Reducer::deliver(size_t parameter) {
   if (!gradient.defined()) {
     gradient = options_.gradients_are_views ? alias(view) : raw_clone(view);
   } else if (!same_place(gradient, view)) {
+    before_write(gradient);
     raw_copy(gradient, view);
     gradient.bump_version();
   }

@@ -16,6 +16,7 @@ Scope::~Scope() {
 
 void Scope::written(const Tensor& t) {
   if (!t.defined() || t.device().is_meta() || !t.storage().bytes()) return;
+  Region::settle_promises(t);
   Memory& m = region_.memory_of(t.storage());
   if (m.state == Memory::State::Read) t.storage().put_aside();
   Written& w = written_.emplace_back();
@@ -104,15 +105,17 @@ bool capture(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
 
 void force(Storage& s) {
   auto* m = static_cast<Memory*>(s.pending);
-  WT_CHECK(!m || m->region, Error,
+  WT_CHECK(!m || m->region || m->promise, Error,
            "this tensor was not computed: a call of its compiled region that came before it failed");
-  if (m) m->region->force(s);
+  if (m && m->region) m->region->force(s);
+  if (s.pending) fulfil_promises_on(s);
   if (s.is_deferred()) s.materialize();
 }
 
 void gone(Storage& s) {
   auto* m = static_cast<Memory*>(s.pending);
   if (m->region) m->region->storage_gone(*m);
+  if (m->promise) promised_storage_gone(s);
 }
 
 }  // namespace
@@ -123,7 +126,10 @@ void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTa
   ++compiled_->counts.not_deferred_by[op.name];
   // What is written now may be read by what is pending; and on deferred memory the op would skip its kernels.
   bool pending = false;
-  each_written(op, args, [&](const Tensor& t) { pending |= t.defined() && t.storage().pending; });
+  each_written(op, args, [&](const Tensor& t) {
+    pending |= t.defined() && t.storage().pending;
+    settle_promises(t);
+  });
   each_tensor(op, args, [&](const Tensor& t) { pending |= t.storage().is_deferred(); });
   if (pending) run_before();
   Paused paused;
@@ -142,6 +148,7 @@ void Region::run_before() {
 
 void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
   if (in_whole()) return call_inside(op, args, out);
+  each_tensor(op, args, [&](const Tensor& t) { meet(t); });
   const bool outermost = recording_ && scopes_.empty();
   if (outermost) recording_->see(op, args);
   const size_t noted = calls_.size();
@@ -232,6 +239,8 @@ void Region::backward(Node& node, Gradients& g, bool last) {
 void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   KeyTape keys;
   if (in_whole()) throw NotWhole{};
+  for (size_t i = 0; i < node.saved_count(); ++i) meet(node.saved_raw(i).raw());
+  for (size_t i = 0; i < g.outputs(); ++i) meet(g[i]);
   Attempts& attempts = attempts_[node.type];
   // Python code, and what is written into leaves, must not run twice.
   const bool once = node.type->python_part || node.type->release || accumulator_leaf_or_null(node);

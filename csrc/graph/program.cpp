@@ -181,8 +181,10 @@ std::vector<Ends> ends_of(const Program& p, size_t calls) {
   return ends;
 }
 
+// With `fates`, a program that leaves to backward what is promised.
 std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deque<Memory>& memories,
-                                  std::vector<uint64_t> form, const Programs& passes) {
+                                  std::vector<uint64_t> form, const Programs& passes,
+                                  const std::shared_ptr<Fates>& fates) {
   const auto begin = Clock::now();
   auto e = std::make_shared<Executable>();
   e->form = std::move(form);
@@ -190,6 +192,7 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   remove_dead(e->program);
   if (passes.drops_copies) drop_copies(e->program);
   if (passes.schedules) schedule(e->program);
+  if (fates) e->recipes = plan_promises(e->program, *fates, passes.least_recomputed_bytes);
   if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
   if (passes.fuses) fuse(e->program, passes.least_row_bytes);
   if (passes.fuses && passes.fuses_epilogues)
@@ -226,6 +229,8 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   const auto on_cuda = [](const ProgramMemory& m) { return m.device.is_cuda(); };
   e->on_device = std::ranges::any_of(e->program.memories, on_cuda);
   if (passes.captures && e->on_device) e->captured = std::make_shared<Captured>();
+  e->fates = fates ? fates : std::make_shared<Fates>();
+  if (!fates && !e->on_device) e->promisable = promisable(e->program, passes.least_recomputed_bytes);
   e->build_seconds = seconds_since(begin);
   return e;
 }
@@ -333,27 +338,60 @@ std::vector<std::shared_ptr<Executable>> Programs::all() const {
   return all_;
 }
 
-std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::deque<Memory>& memories) {
+// The variant of the program that promises what is known to be read by backward alone; the program where
+// there is nothing to gain.
+std::shared_ptr<Executable> Programs::promising(const std::shared_ptr<Executable>& program,
+                                                const std::vector<Call>& calls,
+                                                const std::deque<Memory>& memories) {
+  Fates& fates = *program->fates;
+  const auto is_read = [&](uint32_t memory) {
+    return program->promising && std::ranges::any_of(program->promising->recipes, [&](const Recipe& r) {
+             return std::ranges::find(r.in, memory) != r.in.end();
+           });
+  };
+  for (const Memory& m : memories)
+    if (m.storage && m.storage->exported() && fates.exposed.insert(m.number).second)
+      fates.changed |= is_read(m.number);
+  fates.exposed.erase(kNoNumber);
+  if (std::exchange(fates.changed, false)) {
+    std::erase(all_, program->promising);
+    auto made = build(calls, memories, {}, *this, program->fates);
+    program->promising = made->recipes.empty() ? nullptr : made;
+    if (program->promising) all_.push_back(made);
+  }
+  return program->promising ? program->promising : program;
+}
+
+std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::deque<Memory>& memories,
+                                           bool promises) {
   std::vector<uint64_t> form = form_of(calls, memories);
+  const RegionLock fates(promise_mutex());
   std::lock_guard lock(mutex_);
-  if (last_ && last_->form == form) return last_;
+  const bool promise = promises && this->promises && recomputes;
+  const auto chosen = [&] { return promise ? promising(last_, calls, memories) : last_; };
+  if (last_ && last_->form == form) return chosen();
   const uint64_t hash = hash_of(form);
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto at = begin; at != end; ++at)
-    if (at->second->form == form) return last_ = at->second;
-  auto made = build(calls, memories, std::move(form), *this);
+    if (at->second->form == form) {
+      last_ = at->second;
+      return chosen();
+    }
+  auto made = build(calls, memories, std::move(form), *this, nullptr);
   by_hash_.emplace(hash, made);
   all_.push_back(made);
   return last_ = made;
 }
 
-void Programs::run(Executable& program, std::vector<Call>& calls) {
+std::vector<std::unique_ptr<Promise>> Programs::run(Executable& program, std::vector<Call>& calls) {
   ++program.runs;
   rebind(program.program, calls);
+  auto promises = make_promises(program.recipes, program.fates, calls);
   if (program.captured && !program.waits())
     program.captured->run(program, calls);
   else
     program.run(calls);
+  return promises;
 }
 
 }  // namespace warptape::graph

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "graph/promise.h"
 #include "graph/rows.h"
 
 namespace warptape::graph {
@@ -35,6 +36,11 @@ struct WT_API Executable {
   double build_seconds = 0;
   std::shared_ptr<Captured> captured;  // for mode="reduce-overhead", on CUDA
   bool on_device = false;              // it uses memory of a device
+  // See Note [Promises].
+  std::vector<Recipe> recipes;
+  std::vector<uint32_t> promisable;
+  std::shared_ptr<Fates> fates;
+  std::shared_ptr<Executable> promising;  // the same with promises, when it is known which
 
   void run(std::vector<Call>& calls) const;
   // Of each call. On the CPU.
@@ -57,19 +63,24 @@ inline constexpr int64_t kLeastEpilogueBytes = 128 << 10;
 // The programs of a compiled function, by the form of the calls.
 class WT_API Programs {
  public:
-  // The program for calls of this form, made where there is none; numbers the memories.
-  std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);
-  // Runs the calls by it, and thus gives the memories their contents.
-  static void run(Executable& program, std::vector<Call>& calls);
+  // The program for calls of this form, made where there is none; numbers the memories. With `promises`, one
+  // that may leave values to backward.
+  std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories,
+                                   bool promises);
+  // Runs the calls by it, and thus gives the memories their contents, but for those with these promises.
+  static std::vector<std::unique_ptr<Promise>> run(Executable& program, std::vector<Call>& calls);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
   bool drops_copies = true, fuses = true, fuses_epilogues = true, fuses_prologues = true, schedules = true,
-       recomputes = true, captures = false;
+       recomputes = true, promises = true, captures = false;
   bool tunes = false;  // measures what is faster, for mode="max-autotune"
   int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes,
           least_row_bytes = kLeastRowBytes, least_prologue_bytes = kLeastPrologueBytes;
 
  private:
+  std::shared_ptr<Executable> promising(const std::shared_ptr<Executable>& program,
+                                        const std::vector<Call>& calls, const std::deque<Memory>& memories);
+
   mutable std::mutex mutex_;
   std::unordered_multimap<uint64_t, std::shared_ptr<Executable>> by_hash_;
   std::vector<std::shared_ptr<Executable>> all_;

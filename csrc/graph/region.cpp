@@ -93,11 +93,13 @@ Memory& Region::memory_of(Storage& s) {
     auto& m = *static_cast<Memory*>(s.pending);
     // Another region's: what is pending there comes first.
     if (m.region == this) return m;
-    force_storage(s);
+    if (m.region || !m.promise || is_promised(s)) force_storage(s);
   }
   if (s.device().is_cuda()) note_stream(s.device());
   Memory& m = memories_.emplace_back();
   m.region = this;
+  const RegionLock promises(promise_mutex());
+  m.promise = promise_of(s);
   m.storage = &s;
   m.number = static_cast<uint32_t>(memories_.size() - 1);
   m.depth = static_cast<uint32_t>(scopes_.size());
@@ -146,6 +148,38 @@ void Region::made(Storage& s) {
   memory_of(s).state = Memory::State::Unwritten;
 }
 
+// Before a call is noted that reads the tensor: what computes it, if it is promised, is noted as well. Not
+// inside of a scope, which may take back what it notes.
+void Region::meet(const Tensor& t) {
+  if (!t.defined() || !t.storage().pending) return;
+  Storage& s = t.storage();
+  if (!static_cast<const Memory*>(s.pending)->promise) return;
+  if (!scopes_.empty() || recording_) {
+    if (is_promised(s)) force_storage(s);
+    return;
+  }
+  const RegionLock lock(mutex_);
+  for (const Tensor& input : read_by_promise(s)) {
+    meet(input);
+    memory_of(input.storage());
+  }
+  const RegionLock promises(promise_mutex());
+  const std::unique_ptr<Promise> promise = take_promise(s);
+  if (!promise) return;
+  Call& call = calls_.emplace_back(std::move(promise->call));
+  call.in_backward = in_backward_pass();
+  const auto in = std::exchange(call.in, {}), out = std::exchange(call.out, {});
+  for (const Tensor& from : in) read(call, from);
+  for (size_t k = 0; k < out.size(); ++k)
+    write(call, k == promise->which ? on_storage(t->storage, out[k]) : out[k]);
+}
+
+// Before somebody writes to the storage.
+void Region::settle_promises(const Tensor& t) {
+  if (!t.defined() || !t.storage().pending) return;
+  if (static_cast<const Memory*>(t.storage().pending)->promise) fulfil_promises_on(t.storage());
+}
+
 void Region::storage_gone(Memory& m) { m.storage = nullptr; }
 
 size_t Region::held(const Storage& s) const {
@@ -185,6 +219,9 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
                          std::span<const ElementwiseInput> inputs) {
   RegionLock lock(mutex_);
   if (in_whole()) return skip(out);
+  for (const ElementwiseInput& in : inputs)
+    if (in.tensor) meet(*in.tensor);
+  settle_promises(out);
   Call& call = add(CallKind::Elementwise, &slot);
   call.compute = compute;
   for (const ElementwiseInput& in : inputs) {
@@ -201,6 +238,8 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
 void Region::sum_to(const Tensor& out, const Tensor& t) {
   RegionLock lock(mutex_);
   if (in_whole()) return skip(out);
+  meet(t);
+  settle_promises(out);
   Call& call = add(CallKind::SumTo, nullptr);
   read(call, t);
   write(call, out);
@@ -215,6 +254,8 @@ void Region::kernel(const KernelInfo& info, std::span<const Tensor> in, std::spa
       if (t.defined()) skip(t);
     return;
   }
+  for (const Tensor& t : in) meet(t);
+  for (const Tensor& t : out) settle_promises(t);
   Call& call = add(CallKind::Kernel, &info);
   call.kernel = f;
   call.rows = rows;
@@ -286,16 +327,38 @@ void Region::flush() {
 // are read.
 void Region::release(std::deque<Memory>& memories, bool failed) {
   static Memory lost;
+  const RegionLock promises(promise_mutex());
   for (Memory& m : memories) {
     if (!m.storage) continue;
     Storage& s = *m.storage;
-    s.pending = nullptr;
-    if (!s.is_deferred()) continue;
+    s.pending = m.promise;
+    if (!s.is_deferred() || is_promised(s)) continue;
     if (m.state == Memory::State::Written && failed)
       s.pending = &lost;
     else
       s.materialize();
   }
+}
+
+// Whether the run is one in which it is watched who reads its results. Most are read by the same code every
+// time: what is not read by then is looked at now and then.
+static bool watches(const Executable& program) { return program.runs <= 8 || program.runs % 64 == 0; }
+
+// See Note [Promises].
+void Region::leave_to_backward(const Executable& program, std::vector<std::unique_ptr<Promise>> promises,
+                               const std::deque<Memory>& memories) {
+  const bool watched = !program.promisable.empty() && !recording_ && watches(program);
+  if (promises.empty() && !watched) return;
+  std::vector<const Memory*> numbered(program.program.memories.size());
+  for (const Memory& m : memories)
+    if (m.number < numbered.size()) numbered[m.number] = &m;
+  // Those that read others' first: with what nobody needs goes what it reads.
+  for (auto p = promises.rbegin(); p != promises.rend(); ++p) {
+    if (Storage* s = numbered[(*p)->memory]->storage) give_promise(*s, std::move(*p));
+    p->reset();
+  }
+  for (uint32_t memory : program.promisable)
+    if (Storage* s = numbered[memory]->storage; watched && s) watch(*s, program.fates, memory);
 }
 
 void Region::run_pending() {
@@ -311,16 +374,18 @@ void Region::run_pending() {
   Restore<bool> anomaly(thread_state.anomaly_mode, false);
   for (Memory& m : memories)
     if (m.storage && m.storage->has_aside()) m.storage->give_back();
+  std::shared_ptr<Executable> program;
+  std::vector<std::unique_ptr<Promise>> promises;
   try {
     if (!calls.empty()) {
       const ProfiledScope profiled("Torch-Compiled Region", EventKind::Region);
       ++compiled_->counts.runs;
-      const std::shared_ptr<Executable> program = compiled_->programs.find(calls, memories);
+      program = compiled_->programs.find(calls, memories, !recording_);
       if (recording_) recording_->take(program, calls, memories);
       sample_.built |= !program->runs;
       // Kernels of devices end later than the call that launched them.
       if (program->on_device) compiled_->choice.keep_noting();
-      Programs::run(*program, calls);
+      promises = Programs::run(*program, calls);
     }
     in_streams.wait();
   } catch (...) {
@@ -329,6 +394,7 @@ void Region::run_pending() {
     throw;
   }
   calls.clear();
+  if (program) leave_to_backward(*program, std::move(promises), memories);
   release(memories, false);
 }
 

@@ -69,13 +69,15 @@ class Region;
 // What the region knows of a storage.
 struct Memory {
   enum class State : uint8_t { Read, Unwritten, Written };
-  Region* region = nullptr;  // null: of a region that failed before it wrote the storage
+  Region* region = nullptr;  // null: of a region that failed before it wrote the storage, or of none
   Storage* storage = nullptr;
   State state = State::Read;
   uint32_t depth = 0;   // of scopes, where it was made
   uint32_t held = 0;    // tensors of noted calls on it
   uint32_t number = 0;  // its place among the region's
   int64_t base = 0;     // in bytes, of what came from outside: where the part that calls use begins
+  // What is known of it outside of regions: see Note [Promises].
+  void* promise = nullptr;
 };
 
 struct Counts {
@@ -136,6 +138,8 @@ class WT_API Region final : public Deferral {
 
   Call& add(CallKind kind, const void* callee);
   Memory& memory_of(Storage& s);
+  void meet(const Tensor& t);
+  static void settle_promises(const Tensor& t);
   void note_stream(Device device);
   void read(Call& call, const Tensor& t);
   void write(Call& call, const Tensor& t);
@@ -152,6 +156,8 @@ class WT_API Region final : public Deferral {
   void settle();
   void truncate(size_t calls);
   void release(std::deque<Memory>& memories, bool failed);
+  void leave_to_backward(const Executable& program, std::vector<std::unique_ptr<Promise>> promises,
+                         const std::deque<Memory>& memories);
   void run_pending();
   void begin();
   void finish();

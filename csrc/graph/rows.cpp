@@ -70,8 +70,7 @@ bool is_row_kernel(const Program& program, const Insn& insn, int64_t least_bytes
   };
   return insn.is_all_by_rows() && !insn.in.empty() && !insn.out.empty() &&
          bytes_of(insn.in[0]) >= least_bytes && fits(insn.in, insn.rows_in) &&
-         fits(insn.out, insn.rows_out) &&
-         row_dims(insn.in[0].sizes, insn.rows).has_value();
+         fits(insn.out, insn.rows_out) && row_dims(insn.in[0].sizes, insn.rows).has_value();
 }
 
 // An address that depends on the rows: where it is in the work, and how far it moves with each row.

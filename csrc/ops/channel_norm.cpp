@@ -4,6 +4,7 @@
 #include "ops/copy.h"
 #include "ops/norm.h"
 #include "ops/view.h"
+#include "tensor/before_write.h"
 #include "tensor/memory_format.h"
 #include "tensor/run_kernel.h"
 
@@ -189,6 +190,8 @@ std::pair<Tensor, Tensor> batch_statistics(const ChannelData& d, const Tensor& x
     Tensor variance = raw_cast(running_var, stats.dtype);
     return {raw_contiguous(raw_cast(running_mean, stats.dtype)), rsqrt(variance + Scalar(d.eps))};
   }
+  before_write(running_mean);
+  before_write(running_var);
   Tensor mean = empty(Shape{d.channels}, stats), rstd = empty(Shape{d.channels}, stats);
   run_kernel(kBatchNormStats, {x, running_mean, running_var}, {running_mean, running_var, mean, rstd}, 1,
              [e = Extent(d), channels = d.channels, momentum, eps = d.eps](const auto& ctx, const View* in,

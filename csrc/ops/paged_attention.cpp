@@ -8,6 +8,7 @@
 
 #include "kernels/paged_attention.h"
 #include "ops/compose.h"
+#include "tensor/before_write.h"
 
 namespace warptape::ops {
 namespace {
@@ -104,6 +105,7 @@ void paged_store_impl(const Tensor& key_pages, const Tensor& value_pages, const 
   for (int64_t i = 0; k.device().is_cpu() && i < places.numel(); ++i)  // a device looks itself
     WT_CHECK(slot[i] >= 0 && slot[i] < pages.count * kTokens, IndexError, op, ": slot ", slot[i],
              " of token ", i, " is not within the ", pages.count, " pages of 32 tokens");
+  for (const Tensor& t : {key_pages, value_pages, pages.key_scales, pages.value_scales}) before_write(t);
   paged_store_slot(Launch(key_pages.device()), pages.view(), keys.view(), values.view(), places.view());
   for (const Tensor& t : {key_pages, value_pages, pages.key_scales, pages.value_scales})
     if (t.defined()) t.bump_version();

@@ -3,6 +3,7 @@
 #include "ops/reduce.h"
 #include "ops/sharing.h"
 #include "ops/view.h"
+#include "tensor/before_write.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::ops {
@@ -15,6 +16,7 @@ Tensor resized(const char* op, const Tensor& self, const Shape& sizes, std::opti
   WT_CHECK(!requires_grad(self), Error, op, ": cannot resize variables that require grad");
   if (sizes == self.sizes() && !format) return self;
   numel_of(sizes, op);  // refuses what would overflow in the strides
+  before_write(self);
   const size_t before = self.storage().bytes();
   raw_resize(op, self, sizes, strides_in(op, sizes, format.value_or(MemoryFormat::Contiguous)));
   if (rank_context().deterministic_algorithms && self.storage().bytes() > before) {

@@ -1090,6 +1090,7 @@ class _Compiled:
     least_row_bytes: Any
     def leave(self, *args: Any, **kwargs: Any) -> Any: ...
     def programs(self, *args: Any, **kwargs: Any) -> Any: ...
+    promises: Any
     recomputes: Any
     schedules: Any
     tunes: Any

@@ -83,13 +83,15 @@ class Explanation(NamedTuple):
     tuned: list[str]  # with mode="max-autotune": what was measured for each epilogue, and chosen
     prologues: int  # products of matrices whose kernel makes their operand, rows by rows
     copies: int  # that changed the layout alone and were dropped: their readers read through strides
+    promised: int  # values that are not kept for a backward pass after the call, which computes them
 
     def __str__(self) -> str:
         return (
             f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
-            f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products, "
+            f"{self.moved} moved, {self.recomputed} recomputed, {self.promised} promised to backward; "
+            f"{self.epilogues} epilogues of products, "
             f"{self.prologues} prologues, {self.copies} copies dropped; "
             f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
@@ -147,6 +149,7 @@ def _explanation(region: Any, replays: Any) -> Explanation:
         [line for p in programs for line in p["tuned"]],
         sum(p["prologues"] for p in programs),
         sum(p["copies"] for p in programs),
+        sum(p["promised"] for p in programs),
     )
 
 
