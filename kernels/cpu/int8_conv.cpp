@@ -1,9 +1,11 @@
 // Convolution on bytes, channels innermost: tiles of a few positions of the output by a few panels of 16
 // outputs. What a position sees of an image are runs of memory, one a kernel row, that the tile reads where
 // they lie; images with padding are copied first, as many rows as a task needs. The dot product of bytes is
-// VNNI's where the processor has it, else one of 16-bit pairs; both are exact.
+// VNNI's where the processor has it, else one of 16-bit pairs; both are exact, as are AMX's tiles, for which
+// what the positions see is copied.
 #include "kernels/int8_conv.h"
 
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/bounds.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/interrupt.h"
@@ -143,6 +145,105 @@ void tile_of(int64_t rows, const Int8ConvPlan& p, const Runs& t, const uint8_t* 
   }
 }
 
+// ---- AMX ------------------------------------------------------------------------------------------------
+
+#if defined(__AVX512F__)
+// All positions of a task by two panels at a time: tiles of sums 0 to 3, of x 4 and 5, of the weight 6 and 7.
+struct TileTask {
+  static constexpr int64_t kStep = kTileHeight;  // words of k, 64 bytes, in a step
+  const Int8ConvPlan& p;
+  const Runs& t;
+  int64_t panel_bytes;
+  int64_t words = t.down * t.across * t.words, steps = gemm_ceil(words, kStep), lda = steps * kTileRowBytes;
+  uint8_t* rows;  // [positions, lda], zeros behind the words
+  int8_t* ends;   // the last steps of two panels, filled up with zeros
+
+  static size_t bytes(int64_t panel_bytes, int64_t positions) {
+    return size_t(positions * gemm_ceil(panel_bytes, 1024) * kTileRowBytes + 2 * 1024);
+  }
+  TileTask(const Int8ConvPlan& plan, const Runs& runs, int64_t panel, uint8_t* scratch)
+      : p(plan),
+        t(runs),
+        panel_bytes(panel),
+        rows(scratch + 2048),
+        ends(reinterpret_cast<int8_t*>(scratch)) {}
+
+  void copy(int64_t row, const uint8_t* from) const {
+    uint8_t* to = rows + row * lda;
+    for (int64_t down = 0; down < t.down; ++down)
+      for (int64_t across = 0; across < t.across; ++across, to += 4 * t.words)
+        std::memcpy(to, from + down * t.step_down + across * t.step_across, size_t(4 * t.words));
+    std::memset(to, 0, size_t(rows + (row + 1) * lda - to));
+  }
+  // `count` positions from `position` on by `panels` panels, 2 at most.
+  void multiply(int64_t count, int64_t panel, int64_t panels, int64_t position) const {
+    const int8_t* w = p.weight + panel * panel_bytes;
+    for (int64_t q = 0; q < panels; ++q) {
+      const int64_t whole = (steps - 1) * 1024, left = panel_bytes - whole;
+      std::memcpy(ends + q * 1024, w + q * panel_bytes + whole, size_t(left));
+      std::memset(ends + q * 1024 + left, 0, size_t(1024 - left));
+    }
+    alignas(64) int32_t sums[4][kTileHeight * kPanelOutputs];
+    int64_t shaped = 0;
+    TileScope tiles(shapes(count));
+    for (int64_t m = 0; m < count; m += 2 * kTileHeight) {
+      const int64_t there = least(2 * kTileHeight, count - m);
+      if (shaped && there != shaped) tiles.use(shapes(there));
+      shaped = there;
+      if (there > kTileHeight)
+        product<2>(rows + m * lda, w, panels, sums);
+      else
+        product<1>(rows + m * lda, w, panels, sums);
+      for (int64_t r = 0; r < there; ++r)
+        for (int64_t q = 0; q < panels; ++q)
+          finish(p, position + m + r, panel + q,
+                 sums[r / kTileHeight * 2 + q] + r % kTileHeight * kPanelOutputs);
+    }
+  }
+
+ private:
+  static TileShapes shapes(int64_t count) {
+    const int64_t top = least(count, kTileHeight), bottom = least(count, 2 * kTileHeight) - top;
+    TileShapes shapes;
+    for (int tile = 0; tile < 8; ++tile) {
+      const int64_t height = tile >= 6 ? kTileHeight : tile == 4 || tile < 2 ? top : bottom;
+      if (height) shapes.set(tile, int(height), kTileRowBytes);
+    }
+    return shapes;
+  }
+  template <int Down>
+  void product(const uint8_t* x, const int8_t* w, int64_t panels,
+               int32_t (&sums)[4][kTileHeight * kPanelOutputs]) const {
+    tile_zero<0>();
+    tile_zero<1>();
+    if constexpr (Down == 2) {
+      tile_zero<2>();
+      tile_zero<3>();
+    }
+    for (int64_t s = 0; s < steps; ++s, x += kTileRowBytes) {
+      const bool last = s + 1 == steps;
+      tile_load<4>(x, lda);
+      tile_load<6>(last ? ends : w + s * 1024, kTileRowBytes);
+      tile_product_us<0, 4, 6>();
+      if constexpr (Down == 2) {
+        tile_load<5>(x + kTileHeight * lda, lda);
+        tile_product_us<2, 5, 6>();
+      }
+      if (panels < 2) continue;
+      tile_load<7>(last ? ends + 1024 : w + panel_bytes + s * 1024, kTileRowBytes);
+      tile_product_us<1, 4, 7>();
+      if constexpr (Down == 2) tile_product_us<3, 5, 7>();
+    }
+    tile_store<0>(sums[0], kTileRowBytes);
+    tile_store<1>(sums[1], kTileRowBytes);
+    if constexpr (Down == 2) {
+      tile_store<2>(sums[2], kTileRowBytes);
+      tile_store<3>(sums[3], kTileRowBytes);
+    }
+  }
+};
+#endif
+
 // ---- tasks ----------------------------------------------------------------------------------------------
 
 // An image's rows from `top` on, with what lies outside of it, channels filled up to whole words.
@@ -185,53 +286,91 @@ struct Tasks {
   WT_INLINE int64_t count(int64_t batch) const { return batch * across * panel_tasks; }
 };
 
-template <bool Vnni>
-void run_task(const Int8ConvPlan& p, const Tasks& tasks, int64_t i) {
-  const int64_t panel = i % tasks.panel_tasks * tasks.panels_each,
-                image = i / tasks.panel_tasks / tasks.across;
-  const int64_t begin = i / tasks.panel_tasks % tasks.across * kTaskPositions;
-  const int64_t end = least(begin + kTaskPositions, tasks.positions), y0 = begin / p.out[1];
-  const int64_t last_panel = least(panel + tasks.panels_each, tasks.panels);
-  const int64_t pitch = gemm_ceil(p.in_channels, 4) * 4;
+// How the positions of a task read its image, or the copy of it that has its padding.
+struct TaskImage {
+  const uint8_t* from;
+  Padded d;
+  int64_t y0, pitch;
+  Runs runs;
+  uint8_t* scratch;  // as many bytes as were asked for
+
+  WT_INLINE const uint8_t* at(const Int8ConvPlan& p, int64_t m) const {
+    return from + (m / p.out[1] - y0) * p.stride[0] * d.row() + m % p.out[1] * p.stride[1] * pitch;
+  }
+};
+
+TaskImage image_of(const Int8ConvPlan& p, int64_t image, int64_t begin, int64_t end, size_t bytes) {
+  const int64_t y0 = begin / p.out[1], pitch = gemm_ceil(p.in_channels, 4) * 4;
   Padded d{(p.out[1] - 1) * p.stride[1] + (p.kernel[1] - 1) * p.dilation[1] + 1, pitch};
   const uint8_t* from = p.x + image * p.in[0] * p.in[1] * p.in_channels;
-  if (pitch != p.in_channels || p.padding[0] || p.padding[1]) {
-    const int64_t rows = ((end - 1) / p.out[1] - y0) * p.stride[0] + (p.kernel[0] - 1) * p.dilation[0] + 1;
-    auto* copy = static_cast<uint8_t*>(cpu::thread_scratch(size_t(rows * d.row())));
-    copy_rows(p, d, from, y0 * p.stride[0] - p.padding[0], rows, copy);
-    from = copy;
+  const bool copies = pitch != p.in_channels || p.padding[0] || p.padding[1];
+  if (!copies) d.width = p.in[1];
+  const int64_t rows = ((end - 1) / p.out[1] - y0) * p.stride[0] + (p.kernel[0] - 1) * p.dilation[0] + 1;
+  auto* scratch = static_cast<uint8_t*>(cpu::thread_scratch(bytes + (copies ? size_t(rows * d.row()) : 0)));
+  if (copies) {
+    copy_rows(p, d, from, y0 * p.stride[0] - p.padding[0], rows, scratch + bytes);
+    from = scratch + bytes;
   } else {
-    d.width = p.in[1];
     from += y0 * p.stride[0] * d.row();
   }
   const bool joined = p.dilation[1] == 1;  // neighbours of a kernel row are neighbours in memory
   const Runs runs{(joined ? p.kernel[1] : 1) * pitch / 4, joined ? 1 : p.kernel[1], p.kernel[0],
                   p.dilation[1] * pitch, p.dilation[0] * d.row()};
-  const int64_t panel_bytes = p.kernel[0] * p.kernel[1] * pitch * kPanelOutputs;
-  for (int64_t q = panel; q < last_panel;) {
-    const int64_t together = last_panel - q >= kPanels ? kPanels : 1;
-    for (int64_t m = begin; m < end; m += kRows) {
-      const int64_t rows = least(kRows, end - m);
-      const uint8_t* x[kRows];
-      for (int64_t r = 0; r < rows; ++r)
-        x[r] = from + ((m + r) / p.out[1] - y0) * p.stride[0] * d.row() +
-               (m + r) % p.out[1] * p.stride[1] * pitch;
-      const int64_t position = image * tasks.positions + m;
+  return {from, d, y0, pitch, runs, scratch};
+}
+
+// The positions and panels of task i.
+struct Task {
+  int64_t image, begin, end, panel, last_panel, panel_bytes;
+  WT_INLINE Task(const Int8ConvPlan& p, const Tasks& tasks, int64_t i)
+      : image(i / tasks.panel_tasks / tasks.across),
+        begin(i / tasks.panel_tasks % tasks.across * kTaskPositions),
+        end(least(begin + kTaskPositions, tasks.positions)),
+        panel(i % tasks.panel_tasks * tasks.panels_each),
+        last_panel(least(panel + tasks.panels_each, tasks.panels)),
+        panel_bytes(p.kernel[0] * p.kernel[1] * gemm_ceil(p.in_channels, 4) * 4 * kPanelOutputs) {}
+};
+
+#if defined(__AVX512F__)
+void run_task_on_tiles(const Int8ConvPlan& p, const Tasks& tasks, int64_t i) {
+  const Task t(p, tasks, i);
+  const TaskImage x = image_of(p, t.image, t.begin, t.end, TileTask::bytes(t.panel_bytes, t.end - t.begin));
+  const TileTask tiles(p, x.runs, t.panel_bytes, x.scratch);
+  for (int64_t m = t.begin; m < t.end; ++m) tiles.copy(m - t.begin, x.at(p, m));
+  for (int64_t q = t.panel; q < t.last_panel; q += 2) {
+    tiles.multiply(t.end - t.begin, q, least(2, t.last_panel - q), t.image * tasks.positions + t.begin);
+    cpu::poll_interrupt();
+  }
+}
+#endif
+
+template <bool Vnni>
+void run_task(const Int8ConvPlan& p, const Tasks& tasks, int64_t i) {
+  const Task t(p, tasks, i);
+  const TaskImage x = image_of(p, t.image, t.begin, t.end, 0);
+  for (int64_t q = t.panel; q < t.last_panel;) {
+    const int64_t together = t.last_panel - q >= kPanels ? kPanels : 1;
+    for (int64_t m = t.begin; m < t.end; m += kRows) {
+      const int64_t rows = least(kRows, t.end - m);
+      const uint8_t* from[kRows];
+      for (int64_t r = 0; r < rows; ++r) from[r] = x.at(p, m + r);
+      const int64_t position = t.image * tasks.positions + m;
       if (together == kPanels)
-        tile_of<Vnni, kPanels>(rows, p, runs, x, q, panel_bytes, position);
+        tile_of<Vnni, kPanels>(rows, p, x.runs, from, q, t.panel_bytes, position);
       else
-        tile_of<Vnni, 1>(rows, p, runs, x, q, panel_bytes, position);
+        tile_of<Vnni, 1>(rows, p, x.runs, from, q, t.panel_bytes, position);
     }
     q += together;
     cpu::poll_interrupt();
   }
 }
 
-template <bool Vnni>
-void run(const Int8ConvPlan& p) {
+// Calls task(plan, tasks, number) for all.
+template <class F>
+void for_tasks(const Int8ConvPlan& p, F&& task) {
   const Tasks tasks(p);
   cpu::parallel_for(tasks.count(p.batch), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) run_task<Vnni>(p, tasks, i);
+    for (int64_t i = begin; i < end; ++i) task(p, tasks, i);
   });
 }
 
@@ -243,9 +382,10 @@ void int8_conv(const LaunchContext&, const Int8ConvPlan& given) {
     p.batch = p.in[0] = p.out[0] = 1;
   }
 #if defined(__AVX512F__)
-  if (__builtin_cpu_supports("avx512vnni")) return run<true>(p);
+  if (cpu::has_amx_int8()) return for_tasks(p, run_task_on_tiles);
+  if (__builtin_cpu_supports("avx512vnni")) return for_tasks(p, run_task<true>);
 #endif
-  run<false>(p);
+  for_tasks(p, run_task<false>);
 }
 
 // ---- pooling --------------------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ CASES = [  # images, channels, outputs, height, width, kernel, stride, padding, 
     (3, 12, 100, 7, 7, 1, 2, 0, 1, True),
     (5, 8, 33, 6, 1, 1, 1, 0, 1, False),
     (1, 10, 33, 20, 19, 3, 1, 0, 3, False),
+    (4, 64, 130, 14, 14, 3, 1, 1, 1, True),
+    (2, 68, 48, 20, 20, 3, 1, 1, 1, False),
+    (1, 128, 32, 40, 40, 1, 1, 0, 1, False),
+    (1, 16, 20, 33, 17, 5, 1, 2, 1, True),
 ]
 
 
