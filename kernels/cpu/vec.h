@@ -443,4 +443,24 @@ WT_FN Vec<T> copysign(Vec<T> a, Vec<T> sign) {
   return from_int<T>((as_int(a) & ~kSignBit<T>) | (as_int(sign) & kSignBit<T>));
 }
 
+// ---- what the math sets share ----
+inline constexpr float kInf = __builtin_inff();
+
+// c[0] + c[1] x + ... by Horner's rule.
+template <class V, class... C>
+WT_FN V polynomial(V x, V last) {
+  (void)x;
+  return last;
+}
+template <class V, class... C>
+WT_FN V polynomial(V x, V c0, C... rest) {
+  return fma(polynomial(x, rest...), x, c0);
+}
+
+template <class T> WT_FN Mask<T> is_negative_bit(Vec<T> a) {
+  return from_int<T>((as_int(a) & kSignBit<T>) | 1) < Vec<T>(0);
+}
+template <class T> WT_FN Mask<T> isinf(Vec<T> a) { return abs(a) == Vec<T>(kInf); }
+template <class T> WT_FN Mask<T> isfinite(Vec<T> a) { return abs(a) < Vec<T>(kInf); }
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

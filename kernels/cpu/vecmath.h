@@ -1,30 +1,11 @@
 // The math set of the formulas on vectors. float has polynomials of its own, fitted at Chebyshev nodes in 50
-// digits; the error in units in the last place, measured over sweeps, is beside each function. double goes to
-// libm lane by lane.
+// digits; the error in units in the last place, measured over sweeps, is beside each function. double has its
+// own in vecmath_double.h.
 #pragma once
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vecmath_double.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
-
-inline constexpr float kInf = __builtin_inff();
-
-// c[0] + c[1] x + ... by Horner's rule.
-template <class V, class... C>
-WT_FN V polynomial(V x, V last) {
-  (void)x;
-  return last;
-}
-template <class V, class... C>
-WT_FN V polynomial(V x, V c0, C... rest) {
-  return fma(polynomial(x, rest...), x, c0);
-}
-
-template <class T> WT_FN Mask<T> is_negative_bit(Vec<T> a) {
-  return from_int<T>((as_int(a) & kSignBit<T>) | 1) < Vec<T>(0);
-}
-template <class T> WT_FN Mask<T> isinf(Vec<T> a) { return abs(a) == Vec<T>(kInf); }
-template <class T> WT_FN Mask<T> isfinite(Vec<T> a) { return abs(a) < Vec<T>(kInf); }
 
 // x * 2^n for integral n in [-300, 300]; two steps keep the subnormal results right.
 WT_FN VFloat scale(VFloat x, VFloat n) {
@@ -228,17 +209,48 @@ WT_FN VFloat cos(VFloat x) {
   return by_lane_if_far(x, pick_quadrant(p, p.q + 1), [](float v) { return __builtin_cosf(v); });
 }
 
+// atan(num / den), 0 <= num <= den
+WT_FN VFloat atan_of_quotient(VFloat num, VFloat den) {
+  const VFloat t = num / den, z = t * t;
+  const VFloat p = polynomial(z, VFloat(-0.3333333308f), VFloat(0.1999994932f), VFloat(-0.1428400379f),
+                              VFloat(0.1108826163f), VFloat(-0.08931826776f), VFloat(0.07031914246f),
+                              VFloat(-0.04896051397f), VFloat(0.02630500106f), VFloat(-0.009144629734f),
+                              VFloat(0.001488691934f));
+  return fma(p * z, t, t);
+}
+inline constexpr float kHalfPi = 1.57079637f, kHalfPiLow = -4.371139e-8f;
 WT_FN VFloat atan(VFloat x) {
-  VFloat a = abs(x);
-  Mask<float> large = a > VFloat(1);
-  VFloat t = select(large, VFloat(1) / a, a);
-  VFloat z = t * t;
-  VFloat p = polynomial(z, VFloat(-0.3333333308f), VFloat(0.1999994932f), VFloat(-0.1428400379f),
-                        VFloat(0.1108826163f), VFloat(-0.08931826776f), VFloat(0.07031914246f),
-                        VFloat(-0.04896051397f), VFloat(0.02630500106f), VFloat(-0.009144629734f),
-                        VFloat(0.001488691934f));
-  VFloat r = fma(p * z, t, t);
-  return copysign(select(large, (VFloat(1.57079637f) - r) - VFloat(4.371139e-8f), r), x);
+  const VFloat a = abs(x);
+  const Mask<float> large = a > VFloat(1);
+  const VFloat r = atan_of_quotient(select(large, VFloat(1), a), select(large, a, VFloat(1)));
+  return copysign(select(large, (VFloat(kHalfPi) - r) + VFloat(kHalfPiLow), r), x);
+}
+WT_FN VFloat atan2(VFloat y, VFloat x) { return atan2_by_octants(y, x, VFloat(kHalfPi), VFloat(kHalfPiLow)); }
+
+// asin(s), where s is |x| up to 1/2 and sqrt((1 - |x|) / 2) beyond, for asin(|x|) is pi/2 - 2 asin(s) there.
+WT_FN VFloat asin_of_half(VFloat a, Mask<float> large) {
+  const VFloat z = select(large, VFloat(0.5f) * (VFloat(1) - a), a * a);
+  const VFloat s = select(large, sqrt(z), a);
+  const VFloat p =
+      polynomial(z, VFloat(0.16666666686085643f), VFloat(0.07499992404401837f), VFloat(0.044647663888135104f),
+                 VFloat(0.03026913872858556f), VFloat(0.023611817008916063f), VFloat(0.010574415516834683f),
+                 VFloat(0.030974540371451798f));
+  return fma(p * z, s, s);
+}
+WT_FN VFloat asin(VFloat x) {
+  const VFloat a = abs(x);
+  const Mask<float> large = a > VFloat(0.5f);
+  const VFloat r = asin_of_half(a, large);
+  return copysign(select(large, (VFloat(kHalfPi) - (r + r)) + VFloat(kHalfPiLow), r), x);
+}
+WT_FN VFloat acos(VFloat x) {
+  const VFloat a = abs(x);
+  const Mask<float> large = a > VFloat(0.5f);
+  const VFloat r = asin_of_half(a, large);
+  const VFloat below = VFloat(kHalfPi) - (copysign(r, x) - VFloat(kHalfPiLow));
+  const VFloat beyond =
+      select(x < VFloat(0), VFloat(kHalfPi) - (r + r - VFloat(2 * kHalfPiLow)) + VFloat(kHalfPi), r + r);
+  return select(large, beyond, below);
 }
 
 // ---- pow: log2 and exp2 in double on the two halves of the vector ----
@@ -279,6 +291,11 @@ WT_FN VFloat by_double_halves(VFloat x, VFloat y, F f) {
   }
   return {rs.whole};
 }
+// The same for functions of one argument.
+template <class F>
+WT_FN VFloat by_double_halves(VFloat x, F f) {
+  return by_double_halves(x, x, [f](VDouble a, VDouble) __attribute__((always_inline)) { return f(a); });
+}
 WT_FN VFloat pow_of_positive(VFloat x, VFloat y) {
   return by_double_halves(x, y, [](VDouble a, VDouble b) __attribute__((always_inline)) {
     return exp2_of_moderate(log2_of_positive(a) * b);
@@ -299,6 +316,90 @@ WT_FN VFloat pow(VFloat x, VFloat y) {
   r = select((x < zero) & !integral & (a != inf), VFloat(__builtin_nanf("")), r);
   r = select(isnan(x) | isnan(y), x + y, r);
   return select((y == zero) | (x == one) | ((a == one) & isinf(y)), one, r);
+}
+
+// x - n pi/2 in double, for a tangent is as wrong as that is; then a polynomial of tan(r) / r.
+WT_FN VFloat tan(VFloat x) {
+  const VFloat n = round(x * VFloat(0.636619772368f));
+  const VFloat r = by_double_halves(x, n, [](VDouble a, VDouble m) __attribute__((always_inline)) {
+    return fma(m, VDouble(-6.07710050650619224932e-11), fma(m, VDouble(-1.57079632673412561417e+00), a));
+  });
+  const VFloat z = r * r;
+  const VFloat s =
+      polynomial(z, VFloat(0.33333333286513495f), VFloat(0.13333343020039173f), VFloat(0.05396499233376495f),
+                 VFloat(0.02191093353095914f), VFloat(0.008607932619133096f), VFloat(0.004428756070062182f),
+                 VFloat(-4.420234494459825e-06f), VFloat(0.0017914671978926052f));
+  const VFloat tail = s * z * r, t = r + tail;
+  const Mask<float> odd =
+      from_int<float>((__builtin_convertvector(n.v, Raw<int32_t>) & 1) << 23) != VFloat(0);
+  // The reciprocal of t with what its rounding lost.
+  const VFloat q = select(odd, VFloat(-1), t) / select(odd, t, VFloat(1));
+  const VFloat found = fma(select(odd, tail - (t - r), VFloat(0)) * q, q, q);
+  return by_lane_if_far(x, select(x == VFloat(0), x, found), [](float v) { return __builtin_tanf(v); });
+}
+WT_FN VFloat atanh(VFloat x) {
+  const VFloat a = abs(x);
+  const VFloat r = by_double_halves(a, [](VDouble v) __attribute__((always_inline)) {
+    return log2_of_positive((VDouble(1) + v) / (VDouble(1) - v)) * VDouble(0.34657359027997265);
+  });
+  const VFloat special = select(a == VFloat(1), VFloat(kInf), VFloat(__builtin_nanf("")));
+  return select(a < VFloat(0x1p-12f), x, copysign(select(a < VFloat(1), r, special), x));
+}
+// e^(-x^2) times a polynomial in 1 / (1 + x / 2).
+WT_FN VFloat erfc(VFloat x) {
+  const VFloat a = minimum(abs(x), VFloat(11));
+  const VFloat r = by_double_halves(a, [](VDouble v) __attribute__((always_inline)) {
+    const VDouble t = VDouble(1) / fma(v, VDouble(0.5), VDouble(1));
+    const VDouble p = series(t, 0.2820974666186808, 0.28200765519148197, 0.24808282454286898,
+                             0.165887710971314, 0.13984464739528593, -0.20863889634856456,
+                             0.45300268492886853, -0.9107470903331238, 0.904450864480405, -0.4416775445971659,
+                             0.07412624475664463, 0.01858136852482937, -0.007017936147450657);
+    return t * p * exp2_of_moderate(v * v * VDouble(-1.44269504088896340736));
+  });
+  return select(x < VFloat(0), VFloat(2) - r, r);
+}
+// As in double, without the step.
+WT_FN VFloat erfinv(VFloat y) {
+  const VFloat a = abs(y);
+  const VFloat r = by_double_halves(a, [](VDouble v) __attribute__((always_inline)) {
+    const VDouble q = (VDouble(1) - v) * (VDouble(1) + v);
+    const VDouble w = log2_of_positive(q) * VDouble(-0.69314718055994530942), s = sqrt(w) - VDouble(3);
+    const VDouble tail =
+        series(s, 2.83297679976377, 1.0016752531292668, 0.009445443365582274, -0.007643088993355133,
+               0.0056859839369621, -0.0035650649794628096, 0.0014822591285224029, -0.00012616046585709107,
+               -0.000289637721259314, 0.0001699211447094426, -2.221207980767413e-05, -5.699473883532956e-06);
+    return v * select(w < VDouble(5), erfinv_central(w), tail);
+  });
+  const VFloat special = select(a == VFloat(1), VFloat(kInf), VFloat(__builtin_nanf("")));
+  return copysign(select(a < VFloat(1), r, special), y);
+}
+WT_FN VFloat hypot(VFloat x, VFloat y) {
+  const VFloat r = by_double_halves(
+      x, y, [](VDouble a, VDouble b) __attribute__((always_inline)) { return sqrt(fma(a, a, b * b)); });
+  return select(isinf(x) | isinf(y), VFloat(kInf), r);
+}
+// Stirling's series at y + 8 or beyond, less the logarithm of y (y + 1) .. (y + 7); reflected below 1/2.
+WT_FN VDouble lgamma_of_float(VDouble x) {
+  const Mask<double> reflected = x < VDouble(0.5);
+  const VDouble from = select(reflected, VDouble(1) - x, x);
+  const Mask<double> raised = from < VDouble(8);
+  VDouble product(1);
+  for (int k = 0; k < 8; ++k) product = product * (from + VDouble(k));
+  product = select(raised, product, VDouble(1));
+  const VDouble y = select(raised, from + VDouble(8), from), inverse = VDouble(1) / y;
+  const VDouble tail = inverse * series(inverse * inverse, 1.0 / 12, -1.0 / 360, 1.0 / 1260, -1.0 / 1680,
+                                        1.0 / 1188, -691.0 / 360360, 1.0 / 156);
+  const VDouble stirling = fma(y - VDouble(0.5), log(y), VDouble(0.91893853320467274178) + tail - y);
+  const VDouble fraction = abs(x - round(x));
+  const TrigParts64 sine = reduce_trig(VDouble(3.14159265358979323846) * fraction);
+  const VDouble s = abs(pick_quadrant(sine, sine.q));
+  const VDouble l = log(select(reflected, VDouble(3.14159265358979323846) * product / s, product));
+  const VDouble r = select(reflected, l - stirling, stirling - l);
+  const Mask<double> root = (x == VDouble(1)) | (x == VDouble(2));
+  return select(root, VDouble(0), select(isinf(x), VDouble(kInf), r));
+}
+WT_FN_OUTLINED VFloat lgamma(VFloat x) {
+  return by_double_halves(x, [](VDouble v) __attribute__((always_inline)) { return lgamma_of_float(v); });
 }
 
 template <class V> inline constexpr bool kIsInteger = false;
@@ -346,49 +447,8 @@ WT_LANES(shift_right)
   WT_FN VFloat name(VFloat a) {                                        \
     return by_lane(a, [](float v) { return __builtin_##name##f(v); }); \
   }
-WT_LANES(tan)
-WT_LANES(asin)
-WT_LANES(acos)
 WT_LANES(asinh)
 WT_LANES(acosh)
-WT_LANES(atanh)
-WT_LANES(erfc)
-#undef WT_LANES
-#define WT_LANES(name)                                               \
-  WT_FN VDouble name(VDouble a) {                                    \
-    return by_lane(a, [](double v) { return __builtin_##name(v); }); \
-  }
-WT_LANES(exp)
-WT_LANES(exp2)
-WT_LANES(expm1)
-WT_LANES(log)
-WT_LANES(log2)
-WT_LANES(log10)
-WT_LANES(log1p)
-WT_LANES(tanh)
-WT_LANES(sinh)
-WT_LANES(cosh)
-WT_LANES(erf)
-WT_LANES(erfc)
-WT_LANES(sin)
-WT_LANES(cos)
-WT_LANES(tan)
-WT_LANES(asin)
-WT_LANES(acos)
-WT_LANES(atan)
-WT_LANES(asinh)
-WT_LANES(acosh)
-WT_LANES(atanh)
-#undef WT_LANES
-#define WT_LANES(name)                                                                \
-  WT_FN VFloat name(VFloat a, VFloat b) {                                             \
-    return by_lane(a, b, [](float x, float y) { return __builtin_##name##f(x, y); }); \
-  }                                                                                   \
-  WT_FN VDouble name(VDouble a, VDouble b) {                                          \
-    return by_lane(a, b, [](double x, double y) { return __builtin_##name(x, y); });  \
-  }
-WT_LANES(atan2)
-WT_LANES(hypot)
 #undef WT_LANES
 
 // Where the quotient is below `limit`, its product with b is exact and so is the remainder; elsewhere libm
@@ -418,7 +478,6 @@ WT_FN VFloat fmod(VFloat a, VFloat b) {
 WT_FN VDouble pow(VDouble a, VDouble b) {
   return by_lane(a, b, [](double x, double y) { return __builtin_pow(x, y); });
 }
-WT_FN VDouble sigmoid(VDouble x) { return VDouble(1) / (VDouble(1) + exp(-x)); }
 // lgamma writes the global signgam; the reentrant one does not.
 extern "C" double lgamma_r(double, int*);
 WT_FN double lgamma_of(double x) {
@@ -488,29 +547,13 @@ namespace warptape::kernels::WARPTAPE_ISA {
 WT_GAMMA(igamma, false)
 WT_GAMMA(igammac, true)
 #undef WT_GAMMA
-// Inverse of erf: Winitzki's first guess, then Halley steps, on erfc near 1 where erf has no bits left.
-WT_FN double erfinv_of(double y) {
-  double a = __builtin_fabs(y);
-  if (!(a < 1)) return a == 1 ? __builtin_copysign(__builtin_inf(), y) : __builtin_nan("");
-  if (a == 0) return y;
-  double w = __builtin_log1p(-a * a);
-  double t = 4.3307467508 + 0.5 * w;  // 2 / (pi 0.147)
-  double x = __builtin_sqrt(__builtin_sqrt(t * t - w / 0.147) - t);
-  for (int i = 0; i < 3; ++i) {
-    double error = a < 0.5 ? __builtin_erf(x) - a : (1 - a) - __builtin_erfc(x);
-    double u = error / (1.12837916709551257390 * __builtin_exp(-x * x));
-    x -= u / (1 + x * u);
-  }
-  return __builtin_copysign(x, y);
-}
 #define WT_LANES(name, of)                                   \
   template <class T>                                         \
   WT_FN Vec<T> name(Vec<T> a) {                              \
     return by_lane(a, [](T v) { return T(of(double(v))); }); \
   }
-WT_LANES(lgamma, lgamma_of)
+WT_LANES(lgamma, lgamma_of)  // of double
 WT_LANES(digamma, digamma_of)
-WT_LANES(erfinv, erfinv_of)
 #undef WT_LANES
 
 }  // namespace warptape::kernels::WARPTAPE_ISA
