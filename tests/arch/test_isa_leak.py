@@ -24,6 +24,14 @@ GUARDED = {
     "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi4ELb1E": 4,
     "6avx51212_GLOBAL__N_14tileILb1E": 4,  # VNNI, which int8_conv.cpp asks for
     "6avx51212_GLOBAL__N_111count_microINS2_13ByInstruction": 4,  # VPOPCNTDQ of binary_linear.cpp
+    # AMX, for which dispatch_gemm, dispatch_attention and the files of bytes and packed weights ask.
+    "12GemmBf16Tile": 4,
+    "14AttentionTiles": 4,
+    "6avx51212_GLOBAL__N_18TileTask": 4,
+    "6avx51212_GLOBAL__N_19amx_micro": 4,
+    "12multiply_amx": 4,
+    "15for_quant_tiles": 4,
+    "6avx51211quant_parts": 4,
     "by_wide_products": 2,  # of crc32.cpp, which takes it where the processor has VPCLMULQDQ
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
@@ -33,9 +41,12 @@ V3 = re.compile(
 )
 V4_OPERAND = re.compile(r"%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b")
 V4_EXTENSION = re.compile(r"^v(?:dpbf16|cvtne2?ps2bf16|pdpbusd|popcnt[dq])")  # bfloat16, VNNI, VPOPCNTDQ
+AMX = re.compile(r"^(?:tdp\w+|tile(?:load|store|zero|release)\w*|(?:ld|st)tilecfg)$")
 
 
 def level_of(mnemonic: str, operands: str) -> int:
+    if AMX.match(mnemonic):
+        return 4
     if not V3.match(mnemonic):
         return 3 if V4_OPERAND.search(operands) else 1
     if V4_EXTENSION.match(mnemonic):
@@ -137,6 +148,8 @@ def test_a_planted_leak_is_found(isa: str, flags: str, leak: bool, tmp_path: Pat
 @pytest.mark.parametrize(
     ("mnemonic", "operands", "level"),
     [
+        ("tdpbf16ps", "%tmm7,%tmm5,%tmm3", 4),
+        ("ldtilecfg", "0x80(%rsp)", 4),
         ("addps", "%xmm1,%xmm0", 1),
         ("verr", "%ax", 1),
         ("vaddss", "%xmm1,%xmm0,%xmm0", 2),
