@@ -1,4 +1,4 @@
-"""grid_sample's kernels, which take runs of places and blocks of channels: of sizes that fill none of them."""
+"""grid_sample's kernels, which take runs of places and blocks of channels: sizes that fill none of them."""
 
 from __future__ import annotations
 
