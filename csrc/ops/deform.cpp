@@ -2,12 +2,12 @@
 // found as torch.ops.torchvision.deform_conv2d: columns read at the places, times the weight. Legend: N
 // images, C channels, H x W pixels, O channels of the output of P x Q, kh x kw taps, G groups of the weight,
 // F of the offsets.
-#include "autograd/engine.h"
 #include "kernels/vision.h"
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/gather.h"
 #include "ops/matmul.h"
+#include "ops/recompute.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -64,32 +64,15 @@ Tensor composed_columns(const Tensor& x, const Tensor& offset, const Tensor& mas
   return reshape(total, Shape{p.n, p.channels, taps, length});
 }
 
-// The gradients, recorded: those of the composed form, run anew on inputs that are the graph's only leaves.
-void composed_backward(const Plan& p, const Tensor (&saved)[3], Gradients& g) {
-  Tensor in[3];
-  std::vector<Tensor> inputs;
-  for (size_t i = 0; i < 3; ++i) {
-    in[i] = saved[i];
-    if (!saved[i].defined() || !g.wants(i)) continue;
-    in[i] = view(saved[i], saved[i].sizes());
-    inputs.push_back(in[i]);
-  }
-  const Tensor columns = composed_columns(in[0], in[1], in[2], p);
-  BackwardOptions options;
-  options.create_graph = options.retain_graph = options.allow_unused = true;
-  options.accumulate = false;
-  std::vector<Tensor> found = run_backward({&columns, 1}, {&g[0], 1}, inputs, options);
-  for (size_t i = 0, k = 0; i < 3; ++i)
-    if (saved[i].defined() && g.wants(i)) g.set(i, std::move(found[k++]));
-}
-
 // ---- fused ---------------------------------------------------------------------------------------------
 
 void columns_backward(Node& n, Gradients& g) {
   const Tensor saved[]{n.saved(0), n.saved(1), n.saved(2)};
   const auto& [x, offset, mask] = saved;
   const Plan& p = n.data<Plan>();
-  if (needs_grad(g[0], x, offset, mask)) return composed_backward(p, saved, g);
+  if (needs_grad(g[0], x, offset, mask))
+    return recomputed_backward(
+        saved, g, [&](std::span<const Tensor> in) { return composed_columns(in[0], in[1], in[2], p); });
   const Tensor up = raw_contiguous(g[0]);
   const bool empty_one = up.is_meta() || !up.numel();
   const auto grad_of = [&](const Tensor& t) {

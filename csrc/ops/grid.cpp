@@ -3,23 +3,31 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/grid.h"
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/gather.h"
 #include "ops/matmul.h"
+#include "ops/recompute.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
 
-enum class Mode : uint8_t { Bilinear, Nearest, Bicubic };
-enum class Padding : uint8_t { Zeros, Border, Reflection };
+using Mode = kernels::GridMode;
+using Padding = kernels::GridPadding;
+
+kernels::Slot<kernels::GridSampleFn> sample_slot{"grid_sample"};
+kernels::Slot<kernels::GridInputFn> input_slot{"grid_sample_input"};
+kernels::Slot<kernels::GridGridFn> grid_slot{"grid_sample_grid"};
 
 struct Sampling {
   Mode mode;
   Padding padding;
   bool align;
 };
+
+// ---- composed: what second gradients and devices without kernels use ------------------------------------
 
 // Positions in [-1, 1] -> in pixels: -1 and 1 are the centres of the outer pixels if `align`, else their
 // outer edges.
@@ -42,7 +50,9 @@ Tensor inside(const Tensor& x, int64_t size, const Sampling& s) {
   const auto n = static_cast<double>(size);
   Tensor at = x;
   if (s.padding == Padding::Reflection) at = s.align ? reflected(x, 0, n - 1) : reflected(x, -0.5, n - 0.5);
-  return clamp(where_st(isnan(detach(at)), Scalar(0.0), at), Scalar(0), Scalar(size - 1));
+  // As in PyTorch, no gradient passes on the border.
+  const Tensor still = detach(at), within = logical_and(gt_ts(still, 0), lt_ts(still, size - 1));
+  return where(within, at, clamp(where_st(isnan(still), Scalar(0.0), still), Scalar(0), Scalar(size - 1)));
 }
 
 // A whole position and its weight; no weight is 1.
@@ -110,8 +120,7 @@ void check_grid(const Tensor& x, const Tensor& grid, Mode mode) {
            "grid_sampler(): bicubic interpolation only supports 4D input");
 }
 
-Tensor sample(const Tensor& x, const Tensor& grid, const Sampling& s) {
-  check_grid(x, grid, s.mode);
+Tensor composed_sample(const Tensor& x, const Tensor& grid, const Sampling& s) {
   const IntList sizes = IntList(x.sizes()).subspan(2);
   const auto n = static_cast<int64_t>(sizes.size());
   Tensor flat = flatten(x, 2, -1);
@@ -142,6 +151,59 @@ Tensor sample(const Tensor& x, const Tensor& grid, const Sampling& s) {
             unsqueeze(
                 where_ts(zeros(Shape{}, {DType::Bool, grid.device()}), select(grid, -1, 0), Scalar(0.0)), 1);
   return total;
+}
+
+// ---- fused ---------------------------------------------------------------------------------------------
+
+void sample_backward(Node& n, Gradients& g) {
+  const auto& p = n.data<kernels::GridPlan>();
+  const Tensor saved[]{n.saved(0), n.saved(1)};
+  const auto& [x, grid] = saved;
+  if (needs_grad(g[0], x, grid))
+    return recomputed_backward(saved, g, [&](std::span<const Tensor> in) {
+      return composed_sample(in[0], in[1], {p.mode, p.padding, p.align});
+    });
+  const Tensor up = raw_contiguous(g[0]);
+  const bool none = up.is_meta() || !up.numel();
+  const auto gradient_of = [&](const Tensor& t) {
+    return none && !t.is_meta() ? zeros(t.sizes(), options_of(t)) : empty(t.sizes(), options_of(t));
+  };
+  const Launch launch(up.device());
+  if (g.wants(0)) {
+    Tensor dx = gradient_of(x);
+    if (!none) input_slot(launch, p, dx.data(), up.data(), grid.data());
+    g.set(0, std::move(dx));
+  }
+  if (g.wants(1)) {
+    const bool constant = p.mode == Mode::Nearest && !up.is_meta();
+    Tensor dgrid = constant ? zeros(grid.sizes(), options_of(grid)) : gradient_of(grid);
+    if (!none && !constant) grid_slot(launch, p, dgrid.data(), up.data(), x.data(), grid.data());
+    g.set(1, std::move(dgrid));
+  }
+}
+constexpr NodeType kSample{"GridSamplerBackward0", sample_backward};
+
+Tensor sample(const Tensor& input, const Tensor& places, const Sampling& s) {
+  check_grid(input, places, s.mode);
+  // Kernels are the CPU's, of float32 and float64.
+  if (input.device().is_cuda() || (input.dtype() != DType::Float32 && input.dtype() != DType::Float64))
+    return composed_sample(input, places, s);
+  const Tensor x = contiguous(input), grid = contiguous(places);
+  kernels::GridPlan p{x.dtype(), s.mode, s.padding, s.align, x.sizes()[0], x.sizes()[1], x.ndim() - 2, {}, 1};
+  std::copy(x.sizes().begin() + 2, x.sizes().end(), p.size);
+  Shape sizes{p.n, p.channels};
+  sizes.append(grid.sizes().begin() + 1, grid.sizes().end() - 1);
+  for (size_t d = 2; d < sizes.size(); ++d) p.places *= sizes[d];
+  Tensor out = empty(sizes, options_of(x));
+  if (out.numel() && !out.is_meta()) sample_slot(Launch(x.device()), p, out.data(), x.data(), grid.data());
+  if (needs_grad(x, grid)) {
+    Ref<Node> n = record(kSample, x, grid);
+    n->save(x);
+    n->save(grid);
+    n->emplace<kernels::GridPlan>(p);
+    set_history(out, n);
+  }
+  return out;
 }
 
 bool aligned(std::optional<bool> align_corners) {

@@ -195,6 +195,11 @@ void product_gradients(Node& n, Gradients& g, size_t ia) {
   auto [a_vector, b_vector, b_shared, beta, alpha] = n.data<Product>();
   if (!g.wants(ia) && !g.wants(ia + 1)) return;
   Tensor grad = alpha == 1 ? g[0] : g[0] * alpha;
+  if (a_vector && b_vector) {
+    if (g.wants(ia)) g.set(ia, grad * conjugate(n.saved(1)));
+    if (g.wants(ia + 1)) g.set(ia + 1, grad * conjugate(n.saved(0)));
+    return;
+  }
   if (b_vector) grad = unsqueeze(grad, -1);
   if (a_vector) grad = unsqueeze(grad, -2);
   if (g.wants(ia)) {

@@ -6,6 +6,7 @@
 #include "kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/gather.h"
 #include "ops/masked.h"
 #include "ops/view.h"
 
@@ -128,6 +129,11 @@ Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype)
 Tensor product_of_others(const Tensor& x, int64_t dim) {
   int64_t n = x.sizes()[dim];
   auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
+  // Recorded, doubling keeps the derivatives right where elements are 0; else one scan from each end serves.
+  if (!needs_grad(x) && !is_complex(x.dtype())) {
+    const Tensor turned = flip(cumprod(flip(part(x, 1, n - 1), Shape{dim}), dim, std::nullopt), Shape{dim});
+    return products_before(x, dim) * cat(std::vector<Tensor>{turned, ones_like(part(x, 0, 1))}, dim);
+  }
   Tensor after = cat(std::vector<Tensor>{part(x, 1, n - 1), ones_like(part(x, 0, 1))}, dim);
   // Windows double: before the step of s, element i holds the product of the s elements after it.
   for (int64_t s = 1; s < n; s *= 2)
@@ -561,7 +567,11 @@ decltype(logsumexp) logsumexp{"logsumexp",
 Tensor products_before(const Tensor& x, int64_t dim) {
   int64_t n = x.sizes()[dim];
   auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
-  Tensor out = cat(std::vector<Tensor>{ones_like(part(x, 0, 1)), part(x, 0, n - 1)}, dim);
+  const bool scans = !needs_grad(x) && !is_complex(x.dtype());
+  const Tensor rest = part(x, 0, n - 1);
+  Tensor out = cat(
+      std::vector<Tensor>{ones_like(part(x, 0, 1)), scans ? cumprod(rest, dim, std::nullopt) : rest}, dim);
+  if (scans) return out;
   for (int64_t s = 1; s < n; s *= 2)
     out = cat(std::vector<Tensor>{part(out, 0, s), part(out, s, n - s) * part(out, 0, n - s)}, dim);
   return out;
