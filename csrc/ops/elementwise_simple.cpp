@@ -134,21 +134,29 @@ decltype(round_) round_{"round_",
 namespace {
 ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinite"},
     isposinf_slot{"isposinf"}, isneginf_slot{"isneginf"}, signbit_slot{"signbit"};
+bool is_whole(DType t) { return is_integral(t) || t == DType::Bool; }
 }  // namespace
-#define WT_PREDICATE(NAME, PLACES, JOIN, DOC)                             \
+// `OF_INTEGERS` is what holds of every integer, or nothing if it is to be found out.
+#define WT_PREDICATE(NAME, PLACES, JOIN, OF_INTEGERS, DOC)                \
   namespace {                                                             \
   Tensor NAME##_impl(const Tensor& x) {                                   \
     if (is_complex(x.dtype())) return JOIN(NAME(real(x)), NAME(imag(x))); \
+    if (constexpr std::optional<bool> known = OF_INTEGERS;                \
+        known && is_whole(x.dtype()) && x.is_contiguous())                \
+      return full(x.sizes(), *known, {DType::Bool, x.device()});          \
     return pointwise(#NAME, NAME##_slot, ResultRule::Bool, {x});          \
   }                                                                       \
   }                                                                       \
   decltype(NAME) NAME { #NAME, NAME##_impl, PLACES, {"input"}, DOC }
-WT_PREDICATE(isnan, kFunction | kMethod | kComplex | kPointwise, logical_or, "Where input is not a number.");
-WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, "Where input is infinite.");
-WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, "Where input is finite.");
-WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, "Where input is minus infinity.");
-WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, "Where the sign bit is set.");
+WT_PREDICATE(isnan, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
+             "Where input is not a number.");
+WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
+             "Where input is infinite.");
+WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, true,
+             "Where input is finite.");
+WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is plus infinity.");
+WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is minus infinity.");
+WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, std::nullopt, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{

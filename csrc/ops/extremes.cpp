@@ -334,7 +334,7 @@ void cumsum_backward(Node& n, Gradients& g) { g.set(0, reverse_cumsum(g[0], n.da
 // others.
 void cumprod_backward(Node& n, Gradients& g) {
   int64_t dim = n.data<int64_t>();
-  Tensor x = cast(n.saved(0), g[0].dtype());
+  Tensor x = conjugate(cast(n.saved(0), g[0].dtype()));
   if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
   int64_t count = x.sizes()[dim];
   // With z the products before each element: gradient_i = z_i * t_i, where t_i = g_i + x_(i+1) * t_(i+1).
@@ -364,11 +364,13 @@ Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType
   dim = wrap_dim(dim, x.ndim(), op);
   DType t = dtype.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Int64);
   if (is_complex(t) && x.ndim() == 0) return clone(cast(x, t));
-  if (is_complex(t) && &slot == &cumprod_slot)
+  const bool products = &slot == &cumprod_slot;
+  if (is_complex(t) && products && !x.device().is_cpu())
     return x.numel() ? products_before(cast(x, t), dim) * cast(x, t) : clone(cast(x, t));
   if (is_complex(t) && &slot == &logcumsumexp_slot) return complex_logcumsumexp(cast(x, t), dim);
-  if (is_complex(t)) return view_as_complex(cumsum(view_as_real(cast(x, t)), dim, std::nullopt));
+  if (is_complex(t) && !products) return view_as_complex(cumsum(view_as_real(cast(x, t)), dim, std::nullopt));
   Tensor from = raw_cast(x, t), out = empty(x.sizes(), {t, x.device()});
+  if (is_complex(t)) from = raw_contiguous(from);
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());
     slot(launch, at_least_1d(out).view(), at_least_1d(from).view(), static_cast<int>(dim));

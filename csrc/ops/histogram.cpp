@@ -22,10 +22,9 @@ Tensor on_host(const Tensor& t) { return to(t, Device{}, std::nullopt, false, fa
 
 // The largest of some integers; an error where one is negative.
 int64_t largest_count(const Tensor& x) {
-  const Tensor host = on_host(x);
-  const auto* p = host.data_as<int64_t>();
-  int64_t low = 0, high = -1;
-  for (int64_t i = 0; i < host.numel(); ++i) low = std::min(low, p[i]), high = std::max(high, p[i]);
+  if (x.numel() == 0) return -1;
+  const int64_t low = item(amin(x, OptDims(), false)).to_int(),
+                high = item(amax(x, OptDims(), false)).to_int();
   WT_CHECK(low >= 0, Error, "bincount: bincount only supports 1-d non-negative integral inputs, got ", low);
   return high;
 }
@@ -39,7 +38,7 @@ Tensor bincount_impl(const Tensor& x, const OptTensor& weights, int64_t minlengt
            "bincount: weights should be 1-d and have the same length as input");
   WT_CHECK(!x.device().is_meta(), NotImplementedError, "bincount: a meta tensor has no data");
   NoGrad off;
-  const Tensor values = raw_contiguous(raw_cast(x, DType::Int64));
+  const Tensor values = raw_contiguous(x.device().is_cpu() ? x : raw_cast(x, DType::Int64));
   const int64_t bins = std::max(minlength, largest_count(values) + 1);
   const bool weighted = weights && x.numel();
   Tensor w;
@@ -150,6 +149,20 @@ int64_t bin_of(T value, const T* edges, int64_t count, Search search) {
   return std::min(bin, count - 2);
 }
 
+// Of narrow floats there are few: how often each occurs is counted first, and each is put into its bin once.
+template <class T>
+void count_narrow(const T* x, int64_t n, const T* edges, int64_t count, Search search, double* to) {
+  std::vector<int64_t> times(size_t{1} << 16);
+  for (int64_t i = 0; i < n; ++i) ++times[x[i].bits];
+  for (size_t bits = 0; bits < times.size(); ++bits) {
+    if (times[bits] == 0) continue;
+    T value;
+    value.bits = static_cast<uint16_t>(bits);
+    const int64_t bin = bin_of(value, edges, count, search);
+    if (bin >= 0) to[bin] += static_cast<double>(times[bits]);
+  }
+}
+
 // How many of x [M, N], or the sum of their weights [M], lie in each cell between the edges.
 Tensor counted(const Tensor& x, const std::vector<Tensor>& edges, const OptTensor& weight, Search search) {
   Shape sizes;
@@ -162,6 +175,9 @@ Tensor counted(const Tensor& x, const std::vector<Tensor>& edges, const OptTenso
     const T* sample = samples.data_as<T>();
     const T* w = weights.defined() ? weights.data_as<T>() : nullptr;
     auto* to = sums.data_as<double>();
+    if constexpr (sizeof(T) == 2)
+      if (dims == 1 && !w)
+        return count_narrow(sample, samples.numel(), edges[0].data_as<T>(), edges[0].numel(), search, to);
     for (int64_t i = 0; i < samples.sizes()[0]; ++i, sample += dims) {
       int64_t cell = 0, bin = 0;
       for (int64_t d = 0; d < dims && bin >= 0; ++d) {

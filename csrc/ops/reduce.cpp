@@ -21,7 +21,7 @@ Tensor ones_like(const Tensor& x) {
 
 using ReduceSlot = kernels::Slot<kernels::ReduceFn>;
 ReduceSlot sum_slot{"sum"}, mean_slot{"mean"}, prod_slot{"prod"}, any_slot{"any"}, all_slot{"all"},
-    logsumexp_slot{"logsumexp"};
+    logsumexp_slot{"logsumexp"}, nansum_slot{"nansum"};
 kernels::Slot<kernels::VarFn> var_slot{"var"};
 kernels::Slot<kernels::NormFn> norm_slot{"norm"};
 
@@ -36,7 +36,7 @@ Tensor shaped(const Tensor& kept_result, const Reduced& r) {
 }
 
 Tensor run(ReduceSlot& slot, const Tensor& x, const Reduced& r, DType dtype) {
-  if (is_complex(dtype)) {  // a sum, or a mean
+  if (is_complex(dtype) && &slot != &prod_slot) {  // a sum, or a mean
     Tensor sums = raw_reduce_to(raw_cast(x, dtype), r.kept);
     return shaped(&slot == &mean_slot ? sums / static_cast<double>(r.count) : sums, r);
   }
@@ -108,7 +108,9 @@ Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) 
   WT_CHECK(!dtype || is_floating(*dtype), NotImplementedError, "nansum: not implemented for ",
            dtype.value_or(x.dtype()));
   Reduced r = reduced_shape("nansum", x, dims, keepdim);
-  Tensor out = run(sum_slot, masked_fill(detach(x), isnan(x), 0.0), r, sum_dtype(x, dtype));
+  const DType t = sum_dtype(x, dtype);
+  Tensor out = x.device().is_cpu() ? run(nansum_slot, x, r, t)
+                                   : run(sum_slot, masked_fill(detach(x), isnan(x), 0.0), r, t);
   if (needs_grad(x)) {
     Ref<Node> n = record_reduction(kNansum, x, r, 0);
     n->save(x);
@@ -148,7 +150,7 @@ struct ProdData {
 };
 void prod_backward(Node& n, Gradients& g) {
   const ProdData& d = n.data<ProdData>();
-  Tensor x = cast(n.saved(0), g[0].dtype());
+  Tensor x = conjugate(cast(n.saved(0), g[0].dtype()));
   Tensor wide = spread(g[0], d.kept, d.sizes);
   if (x.numel() == 0) return g.set(0, zeros(d.sizes, options_of(g[0])));
   if (d.dim < 0) {
@@ -160,14 +162,15 @@ void prod_backward(Node& n, Gradients& g) {
 constexpr NodeType kProd{"ProdBackward0", prod_backward};
 
 Tensor prod_with(const Tensor& x, int64_t dim, const Reduced& r, OptDType dtype) {
-  if (DType t = sum_dtype(x, dtype); is_complex(t)) {
+  const DType t = sum_dtype(x, dtype);
+  if (is_complex(t) && !x.device().is_cpu()) {
     Tensor line = dim < 0 ? reshape(cast(x, t), Shape{-1}) : cast(x, t);
     dim = std::max<int64_t>(dim, 0);
     const int64_t n = line.sizes()[dim];
     if (n == 0) return full(r.sizes, 1, {t, x.device()});
     return reshape(narrow(products_before(line, dim), dim, n - 1, 1) * narrow(line, dim, n - 1, 1), r.sizes);
   }
-  Tensor out = run(prod_slot, x, r, sum_dtype(x, dtype));
+  Tensor out = run(prod_slot, is_complex(t) ? raw_cast(x, t) : x, r, t);
   if (needs_grad(x)) {
     Ref<Node> n = record(kProd, x);
     n->emplace<ProdData>(dim, r.kept, x.sizes());

@@ -84,6 +84,13 @@ struct Sum {
   template <class V> WT_FN static V map(V x, V) { return x; }
   template <class V> WT_FN static V combine(V a, V b) { return a + b; }
 };
+}  // namespace
+template <> inline constexpr bool kReducesPairs<Sum> = true;
+namespace {
+
+struct NanSum : Sum {
+  template <class V> WT_FN static V map(V x, V) { return select(x == x, x, V(0)); }
+};
 struct Prod {
   template <class T> WT_FN static Vec<T> identity() { return Vec<T>(T(1)); }
   template <class V> WT_FN static V map(V x, V) { return x; }
@@ -135,6 +142,57 @@ void reduce_any_type(const LaunchContext& ctx, const View& out, const View& in) 
     using T = typename decltype(tag)::type;
     with_results<T>(ctx, out, g.kept_count, [&](T* r) { reduce_into<Red, T>(ctx, g, nullptr, r); });
   });
+}
+
+// The product of n complex numbers that lie `step` apart, in kWays products, for one alone would wait for
+// each multiplication.
+template <class T>
+Complex<T> complex_product(const Complex<T>* x, int64_t n, int64_t step) {
+  constexpr int kWays = 16;
+  T re[kWays], im[kWays];
+  for (int k = 0; k < kWays; ++k) re[k] = 1, im[k] = 0;
+  auto multiply = [&](int k, Complex<T> v) __attribute__((always_inline)) {
+    const T real = re[k] * v.re - im[k] * v.im;
+    im[k] = re[k] * v.im + im[k] * v.re;
+    re[k] = real;
+  };
+  int64_t i = 0;
+  cpu::in_pieces(n / kWays, [&](int64_t begin, int64_t end) {
+    for (i = begin * kWays; i < end * kWays; i += kWays)
+      if (step == 1)
+        for (int k = 0; k < kWays; ++k) multiply(k, x[i + k]);
+      else
+        for (int k = 0; k < kWays; ++k) multiply(k, x[(i + k) * step]);
+  });
+  for (; i < n; ++i) multiply(int(i % kWays), x[i * step]);
+  for (int half = kWays / 2; half; half /= 2)
+    for (int k = 0; k < half; ++k) multiply(k, {re[k + half], im[k + half]});
+  return {re[0], im[0]};
+}
+
+void prod(const LaunchContext& ctx, const View& out, const View& in) {
+  const bool wide = in.dtype == DType::Complex128;
+  if (!wide && in.dtype != DType::Complex64) return reduce_any_type<Prod>(ctx, out, in);
+  const Geometry g = geometry_of(out, in);
+  auto run = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    auto* to = out.as<Complex<T>>();
+    const Dim& row = g.reduced[g.reduced_dims - 1];
+    cpu::parallel_for(g.kept_count, kReduceGrain / (g.reduced_count + 16) + 1, [&](int64_t b, int64_t e) {
+      for (int64_t i = b; i < e; ++i) {
+        int64_t at, ignored;
+        const char* base = g.data + locate(g.kept, g.kept_dims, i, &at);
+        Complex<T> product(1, 0);
+        for (int64_t r = 0; r * row.size < g.reduced_count; ++r) {
+          const char* p = base + locate(g.reduced, g.reduced_dims - 1, r, &ignored);
+          product = product *
+                    complex_product(reinterpret_cast<const Complex<T>*>(p), row.size, row.stride / g.item);
+        }
+        to[at] = product;
+      }
+    });
+  };
+  wide ? run(Tag<double>{}) : run(Tag<float>{});
 }
 
 template <class F>
@@ -237,7 +295,8 @@ void logsumexp(const LaunchContext& ctx, const View& out, const View& in) {
 }
 
 WT_KERNEL(sum, reduce_any_type<Sum>);
-WT_KERNEL(prod, reduce_any_type<Prod>);
+WT_KERNEL(nansum, reduce_any_type<NanSum>);
+WT_KERNEL(prod, prod);
 WT_KERNEL(mean, mean);
 WT_KERNEL(norm, norm);
 WT_KERNEL(var, var);

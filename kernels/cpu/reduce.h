@@ -314,6 +314,49 @@ struct ColumnWork {
   }
 };
 
+// Kept pairs that lie together, as the parts of complex numbers do: rows of both parts are reduced as one, of
+// whose lanes every other one is of the second part. Units as in RowWork.
+template <class Red> inline constexpr bool kReducesPairs = false;  // only those that need it
+template <class Red, class T, class S>
+struct PairWork {
+  Geometry g;
+  T* to;
+  int64_t per_part;
+
+  static bool fits(const Geometry& g) {
+    const Dim &pair = g.kept[g.kept_dims - 1], &row = g.reduced[g.reduced_dims - 1];
+    return pair.size == 2 && pair.stride == g.item && pair.to == 1 && row.stride == 2 * g.item &&
+           g.column < 0;
+  }
+  PairWork(const Geometry& pairs, T* results, int64_t reals_per_part)
+      : g(pairs), to(results), per_part(reals_per_part) {
+    g.kept_count /= 2;
+    if (--g.kept_dims == 0) g.kept[g.kept_dims++] = {1, 0, 2};
+    Dim& row = g.reduced[g.reduced_dims - 1];
+    row = {2 * row.size, g.item, 0};
+    g.reduced_count *= 2;
+  }
+  template <int kStep = Vec<T>::kLanes / 2, int... I>
+  WT_FN static Vec<T> fold(Vec<T> v, std::integer_sequence<int, I...> lanes) {
+    if constexpr (kStep == 1)
+      return v;
+    else
+      return fold<kStep / 2>(Red::combine(v, Vec<T>(__builtin_shuffle(v.v, IntRaw<T>{(I ^ kStep)...}))),
+                             lanes);
+  }
+  void run(int64_t begin, int64_t end) const {
+    for (; begin < end; ++begin) {
+      const int64_t part = begin / g.kept_count, first = part * per_part;
+      const int64_t last = first + per_part < g.reduced_count ? first + per_part : g.reduced_count;
+      int64_t at;
+      const char* base = g.data + locate(g.kept, g.kept_dims, begin - part * g.kept_count, &at);
+      const Vec<T> sums = fold(reduce_rows<Red, T, S>(g, base, first, last, T(0)),
+                               std::make_integer_sequence<int, Vec<T>::kLanes>{});
+      for (int k = 0; k < 2; ++k) to[part * 2 * g.kept_count + at + k] = sums.v[k];
+    }
+  }
+};
+
 // Partial results of the parts [parts][outputs], combined pairwise into the outputs.
 template <class Red, class T>
 void combine_parts(const T* partial, int64_t parts, int64_t outputs, T* result) {
@@ -410,6 +453,14 @@ void reduce_stored(const LaunchContext& ctx, const Geometry& g, const T* center,
   const int64_t parts = split ? (count + per_part - 1) / per_part : 1;
   T* to = split ? static_cast<T*>(ctx.scratch(size_t(parts * outputs) * sizeof(T))) : result;
   const int64_t cost = count < per_part ? count : per_part;
+  if constexpr (kReducesPairs<Red>)
+    if (PairWork<Red, T, S>::fits(g)) {
+      const PairWork<Red, T, S> work(g, to, 2 * per_part);
+      cpu::parallel_for(work.g.kept_count * parts, split ? 1 : kReduceGrain / (2 * cost + 16) + 1,
+                        [&](int64_t b, int64_t e) { work.run(b, e); });
+      if (split) combine_parts<Red, T>(to, parts, outputs, result);
+      return;
+    }
   if (columns) {
     const ColumnWork<Red, T, S> work(g, center, result);
     const int64_t units = work.units(), width = outputs / units + 1;

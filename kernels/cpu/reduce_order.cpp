@@ -11,12 +11,14 @@ template <class T> inline constexpr T kHighest = T(__builtin_inf());
 template <> inline constexpr int64_t kHighest<int64_t> = INT64_MAX;
 
 struct Max {
+  static constexpr bool kLargest = true;
   template <class T> WT_FN static Vec<T> identity() { return Vec<T>(kLowest<T>); }
   template <class V> WT_FN static V map(V x, V) { return x; }
   template <class V> WT_FN static V combine(V a, V b) { return maximum(a, b); }
   template <class T> WT_FN static bool better(T a, T b) { return a > b; }
 };
 struct Min {
+  static constexpr bool kLargest = false;
   template <class T> WT_FN static Vec<T> identity() { return Vec<T>(kHighest<T>); }
   template <class V> WT_FN static V map(V x, V) { return x; }
   template <class V> WT_FN static V combine(V a, V b) { return minimum(a, b); }
@@ -31,8 +33,104 @@ struct All : Min {
   template <class V> WT_FN static V map(V x, V) { return select(x != V(0), V(1), V(0)); }
 };
 
+// What no integer of the type is below, or above.
+template <class T> inline constexpr T kLeast = std::is_signed_v<T> ? T(T(1) << (8 * sizeof(T) - 1)) : T(0);
+template <class Red, class T> inline constexpr T kIdentity = Red::kLargest ? kLeast<T> : T(~kLeast<T>);
+
+// Integers of less than eight bytes are compared in their own type, by loops that the compiler vectorises;
+// the order of comparisons has no effect.
+template <class Red, class T>
+struct NarrowWork {
+  const Geometry* g;
+  T* to;
+
+  WT_FN static T best(T a, T b) { return Red::better(b, a) ? b : a; }
+  static bool by_columns(const Geometry& g) {
+    return g.column >= 0 && g.kept[g.column].stride == g.item && g.kept[g.column].to == 1;
+  }
+  T of_row(const char* base, int64_t begin, int64_t end) const {
+    const Dim& row = g->reduced[g->reduced_dims - 1];
+    T found = kIdentity<Red, T>;
+    int64_t ignored;
+    while (begin < end) {
+      cpu::poll_interrupt();
+      const int64_t line = begin / row.size, at = begin - line * row.size;
+      const int64_t n = row.size - at < end - begin ? row.size - at : end - begin;
+      const auto* p = reinterpret_cast<const T*>(
+          base + locate(g->reduced, g->reduced_dims - 1, line, &ignored) + at * row.stride);
+      const int64_t step = row.stride / g->item;
+      if (step == 1)
+        for (int64_t i = 0; i < n; ++i) found = best(found, p[i]);
+      else
+        for (int64_t i = 0; i < n; ++i) found = best(found, p[i * step]);
+      begin += n;
+    }
+    return found;
+  }
+  // Columns [0, n) at `base`, at most kColumnTile.
+  void of_columns(const char* base, int64_t n, T* result) const {
+    T found[kColumnTile];
+    int64_t ignored;
+    for (int64_t i = 0; i < kColumnTile; ++i) found[i] = kIdentity<Red, T>;
+    for (int64_t r = 0; r < g->reduced_count; ++r) {
+      if (r % kColumnTile == kColumnTile - 1) cpu::poll_interrupt();
+      const auto* p = reinterpret_cast<const T*>(base + locate(g->reduced, g->reduced_dims, r, &ignored));
+      for (int64_t i = 0; i < n; ++i) found[i] = best(found[i], p[i]);
+    }
+    std::memcpy(result, found, size_t(n) * sizeof(T));
+  }
+  void columns() const {
+    const int64_t size = g->kept[g->column].size, tiles = (size + kColumnTile - 1) / kColumnTile;
+    const int64_t cost = g->reduced_count * (size < kColumnTile ? size : kColumnTile);
+    cpu::parallel_for(g->kept_count / size * tiles, kReduceGrain / (cost + 1) + 1, [&](int64_t b, int64_t e) {
+      for (int64_t u = b; u < e; ++u) {
+        const int64_t first = u % tiles * kColumnTile;
+        int64_t at;
+        const char* base = g->data + locate(g->kept, g->kept_dims, u / tiles * size + first, &at);
+        of_columns(base, size - first < kColumnTile ? size - first : kColumnTile, to + at);
+      }
+    });
+  }
+  // Long rows are cut into parts.
+  void rows(const LaunchContext& ctx) const {
+    const int64_t outputs = g->kept_count, count = g->reduced_count;
+    const int64_t parts = outputs < kSplitOutputs ? count / kSplitGrain + 1 : 1, per_part = count / parts + 1;
+    T* found = parts > 1 ? static_cast<T*>(ctx.scratch(size_t(parts * outputs) * sizeof(T))) : to;
+    const int64_t cost = count < per_part ? count : per_part;
+    cpu::parallel_for(outputs * parts, kReduceGrain / (cost + 16) + 1, [&](int64_t b, int64_t e) {
+      for (int64_t u = b; u < e; ++u) {
+        const int64_t part = u / outputs, first = part * per_part;
+        int64_t at;
+        const char* base = g->data + locate(g->kept, g->kept_dims, u - part * outputs, &at);
+        found[part * outputs + at] = of_row(base, first, first + per_part < count ? first + per_part : count);
+      }
+    });
+    if (parts == 1) return;
+    for (int64_t i = 0; i < outputs; ++i) {
+      to[i] = found[i];
+      for (int64_t part = 1; part < parts; ++part) to[i] = best(to[i], found[part * outputs + i]);
+    }
+  }
+};
+
+// False where another way is right: of other types, and down few long columns.
+template <class Red>
+bool reduce_narrow(const LaunchContext& ctx, const View& out, const View& in) {
+  const Geometry g = geometry_of(out, in);
+  auto run = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const NarrowWork<Red, T> work{&g, out.as<T>()};
+    work.by_columns(g) ? work.columns() : work.rows(ctx);
+  };
+  if (g.column >= 0 && g.kept_count < kSplitOutputs && g.reduced_count > kSplitGrain) return false;
+  if (in.dtype == DType::Bool) return run(Tag<uint8_t>{}), true;
+  return try_dispatch(Types<int32_t, int16_t, int8_t, uint8_t>{}, in.dtype, run);
+}
+
 template <class Red>
 void reduce_order(const LaunchContext& ctx, const View& out, const View& in) {
+  if constexpr (std::is_same_v<Red, Max> || std::is_same_v<Red, Min>)
+    if (reduce_narrow<Red>(ctx, out, in)) return;
   const Geometry g = geometry_of(out, in);
   dispatch_compute(in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -59,6 +157,16 @@ void truth(const LaunchContext& ctx, const View& out, const View& in) {
     const uint8_t* p = in.as<const uint8_t>();
     *out.as<Bool>() = kAll ? n == 0 || __builtin_memchr(p, 0, size_t(n)) == nullptr : any_byte(p, n);
     return;
+  }
+  if (in.dtype == DType::Bool || in.dtype == DType::UInt8 || in.dtype == DType::Int8) {
+    View bytes = in, result = out;
+    bytes.dtype = result.dtype = DType::UInt8;
+    const bool some = in.numel() > 0;
+    if (some && (kAll ? reduce_narrow<Min>(ctx, result, bytes) : reduce_narrow<Max>(ctx, result, bytes))) {
+      uint8_t* r = out.as<uint8_t>();
+      for (int64_t i = 0, n = out.numel(); i < n; ++i) r[i] = r[i] != 0;
+      return;
+    }
   }
   reduce_order<Red>(ctx, out, in);
 }

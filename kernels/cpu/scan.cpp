@@ -85,6 +85,21 @@ struct LogAdd {
   }
 };
 
+// kWidth lines that lie side by side, in registers.
+template <class Op, int kWidth, class T>
+WT_FN void scan_line(const T* x, T* y, int64_t length) {
+  using R = Running<T>;
+  R r[kWidth];
+  for (int i = 0; i < kWidth; ++i) r[i] = Op::template start<R>();
+  cpu::in_pieces(length, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin * kWidth; k < end * kWidth; k += kWidth)
+      for (int i = 0; i < kWidth; ++i) {
+        r[i] = Op::apply(r[i], R(x[k + i]));
+        y[k + i] = T(r[i]);
+      }
+  });
+}
+
 template <class Op>
 void scan(const LaunchContext& ctx, const View& out, const View& in, int dim) {
   const Lines l = lines_of(in, dim);
@@ -95,16 +110,8 @@ void scan(const LaunchContext& ctx, const View& out, const View& in, int dim) {
     const T* x = packed_as<T>(ctx, in);
     with_results<T>(ctx, out, n, [&](T* y) {
       for_each_band(l, [&](int64_t first, int64_t width) {
-        if (l.inner == 1) {
-          Running<T> r = Op::template start<Running<T>>();
-          cpu::in_pieces(l.length, [&](int64_t begin, int64_t end) {
-            for (int64_t k = first + begin; k < first + end; ++k) {
-              r = Op::apply(r, Running<T>(x[k]));
-              y[k] = T(r);
-            }
-          });
-          return;
-        }
+        if (l.inner == 1) return scan_line<Op, 1>(x + first, y + first, l.length);
+        if (l.inner == 2) return scan_line<Op, 2>(x + first, y + first, l.length);
         Running<T> run[kBand];
         for (int64_t i = 0; i < width; ++i) run[i] = Op::template start<Running<T>>();
         cpu::in_pieces(l.length, [&](int64_t begin, int64_t end) {
@@ -122,6 +129,34 @@ void scan(const LaunchContext& ctx, const View& out, const View& in, int dim) {
   });
 }
 
+// Of complex numbers, which are packed.
+template <class T>
+void complex_products(const View& out, const View& in, const Lines& l) {
+  const auto* x = in.as<const Complex<T>>();
+  auto* y = out.as<Complex<T>>();
+  cpu::parallel_for(l.outer * l.inner, kReduceGrain / (8 * l.length + 1) + 1, [&](int64_t b, int64_t e) {
+    for (int64_t u = b; u < e; ++u) {
+      const int64_t first = u / l.inner * l.length * l.inner + u % l.inner;
+      double re = 1, im = 0;
+      cpu::in_pieces(l.length, [&](int64_t begin, int64_t end) {
+        for (int64_t k = first + begin * l.inner; k < first + end * l.inner; k += l.inner) {
+          const double real = re * x[k].re - im * x[k].im;
+          im = re * x[k].im + im * x[k].re;
+          re = real;
+          y[k] = Complex<T>(T(re), T(im));
+        }
+      });
+    }
+  });
+}
+
+void cumprod(const LaunchContext& ctx, const View& out, const View& in, int dim) {
+  if (out.dtype != DType::Complex64 && out.dtype != DType::Complex128) return scan<Times>(ctx, out, in, dim);
+  if (in.numel() == 0) return;
+  const Lines l = lines_of(in, dim);
+  out.dtype == DType::Complex64 ? complex_products<float>(out, in, l) : complex_products<double>(out, in, l);
+}
+
 struct Ascending {
   template <class T> WT_FN static bool takes(T v, T best) { return v >= best; }
 };
@@ -129,17 +164,43 @@ struct Descending {
   template <class T> WT_FN static bool takes(T v, T best) { return v <= best; }
 };
 
+// One line: a new best value is rare in most data, so a branch costs less than a choice.
+template <class Order, class T>
+WT_FN void scan_index_line(const T* x, T* y, int64_t* places, int64_t length) {
+  T best = x[0];
+  int64_t at = 0;
+  cpu::in_pieces(length, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const T v = x[k];
+      if (v != v || (best == best && Order::template takes<T>(v, best))) {
+        best = v;
+        at = k;
+      }
+      y[k] = best;
+      places[k] = at;
+    }
+  });
+}
+
+// Calls f with a tag of the type in which values of `dtype` are compared.
+template <class F>
+WT_FN void dispatch_ordered(DType dtype, F&& f) {
+  if (!try_dispatch(Types<int32_t, int16_t, int8_t, uint8_t>{}, dtype, f))
+    dtype == DType::Bool ? f(Tag<uint8_t>{}) : dispatch_compute(dtype, f);
+}
+
 template <class Order>
 void scan_index(const LaunchContext& ctx, const View& values, const View& indices, const View& in, int dim) {
   const Lines l = lines_of(in, dim);
   const int64_t n = in.numel();
   if (n == 0) return;
-  dispatch_compute(values.dtype, [&](auto tag) {
+  dispatch_ordered(values.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* x = packed_as<T>(ctx, in);
     int64_t* places = indices.as<int64_t>();
     with_results<T>(ctx, values, n, [&](T* y) {
       for_each_band(l, [&](int64_t first, int64_t width) {
+        if (l.inner == 1) return scan_index_line<Order>(x + first, y + first, places + first, l.length);
         for (int64_t i = 0; i < width; ++i) {
           y[first + i] = x[first + i];
           places[first + i] = 0;
@@ -160,7 +221,7 @@ void scan_index(const LaunchContext& ctx, const View& values, const View& indice
 }
 
 WT_KERNEL(cumsum, scan<Plus>);
-WT_KERNEL(cumprod, scan<Times>);
+WT_KERNEL(cumprod, cumprod);
 WT_KERNEL(logcumsumexp, scan<LogAdd>);
 WT_KERNEL(cummax, scan_index<Ascending>);
 WT_KERNEL(cummin, scan_index<Descending>);

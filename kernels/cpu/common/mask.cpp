@@ -10,10 +10,28 @@ namespace warptape::kernels::cpu {
 namespace {
 
 inline constexpr int64_t kBlock = 32768;
+inline constexpr int64_t kFound = 512;  // elements whose truth is looked at before they are written
 
 template <class T>
 WT_INLINE bool is_set(T v) {
-  return Compute<T>(v) != Compute<T>(0);
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+    return uint16_t(v.bits << 1) != 0;  // both zeros are unset; converting costs more
+  else
+    return Compute<T>(v) != Compute<T>(0);
+}
+
+// Bytes are counted in bytes, as many as cannot overflow.
+template <class T>
+WT_INLINE int64_t count_packed(const T* s, int64_t n) {
+  int64_t count = 0, j = 0;
+  if constexpr (sizeof(T) == 1)
+    for (; j + 128 <= n; j += 128) {
+      uint8_t some = 0;
+      for (int64_t k = 0; k < 128; ++k) some = uint8_t(some + is_set(s[j + k]));
+      count += some;
+    }
+  for (; j < n; ++j) count += is_set(s[j]);
+  return count;
 }
 
 template <class T>
@@ -22,12 +40,10 @@ int64_t count_range(const Walk<1>& w, const T* p, int64_t begin, int64_t end) {
   const int64_t step = w.inner(0);
   walk(w, begin, end, [&](const int64_t (&at)[1], int64_t n, const int64_t*) {
     const T* s = p + at[0];
-    int64_t count = 0;
     if (step == 1)
-      for (int64_t j = 0; j < n; ++j) count += is_set(s[j]);
+      total += count_packed(s, n);
     else
-      for (int64_t j = 0; j < n; ++j) count += is_set(s[j * step]);
-    total += count;
+      for (int64_t j = 0; j < n; ++j) total += is_set(s[j * step]);
   });
   return total;
 }
@@ -51,7 +67,8 @@ int64_t* count_blocks(const LaunchContext& ctx, const Walk<1>& w, const T* p) {
   return before;
 }
 
-// Calls f(block's begin, end, number of set elements before it) for every block, in parallel.
+// Calls f(block's begin, end, number of set elements before it, and up to its end) for every block, in
+// parallel.
 template <class T, class F>
 void for_set_blocks(const LaunchContext& ctx, const View& x, F&& f) {
   const Walk<1> w = make_walk<1>(x, 0, x.ndim, {&x});
@@ -59,7 +76,7 @@ void for_set_blocks(const LaunchContext& ctx, const View& x, F&& f) {
   const int64_t numel = w.numel();
   parallel_for((numel + kBlock - 1) / kBlock, 1, [&](int64_t first, int64_t last) {
     for (int64_t b = first; b < last; ++b)
-      f(b * kBlock, (b + 1) * kBlock < numel ? (b + 1) * kBlock : numel, before[b]);
+      f(b * kBlock, (b + 1) * kBlock < numel ? (b + 1) * kBlock : numel, before[b], before[b + 1]);
   });
 }
 
@@ -76,15 +93,22 @@ void nonzero(const LaunchContext& ctx, const View& out, const View& x) {
     using T = typename decltype(t)::type;
     const Walk<1> w = make_walk<1>(x, 0, x.ndim, {&x});
     const int64_t step = w.inner(0), dims = x.ndim;
-    for_set_blocks<T>(ctx, x, [&](int64_t begin, int64_t end, int64_t before) {
+    for_set_blocks<T>(ctx, x, [&](int64_t begin, int64_t end, int64_t before, int64_t) {
       int64_t* o = out.as<int64_t>() + before * dims;
       walk(w, begin, end, [&](const int64_t (&at)[1], int64_t n, const int64_t* coordinates) {
         const T* s = x.as<T>() + at[0];
-        for (int64_t j = 0; j < n; ++j) {
-          if (!is_set(s[j * step])) continue;
-          for (int64_t d = 0; d < dims; ++d) o[d] = coordinates[d];
-          if (dims) o[dims - 1] += j;
-          o += dims;
+        for (int64_t j = 0; j < n; j += kFound) {
+          const int64_t m = n - j < kFound ? n - j : kFound;
+          int32_t found[kFound];
+          int64_t count = 0;
+          for (int64_t i = 0; i < m; ++i) {  // without a branch, which could not be predicted
+            found[count] = int32_t(i);
+            count += is_set(s[(j + i) * step]);
+          }
+          for (int64_t i = 0; i < count; ++i, o += dims) {
+            for (int64_t d = 0; d < dims; ++d) o[d] = coordinates[d];
+            if (dims) o[dims - 1] += j + found[i];
+          }
         }
       });
     });
@@ -96,13 +120,16 @@ void masked_select(const LaunchContext& ctx, const View& out, const View& x, con
     using T = typename decltype(t)::type;
     const Walk<2> w = make_walk<2>(mask, 0, mask.ndim, {&x, &mask});
     const int64_t sx = w.inner(0), sm = w.inner(1);
-    for_set_blocks<Bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before) {
+    for_set_blocks<Bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before, int64_t after) {
       T* o = out.as<T>() + before;
+      const T* last = out.as<T>() + after;
       walk(w, begin, end, [&](const int64_t (&at)[2], int64_t n, const int64_t*) {
         const T* s = x.as<T>() + at[0];
         const Bool* m = mask.as<Bool>() + at[1];
-        for (int64_t j = 0; j < n; ++j)
-          if (m[j * sm]) *o++ = s[j * sx];
+        for (int64_t j = 0; j < n && o != last; ++j) {  // without a branch on the mask
+          *o = s[j * sx];
+          o += is_set(m[j * sm]);
+        }
       });
     });
   });
@@ -113,7 +140,7 @@ void masked_scatter(const LaunchContext& ctx, const View& self, const View& mask
     using T = typename decltype(t)::type;
     const Walk<2> w = make_walk<2>(mask, 0, mask.ndim, {&self, &mask});
     const int64_t st = w.inner(0), sm = w.inner(1);
-    for_set_blocks<Bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before) {
+    for_set_blocks<Bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before, int64_t) {
       const T* s = src.as<T>() + before;
       walk(w, begin, end, [&](const int64_t (&at)[2], int64_t n, const int64_t*) {
         T* o = self.as<T>() + at[0];
@@ -169,7 +196,12 @@ void flip(const LaunchContext&, const View& out, const View& x, uint32_t dims) {
       T* o = out.as<T>() + begin;
       walk(w, begin, end, [&](const int64_t (&at)[1], int64_t n, const int64_t*) {
         const T* s = x.as<T>() + start + at[0];
-        for (int64_t j = 0; j < n; ++j) o[j] = s[j * step];
+        if (step == 1)
+          std::memcpy(o, s, n * sizeof(T));
+        else if (step == -1)  // a loop of its own, which vectorises
+          for (int64_t j = 0; j < n; ++j) o[j] = s[-j];
+        else
+          for (int64_t j = 0; j < n; ++j) o[j] = s[j * step];
         o += n;
       });
     });
@@ -179,12 +211,15 @@ void flip(const LaunchContext&, const View& out, const View& x, uint32_t dims) {
 void bincount(const LaunchContext& ctx, const View& out, const View& x, const View& weights) {
   const int64_t bins = out.numel(), n = x.numel();
   std::memset(out.data, 0, bins * itemsize(out.dtype));
-  const int64_t* p = x.as<int64_t>();
   auto add = [&](auto* o, auto weight) {
-    for (int64_t i = 0; i < n; ++i) {
-      if (p[i] < 0 || p[i] >= bins) return report_index(ctx, p[i], bins);
-      o[p[i]] += weight(i);
-    }
+    dispatch(IntTypes{}, x.dtype, [&](auto t) {
+      const auto* p = x.as<typename decltype(t)::type>();
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t bin = p[i];
+        if (bin < 0 || bin >= bins) return report_index(ctx, bin, bins);
+        o[bin] += weight(i);
+      }
+    });
   };
   if (!weights.data) return add(out.as<int64_t>(), [](int64_t) { return int64_t{1}; });
   dispatch(Types<float, double>{}, out.dtype, [&](auto t) {

@@ -18,7 +18,14 @@ template <class T>
 WT_INLINE KeyOf<T> key_of(T value) {
   using K = KeyOf<T>;
   constexpr K kTop = K(1) << (8 * sizeof(K) - 1);
-  if constexpr (is_floating(dtype_of<T>)) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {  // the bits as float's upper ones
+    constexpr uint16_t kInf = std::is_same_v<T, Half> ? 0x7c00 : 0x7f80;
+    const uint16_t magnitude = value.bits & 0x7fff;
+    if (magnitude > kInf) return ~K(0);
+    if (magnitude == 0) return kTop;
+    const K bits = K(value.bits) << 16;
+    return bits & kTop ? ~bits : bits | kTop;
+  } else if constexpr (is_floating(dtype_of<T>)) {
     const auto v = static_cast<Compute<T>>(value);
     if (v != v) return ~K(0);
     if (v == 0) return kTop;  // both zeros are equal

@@ -19,6 +19,11 @@ using GatherFn = void(const LaunchContext&, const View& out, const View& x, cons
 using ScatterFn = void(const LaunchContext&, const View& self, const View& index, const View& src, int dim,
                        ScatterMode mode);
 
+// Slot "scatter_narrow", of the CPU: the same for Float16 and BFloat16 with valid indices; src times alpha
+// where it is added.
+using ScatterNarrowFn = void(const LaunchContext&, const View& self, const View& index, const View& src,
+                             int dim, ScatterMode mode, double alpha);
+
 // Slot "index_select": out (contiguous) = slices of x at index [n] along dim.
 using IndexSelectFn = void(const LaunchContext&, const View& out, const View& x, const View& index, int dim);
 
@@ -53,8 +58,9 @@ using TriangleFn = void(const LaunchContext&, const View& out, const View& x, in
 // Slot "flip": out (contiguous) = x mirrored in the dims whose bit of `dims` is set.
 using FlipFn = void(const LaunchContext&, const View& out, const View& x, uint32_t dims);
 
-// Slot "bincount": out contiguous [bins], wholly written: how often each value of x (contiguous int64 [n])
-// occurs, or the sum of its weights (contiguous [n], out's dtype; null data for none, out is then int64).
+// Slot "bincount": out contiguous [bins], wholly written: how often each value of x
+// (contiguous int64 [n], on the CPU any integers) occurs, or the sum of its weights (contiguous [n], out's
+// dtype; null data for none, out is then int64).
 using BincountFn = void(const LaunchContext&, const View& out, const View& x, const View& weights);
 
 }  // namespace warptape::kernels

@@ -8,7 +8,8 @@
 namespace warptape::kernels {
 
 // Slots "sum", "prod", "mean", "logsumexp" (computed in out's dtype, to which `in` is converted; mean and
-// logsumexp need floating outs), "amax", "amin" (out has in's dtype; NaN wins; in must not be empty), "any",
+// logsumexp need floating outs; on the CPU prod takes complex numbers, of one dtype, too), "nansum" (of the
+// CPU: sum without the NaNs), "amax", "amin" (out has in's dtype; NaN wins; in must not be empty), "any",
 // "all" (out is Bool).
 using ReduceFn = void(const LaunchContext&, const View& out, const View& in);
 
@@ -28,7 +29,7 @@ using ValueIndexFn = void(const LaunchContext&, const View& values, const View& 
                           int dim);
 
 // Slots "cumsum", "cumprod", "logcumsumexp": out (contiguous, in's shape) = running reduction along dim, in
-// order.
+// order. On the CPU cumprod takes complex numbers, packed and of one dtype, too.
 using ScanFn = void(const LaunchContext&, const View& out, const View& in, int dim);
 // Slots "cummax", "cummin": the last of equal values is taken.
 using ScanIndexFn = void(const LaunchContext&, const View& values, const View& indices, const View& in,
