@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 51_202
+MAX_TOTAL_LINES = 53_223
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        8_120,
+        8_540,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -39,7 +39,7 @@ BUDGETS = {
         ),
     ),
     "profiling": (
-        4_699,
+        4_706,
         (
             "csrc/bindings/profiler",
             "csrc/core/memory_trace",
@@ -54,7 +54,7 @@ BUDGETS = {
     ),
     "serving": (7_222, ("python/warptape/serve/",)),
     "compression": (
-        6_334,
+        6_474,
         (
             "csrc/ops/binary_linear",
             "csrc/ops/fake_quantize",
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        19_800,  # attention by WGMMA, cuSOLVER, grouped products
+        20_228,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_839, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        25_731,
+        25_735,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -110,7 +110,7 @@ BUDGETS = {
         ),
     ),
     "the ops of torchvision and torchaudio": (
-        1_326,
+        1_309,
         (
             "csrc/ops/deform",
             "csrc/ops/recursive",
@@ -128,7 +128,7 @@ BUDGETS = {
     ),
     "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        14_353,
+        15_158,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -158,5 +158,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_479, ("python/warptape/fx/",)),
-    "the Python library": (29_658, ("python/warptape/",)),
+    "the Python library": (29_630, ("python/warptape/",)),
 }
