@@ -8,7 +8,7 @@ namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
 // Rows that lie side by side are added by vectors.
-struct AddNarrow : cpu::Add {
+struct AddNarrow : Add {
   template <class T>
   WT_FN void row(T* to, const T* from, int64_t n) const {
     constexpr int L = VFloat::kLanes;
@@ -24,9 +24,9 @@ void scatter_narrow(const LaunchContext&, const View& self, const View& index, c
   dispatch(Types<Half, BFloat16>{}, self.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     if (alpha == 1)
-      cpu::scatter_mode<T, AddNarrow>(self, index, src, dim, mode);
+      scatter_mode<T, AddNarrow>(self, index, src, dim, mode);
     else
-      cpu::scatter_typed<T>(self, index, src, dim, cpu::AddScaled<double>{alpha});
+      scatter_typed<T>(self, index, src, dim, AddScaled<double>{alpha});
   });
 }
 WT_KERNEL(scatter_narrow, scatter_narrow);

@@ -1,5 +1,5 @@
 // Combining values into places that indices name, for index.cpp, and for the kernels of each instruction set
-// that do it on narrow floats. Without external linkage: each file has its own copy for its instruction set.
+// that do it on narrow floats: in the namespace of theirs, without external linkage.
 #pragma once
 
 #include "kernels/cpu/common/walk.h"
@@ -7,8 +7,14 @@
 #include "kernels/dispatch.h"
 #include "kernels/index.h"
 
+#if defined(WARPTAPE_ISA)
+namespace warptape::kernels::WARPTAPE_ISA {
+#else
 namespace warptape::kernels::cpu {
+#endif
 namespace {
+
+using namespace cpu;  // walk.h
 
 // Shape of `index`; operands out, x (its stride along dim is the caller's to apply), index.
 WT_INLINE Walk<3> indexed_walk(const View& out, const View& x, const View& index, int dim) {
@@ -155,4 +161,4 @@ void scatter_mode(const View& self, const View& index, const View& src, int dim,
 }
 
 }  // namespace
-}  // namespace warptape::kernels::cpu
+}  // namespace warptape::kernels::(WARPTAPE_ISA or cpu)
