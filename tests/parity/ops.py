@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -192,7 +192,10 @@ class OpParity:
             if error is not None:
                 yield self.failure("raises", dtype, error_text(error), call)
                 continue
-            found = list(differences(theirs, ours, their_inputs, our_inputs, self.strict))
+            # Places in float32 are off by as much in both libraries: either result is within 4e-6 of float64's.
+            wide = self.name.startswith("grid_sampler") and dtype == torch.float32
+            strict = replace(self.strict, loosen=4.0) if wide else self.strict
+            found = list(differences(theirs, ours, their_inputs, our_inputs, strict))
             if any(d.aspect == "value" for d in found) and (
                 self.random(sample) or self.same(sample, theirs, ours)
             ):
