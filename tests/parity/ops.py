@@ -192,7 +192,7 @@ class OpParity:
             if error is not None:
                 yield self.failure("raises", dtype, error_text(error), call)
                 continue
-            # Places in float32 are off by as much in both libraries: either result is within 4e-6 of float64's.
+            # Places in float32 are off by as much in both libraries: each is within 4e-6 of float64.
             wide = self.name.startswith("grid_sampler") and dtype == torch.float32
             strict = replace(self.strict, loosen=4.0) if wide else self.strict
             found = list(differences(theirs, ours, their_inputs, our_inputs, strict))
