@@ -1,6 +1,6 @@
 """Compare single calls of some 1,400 functions and dtypes with PyTorch, one thread each.
 
-    python benchmarks/ops.py                     all; about 6 minutes
+    python benchmarks/ops.py                     all; takes more than 9 minutes
     python benchmarks/ops.py --only float64      those whose names have this in them
     python benchmarks/ops.py --keep              and write benchmarks/results/ops.md
 
@@ -19,13 +19,13 @@ from _op_rows import ROWS
 LIMITS = (10.0, 5.0, 2.0, 1.5, 1.2, 1.0)
 
 
-def report(done: list[tuple[float, Measured]], refused: list[str], limit: float) -> str:
+def report(done: list[tuple[float, Measured]], refused: list[str], limit: float, only: str) -> str:
     ratios = np.array([ratio for ratio, _ in done])
     info, used = machine(), versions()
     lines = [
         "# Single calls beside PyTorch",
         "",
-        f"`benchmarks/ops.py`, {len(done)} calls, one thread, {info['processor']}, load at the end",
+        f"`benchmarks/ops.py --only '{only}'`, {len(done)} calls, one thread, {info['processor']}, load at the end",
         f"{info['load_average']:.1f}; warptape {used['commit']}, PyTorch {used['torch']}.",
         "Time of warptape over PyTorch's:",
         "",
@@ -70,7 +70,7 @@ def main() -> None:
     finally:
         for worker in workers.values():
             worker.close()
-    text = report(done, refused, options.limit)
+    text = report(done, refused, options.limit, options.only)
     print(text)
     if options.keep:
         (HERE / "results" / "ops.md").write_text(text)
