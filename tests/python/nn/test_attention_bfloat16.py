@@ -1,15 +1,11 @@
 """Attention in bfloat16, forward and backward, against float32 on the same values: with AMX tiles where the
 processor has them, and without (WARPTAPE_AMX=0)."""
 
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 import warptape as torch
 import warptape.nn.functional as F
-from warptape.doctor import cpu_flags
 
 
 def draw(seed):
@@ -62,13 +58,3 @@ def test_as_float32(seed):
     for one, three, exact in zip(*results, attend(q, k, v, how, torch.float32)):
         assert torch.equal(one, three)
         torch.testing.assert_close(one.float(), exact, rtol=2**-6, atol=0.015 * float(exact.abs().max()))
-
-
-@pytest.mark.skipif(
-    os.environ.get("WARPTAPE_AMX") == "0" or "amx_bf16" not in cpu_flags(), reason="no AMX here"
-)
-def test_without_tiles():
-    environment = {**os.environ, "WARPTAPE_AMX": "0"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

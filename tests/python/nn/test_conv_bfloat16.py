@@ -1,15 +1,11 @@
 """Convolutions of bfloat16, forward and backward, in both memory formats, against those of float32 on the
 same values: they go through AMX tiles where the processor has them, else through vectors (WARPTAPE_AMX=0)."""
 
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 import warptape as torch
 import warptape.nn.functional as F
-from warptape.doctor import cpu_flags
 
 
 def draw(seed):
@@ -62,13 +58,3 @@ def test_as_float32(seed):
     for one, two, three, exact in zip(*results, convolve(x, weight, bias, how, torch.float32)):
         assert torch.equal(one, two) and torch.equal(one, three)
         torch.testing.assert_close(one.float(), exact, rtol=2**-8, atol=1e-3 * float(exact.abs().max()))
-
-
-@pytest.mark.skipif(
-    os.environ.get("WARPTAPE_AMX") == "0" or "amx_bf16" not in cpu_flags(), reason="no AMX here"
-)
-def test_without_tiles():
-    environment = {**os.environ, "WARPTAPE_AMX": "0"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,15 +1,9 @@
 """Products of bfloat16 by AMX tiles and by vectors, against float64: the sizes and strides that tiles cut,
-bias, alpha and beta, and the same bits on any number of threads. WARPTAPE_AMX=0 turns the tiles off, which
-one test does in a process of its own."""
-
-import os
-import subprocess
-import sys
+bias, alpha and beta, and the same bits on any number of threads (test_without_amx.py turns the tiles off)."""
 
 import numpy as np
 import pytest
 import warptape as wt
-from warptape.doctor import cpu_flags
 
 SIZES = [1, 2, 5, 16, 17, 31, 32, 33, 64, 100, 129, 300, 513, 700]
 
@@ -77,13 +71,3 @@ def test_batches_and_what_is_not_finite():
     assert finite.sum() == finite.size - 90 - 80
     expected = a.double().numpy() @ b.double().numpy()
     assert rounded_near(wt.tensor(result[finite]), expected[finite], 70)
-
-
-@pytest.mark.skipif(
-    os.environ.get("WARPTAPE_AMX") == "0" or "amx_bf16" not in cpu_flags(), reason="no AMX here"
-)
-def test_without_tiles():
-    environment = {**os.environ, "WARPTAPE_AMX": "0"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
