@@ -165,25 +165,35 @@ WT_INLINE void read(const T* map, const I* at, T (&to)[kRun]) {
 // Parts of about as much work, whatever the number of threads.
 WT_INLINE int64_t grain_of(int64_t steps) { return 65536 / (steps + 1) + 1; }
 
-template <class T, class I>
-void sample_of(const GridPlan& p, T* out, const T* x, const T* grid) {
-  const Grid<T, I> g{p, grid};
-  const int64_t area = p.area(), runs = (p.places + kRun - 1) / kRun;
+// f(corners, image, first place, places) for all runs of places.
+template <class T, class I, class F>
+WT_INLINE void for_runs(const Grid<T, I>& g, F&& f) {
+  const GridPlan& p = g.p;
+  const int64_t runs = (p.places + kRun - 1) / kRun;
   cpu::parallel_for(p.n * runs, grain_of(kRun * p.channels * g.corners), [&](int64_t begin, int64_t end) {
     Corners<T, I> corners;
     for (int64_t job = begin; job < end; ++job) {
       const int64_t n = job / runs, from = job % runs * kRun;
       const int64_t count = from + kRun < p.places ? kRun : p.places - from;
       corners.find(g, n, from, count);
-      for (int64_t c = n * p.channels; c < (n + 1) * p.channels; ++c) {
-        T total[kRun]{}, values[kRun];
-        for (int64_t k = 0; k < g.corners; ++k) {
-          read(x + c * area, corners.at[k], values);
-          for (int64_t r = 0; r < kRun; ++r) total[r] += corners.weight[k][r] * values[r];
-        }
-        T* to = out + c * p.places + from;
-        for (int64_t r = 0; r < count; ++r) to[r] = total[r];
+      f(corners, n, from, count);
+    }
+  });
+}
+
+template <class T, class I>
+void sample_of(const GridPlan& p, T* out, const T* x, const T* grid) {
+  const Grid<T, I> g{p, grid};
+  const int64_t area = p.area();
+  for_runs(g, [&](Corners<T, I>& corners, int64_t n, int64_t from, int64_t count) {
+    for (int64_t c = n * p.channels; c < (n + 1) * p.channels; ++c) {
+      T total[kRun]{}, values[kRun];
+      for (int64_t k = 0; k < g.corners; ++k) {
+        read(x + c * area, corners.at[k], values);
+        for (int64_t r = 0; r < kRun; ++r) total[r] += corners.weight[k][r] * values[r];
       }
+      T* to = out + c * p.places + from;
+      for (int64_t r = 0; r < count; ++r) to[r] = total[r];
     }
   });
 }
@@ -224,30 +234,24 @@ void input_of(const GridPlan& p, T* grad, const T* up, const T* grid) {
 template <class T, class I>
 void grid_of(const GridPlan& p, T* grad, const T* up, const T* x, const T* grid) {
   const Grid<T, I> g{p, grid};
-  const int64_t area = p.area(), runs = (p.places + kRun - 1) / kRun;
-  cpu::parallel_for(p.n * runs, grain_of(kRun * p.channels * g.corners), [&](int64_t begin, int64_t end) {
-    Corners<T, I> corners;
-    for (int64_t job = begin; job < end; ++job) {
-      const int64_t n = job / runs, from = job % runs * kRun;
-      const int64_t count = from + kRun < p.places ? kRun : p.places - from;
-      corners.find(g, n, from, count);
-      T total[kCorners][kRun]{}, values[kRun], own[kRun]{};
-      for (int64_t c = n * p.channels; c < (n + 1) * p.channels; ++c) {
-        for (int64_t r = 0; r < count; ++r) own[r] = up[c * p.places + from + r];
-        for (int64_t k = 0; k < g.corners; ++k) {
-          read(x + c * area, corners.at[k], values);
-          for (int64_t r = 0; r < kRun; ++r) total[k][r] += own[r] * values[r];
-        }
+  const int64_t area = p.area();
+  for_runs(g, [&](Corners<T, I>& corners, int64_t n, int64_t from, int64_t count) {
+    T total[kCorners][kRun]{}, values[kRun], own[kRun]{};
+    for (int64_t c = n * p.channels; c < (n + 1) * p.channels; ++c) {
+      for (int64_t r = 0; r < count; ++r) own[r] = up[c * p.places + from + r];
+      for (int64_t k = 0; k < g.corners; ++k) {
+        read(x + c * area, corners.at[k], values);
+        for (int64_t r = 0; r < kRun; ++r) total[k][r] += own[r] * values[r];
       }
-      T* to = grad + (n * p.places + from) * p.dims;
-      for (int64_t d = 0; d < p.dims; ++d) {
-        T sum[kRun]{}, slope[kRun];
-        for (int64_t k = 0; k < g.corners; ++k) {
-          corners.product(g, k, d, slope);
-          for (int64_t r = 0; r < kRun; ++r) sum[r] += total[k][r] * slope[r];
-        }
-        for (int64_t r = 0; r < count; ++r) to[r * p.dims + p.dims - 1 - d] = sum[r];
+    }
+    T* to = grad + (n * p.places + from) * p.dims;
+    for (int64_t d = 0; d < p.dims; ++d) {
+      T sum[kRun]{}, slope[kRun];
+      for (int64_t k = 0; k < g.corners; ++k) {
+        corners.product(g, k, d, slope);
+        for (int64_t r = 0; r < kRun; ++r) sum[r] += total[k][r] * slope[r];
       }
+      for (int64_t r = 0; r < count; ++r) to[r * p.dims + p.dims - 1 - d] = sum[r];
     }
   });
 }
