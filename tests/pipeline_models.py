@@ -17,8 +17,14 @@ from warptape.utils.checkpoint import checkpoint
 
 STEPS, BATCH, M, WIDTH = 20, 16, 4, 6
 LARGEST_NORM = 0.1  # of gradients: less than what they have
-KINDS = ["gpipe", "1f1b", "interleaved", "zb_h1"]
 SINGLE = {"gpipe": pp.ScheduleGPipe, "1f1b": pp.Schedule1F1B, "zb_h1": pp.ScheduleZBH1}
+SEVERAL = {
+    "interleaved": pp.ScheduleInterleaved1F1B,
+    "looped_bfs": pp.ScheduleLoopedBFS,
+    "interleaved_zero_bubble": pp.ScheduleInterleavedZeroBubble,
+    "zb_v": pp.ScheduleZBVZeroBubble,
+}
+KINDS = [*SINGLE, *SEVERAL]
 Batch = tuple[tuple[wt.Tensor, ...], wt.Tensor]
 
 
@@ -28,10 +34,11 @@ def simulate(n: int, fn: Callable[..., Any], *args: Any) -> list[Any]:
 
 def make_schedule(kind: str, layers: Any, m: int = M, loss: Any = F.mse_loss, **how: Any) -> Any:
     scale = how.pop("scale_grads", True)
-    stages = pp.split_into_stages(layers, 2 if kind == "interleaved" else 1, **how)
-    if kind == "interleaved":
-        return pp.ScheduleInterleaved1F1B(stages, m, loss, scale_grads=scale)
-    return SINGLE[kind](stages[0], m, loss, scale_grads=scale)
+    if kind in SINGLE:
+        (stage,) = pp.split_into_stages(layers, **how)
+        return SINGLE[kind](stage, m, loss, scale_grads=scale)
+    stages = pp.split_into_stages(layers, 2, placement=SEVERAL[kind].placement, **how)
+    return SEVERAL[kind](stages, m, loss, scale_grads=scale)
 
 
 def mlp() -> nn.Sequential:
@@ -193,7 +200,8 @@ def train_in_parts(kind: str, optimizer: str, schedule: str) -> Found:
     net, loss_fn = build(kind)
     runner = make_schedule(schedule, net, loss=loss_fn)
     named = {n: p for s in runner.stages.values() for n, p in s.submod.named_parameters()}
-    opt = optimizer_of(list(named.values()), optimizer)
+    parameters = list({id(p): p for p in named.values()}.values())  # two stages of a rank may share some
+    opt = optimizer_of(parameters, optimizer)
     losses, gradients = [], []
     for x, y in draw(kind):
         parts: list[wt.Tensor] = []
@@ -202,7 +210,7 @@ def train_in_parts(kind: str, optimizer: str, schedule: str) -> Found:
         runner.step(*x, target=y, losses=parts)
         if parts:
             losses.append(sum(p.item() for p in parts) / M)
-        nn.utils.clip_grad_norm_(named.values(), LARGEST_NORM)  # of the whole model
+        nn.utils.clip_grad_norm_(parameters, LARGEST_NORM)  # of the whole model
         gradients.append({n: p.grad.clone() for n, p in named.items() if p.grad is not None})
         if opt is not None:
             opt.step()

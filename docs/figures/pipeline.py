@@ -19,9 +19,18 @@ TITLES = {
     "gpipe": "GPipe (fill-drain)",
     "1f1b": "1F1B",
     "interleaved_1f1b": "interleaved 1F1B",
+    "looped_bfs": "looped BFS",
     "zb_h1": "ZB-H1",
+    "interleaved_zero_bubble": "interleaved zero bubble",
+    "zb_v": "ZB-V",
 }
 SINGLE = {"gpipe": pp.ScheduleGPipe, "1f1b": pp.Schedule1F1B, "zb_h1": pp.ScheduleZBH1}
+SEVERAL = {
+    "interleaved_1f1b": pp.ScheduleInterleaved1F1B,
+    "looped_bfs": pp.ScheduleLoopedBFS,
+    "interleaved_zero_bubble": pp.ScheduleInterleavedZeroBubble,
+    "zb_v": pp.ScheduleZBVZeroBubble,
+}
 
 
 class Sleeper(nn.Module):
@@ -46,7 +55,7 @@ class Sleeper(nn.Module):
 
 def chunks_of(name: str) -> int:
     """Stages on each rank."""
-    return 2 if name.startswith("interleaved") else 1
+    return 2 if name in SEVERAL else 1
 
 
 def ideal(name: str) -> pp.Timeline:
@@ -63,12 +72,13 @@ def measured(name: str) -> pp.Timeline:
     def rank() -> pp.Timeline:
         chunks = chunks_of(name)
         layers = [Sleeper() for _ in range(RANKS * chunks)]
-        stages = pp.split_into_stages(layers, chunks)
         runner: pp.PipelineSchedule
-        if chunks > 1:
-            runner = pp.ScheduleInterleaved1F1B(stages, MICRO_BATCHES, lambda out, target: out.mean())
+        if name in SEVERAL:
+            stages = pp.split_into_stages(layers, chunks, placement=SEVERAL[name].placement)
+            runner = SEVERAL[name](stages, MICRO_BATCHES, lambda out, target: out.mean())
         else:
-            runner = SINGLE[name](stages[0], MICRO_BATCHES, lambda out, target: out.mean())
+            (stage,) = pp.split_into_stages(layers)
+            runner = SINGLE[name](stage, MICRO_BATCHES, lambda out, target: out.mean())
         x = zeros(MICRO_BATCHES, 1)
         runner.step(x, target=x)  # ranks get to know each other
         for layer in layers:

@@ -114,6 +114,9 @@ def test_training_equals_one_process(shape: dict[str, int], zero: int, optimizer
         *(("ZBH1", 1, zero) for zero in range(4)),
         ("Interleaved1F1B", 2, 1),
         ("Interleaved1F1B", 2, 3),
+        ("LoopedBFS", 2, 2),
+        ("InterleavedZeroBubble", 2, 3),
+        *(("ZBVZeroBubble", 2, zero) for zero in range(2)),
     ],
 )
 @pytest.mark.parametrize("tp", [1, 2])
@@ -423,6 +426,10 @@ def test_models_that_do_not_fit_are_refused() -> None:
     tied[2].weight = tied[0].weight
     interleaved = {"schedule": "Interleaved1F1B", "chunks": 2, "zero": 2}
     refused("two stages of rank 0 along 'pp' share a parameter", both, model=tied, layers=tied, **interleaved)
+    v = {"schedule": "ZBVZeroBubble", "chunks": 2}
+    tied[2].weight, tied[3].weight = nn.Parameter(wt.zeros(2, 2)), tied[0].weight  # ends that lie on rank 0
+    refused("two stages of rank 0 along 'pp' share a parameter", both, model=tied, layers=tied, **v, zero=2)
+    refused("has two stages on a rank, got chunks=3", both, model=tied, layers=tied, **v | {"chunks": 3})
 
 
 def test_a_model_is_split_once() -> None:

@@ -83,7 +83,13 @@ def test_a_step_without_gradients_is_refused() -> None:
 def test_stages_that_do_not_fit_are_refused() -> None:
     refused(lambda: pp.PipelineStage(mlp(), 5, 4), "stage_index 5 is not below num_stages 4")
     refused(lambda: pp.PipelineStage(mlp(), dist.get_rank(), 3), "not a multiple of the group's 2 ranks")
-    refused(lambda: pp.PipelineStage(mlp(), 1 - dist.get_rank(), 2), "lies on rank")
+    refused(lambda: pp.Schedule1F1B(pp.PipelineStage(mlp(), 1 - dist.get_rank(), 2), 4), "; got [")
+    refused(lambda: pp.split_into_stages(mlp(), 2, placement="u"), "'loop' or 'v', got 'u'")
+    refused(lambda: pp.ScheduleZBVZeroBubble(pp.split_into_stages(mlp(), 2), 4), "; got [")
+    refused(
+        lambda: pp.ScheduleZBVZeroBubble(pp.split_into_stages(mlp(), 4), 4), "two stages on each rank, got 4"
+    )
+    refused(lambda: pp.ScheduleLoopedBFS([], 4), "at least one stage")
     refused(lambda: pp.PipelineStage(mlp(), dist.get_rank(), 2, shared={"a": "b"}), "'b' is not in")
     refused(lambda: pp.Schedule1F1B(pp.PipelineStage(mlp(), dist.get_rank(), 4), 4), "4 stages on 2 ranks")
     refused(

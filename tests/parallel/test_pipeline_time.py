@@ -27,6 +27,8 @@ def figure() -> ModuleType:
 @pytest.mark.parametrize("name", pp.SCHEDULES)
 def test_measured_bubble_is_the_ideal_one(name: str) -> None:
     module, seen = figure(), []
+    if name in ("interleaved_zero_bubble", "zb_v"):  # the least bubble of the most sleeps, each a little late
+        module.SECONDS *= 3
     ideal = module.ideal(name)
     for _ in range(ATTEMPTS):
         timeline = module.measured(name)

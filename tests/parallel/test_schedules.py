@@ -38,7 +38,13 @@ CASES: dict[str, tuple[int, Formula, Callable[[int, int], list[int]]]] = {
     "gpipe": (1, bubble_1f1b, lambda p, m: [m] * p),
     "1f1b": (1, bubble_1f1b, lambda p, m: [min(m, p - rank) for rank in range(p)]),
     "interleaved_1f1b": (2, bubble_interleaved, held_interleaved),
+    "looped_bfs": (2, bubble_interleaved, lambda p, m: [2 * m] * p),
     "zb_h1": (1, bubble_zb_h1, lambda p, m: [min(m, p)] * p),
+}
+# Those whose formulas hold for F = I = W alone: stages on a rank, and what is held.
+ZERO_BUBBLE: dict[str, Callable[[int, int], int]] = {
+    "interleaved_zero_bubble": lambda p, m: held_interleaved(p, m)[0],
+    "zb_v": lambda p, m: 2 * min(m, p),
 }
 
 
@@ -53,6 +59,43 @@ def test_every_schedule_runs_and_waits_and_holds_as_its_formula(name: str) -> No
             assert timeline.held == held(p, m), (p, m)
             again = pp.simulate_schedule(schedule, p * chunks, UNEQUAL)
             assert again.bubble == bubble(p, m, UNEQUAL), (p, m)
+
+
+@pytest.mark.parametrize("name", ZERO_BUBBLE)
+def test_two_stages_a_rank_without_a_bubble_but_the_first_forwards(name: str) -> None:
+    for p in RANKS:
+        for m in MICRO_BATCHES:
+            schedule = pp.SCHEDULES[name](2 * p, m)
+            _, timeline = pp.plan(schedule, 2 * p, m)
+            assert timeline.held == [ZERO_BUBBLE[name](p, m)] * p, (p, m)
+            assert timeline.bubble == p - 1 if m >= p else timeline.bubble > p - 1, (p, m)
+            whole = pp.simulate_schedule(pp.interleaved_1f1b(2 * p, m), 2 * p, UNEQUAL)
+            assert pp.simulate_schedule(schedule, 2 * p, UNEQUAL).bubble <= whole.bubble, (p, m)
+
+
+def test_more_chunks_without_bubbles() -> None:
+    for chunks in (1, 3, 4):
+        _, timeline = pp.plan(pp.interleaved_zero_bubble(4 * chunks, 8, chunks), 4 * chunks, 8)
+        assert timeline.bubble == 3
+
+
+def test_weight_gradients_are_refused_a_schedule_that_locks() -> None:
+    schedule = pp.one_f_one_b(2, 2)
+    schedule[1].reverse()
+    with pytest.raises(ScheduleError, match="deadlock: rank 0 at 0I0, rank 1 at 1I1"):
+        pp.with_weight_gradients(schedule, 2, 2)
+
+
+def test_a_v_has_its_last_stage_on_the_first_rank() -> None:
+    assert [{a.stage for a in rank} for rank in pp.zb_v(6, 4)] == [{0, 5}, {1, 4}, {2, 3}]
+    full, _ = pp.plan(pp.zb_v(4, 2), 4, 2)
+    # what goes from stage 1 to stage 2 stays on the second rank
+    assert {str(a) for a in full[1] if "SEND" in a.kind.value} == {
+        "1SEND_B0",
+        "1SEND_B1",
+        "2SEND_F0",
+        "2SEND_F1",
+    }
 
 
 def test_zero_bubble_is_a_third_of_1f1b_and_interleaving_halves_it() -> None:
@@ -74,7 +117,7 @@ def test_more_chunks_wait_less() -> None:
 
 
 def test_transfers_take_time_but_cannot_lock() -> None:
-    for name, (chunks, *_) in CASES.items():
+    for name, chunks in [*((name, case[0]) for name, case in CASES.items()), *((z, 2) for z in ZERO_BUBBLE)]:
         plain = pp.simulate_schedule(pp.SCHEDULES[name](4 * chunks, 8), 4 * chunks)
         slow = pp.plan(pp.SCHEDULES[name](4 * chunks, 8), 4 * chunks, 8, Durations(transfer=0.5))[1]
         assert slow.length > plain.length
@@ -119,6 +162,10 @@ COMPUTATIONS: dict[str, tuple[Plant, str]] = {
     "a full backward beside its halves": (
         lambda s: s[0].append(Action(B, 0, 0)),
         "0B0 makes a gradient of the input a second time",
+    ),
+    "a stage without forwards": (
+        lambda s: [s[3].remove(Action(F, 3, j)) for j in range(6)],
+        "stage 3: no rank does its forward",
     ),
     "another rank's stage": (lambda s: s[0].append(Action(F, 1, 0)), "1F0 is of a stage that does not lie"),
     "a micro-batch too many": (lambda s: s[0].append(Action(F, 0, 6)), "0F6: there are 6 micro-batches"),

@@ -17,8 +17,9 @@ from ..utils.checkpoint import checkpoint
 from .context.api import ATTENTIONS
 from .experts.layer import balance_over, check_experts, expert_parallel, mixtures
 from .model import Names, ParallelModel, weighed
-from .pipeline import ScheduleInterleaved1F1B, get_schedule_class, split_into_stages
+from .pipeline import PipelineScheduleMulti, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
+from .pipeline.schedules import rank_of
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
 from .shard.api import check_options
 from .tensor import parallelize_module
@@ -106,7 +107,8 @@ def parallelize(
     _check_experts(model, [axes[name].size() for name in sharing], ep)
     _check_schedule(schedule, chunks)
     if "pp" in axes:
-        counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
+        placement = get_schedule_class(schedule).placement
+        counts = _checked_layers(model, listed, axes["pp"].size(), chunks, placement, balance, example, zero)
     if recomputed:
         _recompute(_blocks(model))
     names = Names(model)
@@ -125,10 +127,10 @@ def parallelize(
     for _, layer in mixtures(model):
         layer.loss_scale = 1 / n_microbatches
     if "pp" in axes:
-        stages = split_into_stages(layers, chunks, balance=counts, group=axes["pp"].get_group())  # type: ignore[arg-type]
+        kind, group = get_schedule_class(schedule), axes["pp"].get_group()
+        stages = split_into_stages(layers, chunks, placement=placement, balance=counts, group=group)  # type: ignore[arg-type]
         modules = [stage.submod for stage in stages]
-        kind = get_schedule_class(schedule)
-        several: Any = stages if kind is ScheduleInterleaved1F1B else stages[0]
+        several: Any = stages if issubclass(kind, PipelineScheduleMulti) else stages[0]
         runner = kind(several, n_microbatches, loss_fn)  # type: ignore[call-arg]
         names.keep(modules, listed)
     if sharing and zero >= 2:
@@ -280,11 +282,13 @@ def _share_experts(model: nn.Module, mesh: DeviceMesh, copies: DeviceMesh, ep: i
 def _check_schedule(schedule: str, chunks: int) -> None:
     """Raises ValueError for a schedule that is not there, or that does not go with these numbers."""
     kind = get_schedule_class(schedule)
-    if chunks < 1 or (chunks > 1 and kind is not ScheduleInterleaved1F1B):
+    if chunks < 1 or (chunks > 1 and not issubclass(kind, PipelineScheduleMulti)):
         raise ValueError(
             f"parallelize: schedule {schedule!r} has one stage on a rank, got chunks={chunks}; make it 1, or "
             "use 'Interleaved1F1B'"
         )
+    if kind.placement == "v" and chunks != 2:
+        raise ValueError(f"parallelize: schedule {schedule!r} has two stages on a rank, got chunks={chunks}")
 
 
 def _checked_layers(
@@ -292,6 +296,7 @@ def _checked_layers(
     layers: Sequence[nn.Module],
     ranks: int,
     chunks: int,
+    placement: str,
     balance: Any,
     example: Any,
     zero: int,
@@ -315,7 +320,7 @@ def _checked_layers(
     starts = [sum(counts[:s]) for s in range(stages + 1)]
     of_stage = [set[int]().union(*held[a:b]) for a, b in itertools.pairwise(starts)]
     for rank in range(ranks):
-        mine = of_stage[rank::ranks]
+        mine = [part for s, part in enumerate(of_stage) if rank_of(s, ranks, placement) == rank]
         if not any(mine):
             raise ValueError(
                 f"parallelize: rank {rank} along 'pp' would have no parameters with {counts} layers in the "

@@ -6,13 +6,28 @@ from .partition import measure_layers, partition, split_into_stages
 from .picture import draw_timelines
 from .runtime import (
     PipelineSchedule,
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
     ScheduleZBH1,
+    ScheduleZBVZeroBubble,
     get_schedule_class,
 )
-from .schedules import SCHEDULES, gpipe, interleaved_1f1b, one_f_one_b, zb_h1
+from .schedules import (
+    SCHEDULES,
+    gpipe,
+    interleaved_1f1b,
+    interleaved_zero_bubble,
+    looped_bfs,
+    one_f_one_b,
+    with_weight_gradients,
+    zb_h1,
+    zb_v,
+)
 from .simulator import Durations, Timeline, simulate_schedule
 from .stage import PipelineStage
 

@@ -1,6 +1,7 @@
 """What a schedule is made of, and where transfers between ranks go in it.
 
-Legend: p ranks, v chunks (stages on one rank), S = p * v stages, m micro-batches. Stage s lies on rank s % p.
+Legend: p ranks, v chunks (stages on one rank), S = p * v stages, m micro-batches. On which rank a stage lies
+is what a schedule's lists say: see ranks_of_stages.
 """
 
 from __future__ import annotations
@@ -53,9 +54,13 @@ class ScheduleError(ValueError):
     """A schedule that would not run: an action missing or twice, out of order, or a deadlock."""
 
 
-def rank_of(stage: int, ranks: int) -> int:
-    """The rank on which a stage lies."""
-    return stage % ranks
+def ranks_of_stages(schedule: Sequence[Sequence[Action]], stages: int) -> list[int]:
+    """For each stage the rank whose list has its forwards. Raises ScheduleError for a stage of no rank."""
+    where = {a.stage: rank for rank, actions in enumerate(schedule) for a in actions if a.kind is F}
+    for stage in range(stages):
+        if stage not in where:
+            raise ScheduleError(f"stage {stage}: no rank does its forward")
+    return [where[stage] for stage in range(stages)]
 
 
 Made = tuple[Kind, int, int]  # what a computation makes or needs: F, I or W of a stage and a micro-batch
@@ -77,12 +82,13 @@ def needs(action: Action, stages: int) -> list[Made]:
     return [(F, s, j)] + ([(I, s + 1, j)] if s + 1 < stages else [])
 
 
-def transfers_of(action: Action, stages: int, ranks: int) -> tuple[Action, Action] | None:
-    """The send and the receive of what a computation makes; None when it stays on its rank."""
+def transfers_of(action: Action, where: Sequence[int]) -> tuple[Action, Action] | None:
+    """The send and the receive of what a computation makes; None when it stays on its rank. `where` has the
+    rank of each stage."""
     s, j = action.stage, action.micro_batch
-    if action.kind is F and s + 1 < stages and ranks > 1:
+    if action.kind is F and s + 1 < len(where) and where[s + 1] != where[s]:
         return Action(Kind.SEND_F, s, j), Action(Kind.RECV_F, s + 1, j)
-    if action.kind in (B, I) and s > 0 and ranks > 1:
+    if action.kind in (B, I) and s > 0 and where[s - 1] != where[s]:
         return Action(Kind.SEND_B, s, j), Action(Kind.RECV_B, s - 1, j)
     return None
 
@@ -96,17 +102,17 @@ def with_transfers(schedule: Sequence[Sequence[Action]], ends: dict[Action, floa
     next on both of its ranks, and nothing can lock; and the messages between two ranks are sent in the order
     in which they are received, which backends without tags need.
     """
-    ranks = len(schedule)
+    where = ranks_of_stages(schedule, stages)
     events: list[tuple[float, int, int, int, Action]] = []  # (time, computations first, tie, rank, what)
     for rank, actions in enumerate(schedule):
         for at, action in enumerate(actions):
             events.append((ends[action], 0, at, rank, action))
-            pair = transfers_of(action, stages, ranks)
+            pair = transfers_of(action, where)
             if pair is not None:
                 tie = (action.stage * 2 + (action.kind is not F)) * 1_000_000 + action.micro_batch
                 events.append((ends[action], 1, tie, rank, pair[0]))
-                events.append((ends[action], 1, tie, rank_of(pair[1].stage, ranks), pair[1]))
-    out: Schedule = [[] for _ in range(ranks)]
+                events.append((ends[action], 1, tie, where[pair[1].stage], pair[1]))
+    out: Schedule = [[] for _ in schedule]
     for _, _, _, rank, action in sorted(events, key=lambda e: e[:4]):
         out[rank].append(action)
     return out

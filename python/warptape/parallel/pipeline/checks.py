@@ -17,7 +17,7 @@ from .actions import (
     W,
     makes,
     needs,
-    rank_of,
+    ranks_of_stages,
     transfers_of,
     with_transfers,
 )
@@ -29,17 +29,17 @@ _MADE = {F: "forward", I: "gradient of the input", W: "gradient of the weights"}
 def check_complete(schedule: Sequence[Sequence[Action]], stages: int, micro_batches: int) -> None:
     """Raises ScheduleError unless every stage does every micro-batch once, forward and backward, on its
     rank, and a rank's list has no action before another of the same rank that it needs."""
-    ranks, there = len(schedule), set[Made]()
+    where, there = ranks_of_stages(schedule, stages), set[Made]()
     for rank, actions in enumerate(schedule):
         for action in actions:
             if action.kind not in COMPUTE:
                 continue
-            if not 0 <= action.stage < stages or rank_of(action.stage, ranks) != rank:
+            if not 0 <= action.stage < stages or where[action.stage] != rank:
                 raise ScheduleError(f"rank {rank}: {action} is of a stage that does not lie there")
             if not 0 <= action.micro_batch < micro_batches:
                 raise ScheduleError(f"rank {rank}: {action}: there are {micro_batches} micro-batches")
             for need in needs(action, stages):
-                if rank_of(need[1], ranks) == rank and need not in there:
+                if where[need[1]] == rank and need not in there:
                     raise ScheduleError(f"rank {rank}: {action} comes before {Action(*need)}")
             for made in makes(action):
                 if made in there:
@@ -54,12 +54,12 @@ def check_complete(schedule: Sequence[Sequence[Action]], stages: int, micro_batc
 
 def check_transfers(schedule: Sequence[Sequence[Action]], stages: int) -> None:
     """Raises ScheduleError unless everything made for another rank is sent once and received once."""
-    ranks = len(schedule)
+    where = ranks_of_stages(schedule, stages)
     wanted: dict[Action, int] = {}
     for actions in schedule:
         for action in actions:
-            pair = transfers_of(action, stages, ranks) if action.kind in COMPUTE else None
-            wanted |= {half: rank_of(half.stage, ranks) for half in pair or ()}
+            pair = transfers_of(action, where) if action.kind in COMPUTE else None
+            wanted |= {half: where[half.stage] for half in pair or ()}
     for rank, actions in enumerate(schedule):
         for action in actions:
             if action.kind not in COMPUTE and wanted.pop(action, None) != rank:
@@ -71,7 +71,7 @@ def check_transfers(schedule: Sequence[Sequence[Action]], stages: int) -> None:
 def check_blocking(schedule: Sequence[Sequence[Action]], stages: int) -> None:
     """Runs a schedule with transfers whose sends and receives wait for each other; each is one step of both
     ranks. Raises ScheduleError on a deadlock, and when an action comes before what it needs is there."""
-    ranks = len(schedule)
+    ranks, where = len(schedule), ranks_of_stages(schedule, stages)
     at = [0] * ranks
     there: list[set[Made]] = [set() for _ in schedule]  # on each rank
 
@@ -86,7 +86,7 @@ def check_blocking(schedule: Sequence[Sequence[Action]], stages: int) -> None:
             there[rank].update(makes(action))
         elif action.kind in SENDS:
             receive, made = _meets(action)
-            peer = rank_of(receive.stage, ranks)
+            peer = where[receive.stage]
             if made not in there[rank]:
                 raise ScheduleError(f"rank {rank}: {action} comes before what it sends")
             if at[peer] == len(schedule[peer]) or schedule[peer][at[peer]] != receive:

@@ -13,6 +13,7 @@ from ... import nn
 from ..._tensor import Tensor
 from ...distributed import broadcast_object_list, get_rank, get_world_size
 from ...utils._pytree import tree_map
+from .schedules import rank_of
 from .stage import PipelineStage, as_tuple
 
 
@@ -144,6 +145,7 @@ def split_into_stages(
     layers: nn.Module | Sequence[nn.Module],
     chunks: int = 1,
     *,
+    placement: str = "loop",
     balance: str | Sequence[int] | None = None,
     example: Any = None,
     device: Any = None,
@@ -154,7 +156,9 @@ def split_into_stages(
     Args:
         layers: nn.Sequential, nn.ModuleList or a list of modules; a layer may take and return several
             tensors, as a tuple.
-        chunks: stages on each rank; more than one for ScheduleInterleaved1F1B.
+        chunks: stages on each rank; more than one for a PipelineScheduleMulti.
+        placement: the schedule's `placement`: "loop", stage s on rank s % ranks, or "v", which turns at the
+            last rank: rank r has r and 2 * ranks - 1 - r.
         balance: how many layers each stage takes: None, all the same number; "parameters" or "time", so that
             the largest stage is as small as can be; or a number for each stage.
         example: inputs of one micro-batch, for balance="time".
@@ -164,14 +168,17 @@ def split_into_stages(
     list of layers.
     """
     named = named_layers(layers)
-    stages = get_world_size(group) * chunks
+    if placement not in ("loop", "v"):
+        raise ValueError(f"split_into_stages: expected placement 'loop' or 'v', got {placement!r}")
+    rank, ranks = get_rank(group), get_world_size(group)
+    stages = ranks * chunks
     counts = counts_of(list(named.values()), stages, balance, example, group)
     names, parts = list(named), []
     for count in counts:
         parts.append(Chain({name: named[name] for name in names[:count]}))
         names = names[count:]
     shared = shared_parameters(parts)
-    mine = range(get_rank(group), stages, get_world_size(group))
+    mine = [s for s in range(stages) if rank_of(s, ranks, placement) == rank]
     return [PipelineStage(parts[s], s, stages, device, group=group, shared=shared[s]) for s in mine]
 
 

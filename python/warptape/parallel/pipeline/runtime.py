@@ -11,10 +11,18 @@ import warptape
 from ..._tensor import Tensor
 from ...distributed import all_gather_object, all_reduce
 from . import rng
-from .actions import COMPUTE, Action, B, F, Kind, Schedule, W
+from .actions import COMPUTE, Action, B, F, Kind, Schedule, W, ranks_of_stages
 from .checks import plan
 from .partition import chunk_batch, describe
-from .schedules import gpipe, interleaved_1f1b, one_f_one_b, zb_h1
+from .schedules import (
+    gpipe,
+    interleaved_1f1b,
+    interleaved_zero_bubble,
+    looped_bfs,
+    one_f_one_b,
+    zb_h1,
+    zb_v,
+)
 from .shared import SharedParameters
 from .simulator import Span, Timeline
 from .stage import PipelineStage
@@ -38,6 +46,8 @@ class PipelineSchedule:
     Raises: ValueError for stages that are not this rank's part of the schedule.
     """
 
+    placement = "loop"  # of stages on ranks, for split_into_stages
+
     def __init__(
         self,
         stages: Sequence[PipelineStage],
@@ -51,15 +61,17 @@ class PipelineSchedule:
             raise ValueError(f"{type(self).__name__}: expected at least one stage")
         first = stages[0]
         total, ranks = first.num_stages, first.group_size
-        indices, expected = [s.stage_index for s in stages], list(range(first.group_rank, total, ranks))
+        if len(schedule) != ranks:
+            raise ValueError(
+                f"{type(self).__name__}: a schedule of {len(schedule)} ranks in a group of {ranks}"
+            )
+        where = ranks_of_stages(schedule, total)
+        indices = [s.stage_index for s in stages]
+        expected = [s for s in range(total) if where[s] == first.group_rank]
         if indices != expected or any(s.num_stages != total for s in stages):
             raise ValueError(
                 f"{type(self).__name__}: of {total} stages over {ranks} ranks, rank {first.group_rank} has "
                 f"{expected}; got {indices}"
-            )
-        if len(schedule) != ranks:
-            raise ValueError(
-                f"{type(self).__name__}: a schedule of {len(schedule)} ranks in a group of {ranks}"
             )
         self.stages = {s.stage_index: s for s in stages}
         self.n_microbatches, self.loss_fn, self.scale_grads = n_microbatches, loss_fn, scale_grads
@@ -70,7 +82,7 @@ class PipelineSchedule:
         # After which a stage's gradients are complete.
         self._last = {a.stage: a for a in self.actions if a.kind in (B, W)}
         self.trace: list[Span] | None = None  # set to [] to have computations timed
-        self._transport = Transport(self.stages)
+        self._transport = Transport(self.stages, where)
         self._signatures: dict[bool, Any] = {}  # of the batch before, for training and for evaluation
         self._shared: SharedParameters | None = None
         self._calls_in_stage: dict[int, int] = {}
@@ -327,7 +339,7 @@ class PipelineSchedule:
         return merged[0] if len(merged) == 1 else merged
 
 
-class _Single(PipelineSchedule):
+class PipelineScheduleSingle(PipelineSchedule):
     """A schedule with one stage on each rank."""
 
     _make: Callable[[int, int], Schedule]
@@ -344,31 +356,33 @@ class _Single(PipelineSchedule):
         if stage.num_stages != stage.group_size:
             raise ValueError(
                 f"{type(self).__name__}: {stage.num_stages} stages on {stage.group_size} ranks; use as many "
-                "ranks as stages, or ScheduleInterleaved1F1B"
+                "ranks as stages, or a schedule of several stages on a rank"
             )
         super().__init__([stage], n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
 
 
-class ScheduleGPipe(_Single):
+class ScheduleGPipe(PipelineScheduleSingle):
     """Fill-drain: all forwards, then all backwards."""
 
     _make = staticmethod(gpipe)
 
 
-class Schedule1F1B(_Single):
+class Schedule1F1B(PipelineScheduleSingle):
     """One forward, one backward: GPipe's time in less memory."""
 
     _make = staticmethod(one_f_one_b)
 
 
-class ScheduleZBH1(_Single):
+class ScheduleZBH1(PipelineScheduleSingle):
     """1F1B with weight gradients in the gaps: a third of its bubble."""
 
     _make = staticmethod(zb_h1)
 
 
-class ScheduleInterleaved1F1B(PipelineSchedule):
-    """1F1B with several stages on each rank: a smaller bubble for more messages."""
+class PipelineScheduleMulti(PipelineSchedule):
+    """A schedule with several stages on each rank."""
+
+    _make: Callable[[int, int, int], Schedule]
 
     def __init__(
         self,
@@ -378,16 +392,53 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
         *,
         scale_grads: bool = True,
     ) -> None:
-        total, chunks = stages[0].num_stages, len(stages)
-        made = interleaved_1f1b(total, n_microbatches, chunks)
+        if not stages:
+            raise ValueError(f"{type(self).__name__}: expected at least one stage")
+        made = type(self)._make(stages[0].num_stages, n_microbatches, len(stages))
         super().__init__(stages, n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
+
+
+class ScheduleInterleaved1F1B(PipelineScheduleMulti):
+    """1F1B with several stages on each rank: a smaller bubble for more messages."""
+
+    _make = staticmethod(interleaved_1f1b)
+
+
+class ScheduleLoopedBFS(PipelineScheduleMulti):
+    """GPipe with several stages on each rank, which does all micro-batches of one before the next."""
+
+    _make = staticmethod(looped_bfs)
+
+
+class ScheduleInterleavedZeroBubble(PipelineScheduleMulti):
+    """Interleaved 1F1B with weight gradients in the gaps: a third of its bubble."""
+
+    _make = staticmethod(interleaved_zero_bubble)
+
+
+class ScheduleZBVZeroBubble(PipelineScheduleMulti):
+    """Two stages on each rank, the last stage on the first rank: half of ZBH1's bubble in 1F1B's memory.
+
+    Rank r has stages r and 2 * ranks - 1 - r: split_into_stages(layers, 2, placement="v").
+    """
+
+    placement = "v"
+
+    @staticmethod
+    def _make(stages: int, micro_batches: int, chunks: int) -> Schedule:
+        if chunks != 2:
+            raise ValueError(f"ScheduleZBVZeroBubble: expected two stages on each rank, got {chunks}")
+        return zb_v(stages, micro_batches)
 
 
 _CLASSES: dict[str, type[PipelineSchedule]] = {
     "GPipe": ScheduleGPipe,
     "1F1B": Schedule1F1B,
     "Interleaved1F1B": ScheduleInterleaved1F1B,
+    "LoopedBFS": ScheduleLoopedBFS,
     "ZBH1": ScheduleZBH1,
+    "InterleavedZeroBubble": ScheduleInterleavedZeroBubble,
+    "ZBVZeroBubble": ScheduleZBVZeroBubble,
 }
 
 

@@ -1,8 +1,9 @@
 """Pipeline schedules as pure lists of computations: who does what in which order.
 
 fill-drain: Huang et al. 2019, "GPipe". 1F1B and interleaved 1F1B: Narayanan et al. 2021, "Efficient
-Large-Scale Language Model Training on GPU Clusters", sections 2.2.1 and 2.2.2. ZB-H1: Qi et al. 2023,
-"Zero Bubble Pipeline Parallelism", section 2.2.
+Large-Scale Language Model Training on GPU Clusters", sections 2.2.1 and 2.2.2. Looped BFS: Lamy-Poirier 2023,
+"Breadth-First Pipeline Parallelism". ZB-H1: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2.2.
+ZB-V: Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3.
 
 Each is a function (stages, micro_batches) -> for each rank a list of Action. A rank's unit of time is a
 stage's forward; F, B, I and W below are durations of one stage on one micro-batch, B = I + W.
@@ -10,10 +11,12 @@ stage's forward; F, B, I and W below are durations of one stage on one micro-bat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from .actions import Action, B, F, I, Schedule, W
+from .actions import Action, B, F, I, Kind, Made, Schedule, W, makes, needs
+from .simulator import raise_if_stuck, simulate_schedule
 
 
 def _check(stages: int, micro_batches: int, chunks: int = 1) -> int:
@@ -29,6 +32,12 @@ def _check(stages: int, micro_batches: int, chunks: int = 1) -> int:
             f"make stages a multiple of {chunks}"
         )
     return stages // chunks
+
+
+def rank_of(stage: int, ranks: int, placement: str = "loop") -> int:
+    """The rank on which a stage lies: "loop" begins at rank 0 with every chunk, "v" turns at each end."""
+    chunk, at = divmod(stage, ranks)
+    return ranks - 1 - at if placement == "v" and chunk % 2 else at
 
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
@@ -83,6 +92,56 @@ def interleaved_1f1b(stages: int, micro_batches: int, chunks: int = 2) -> Schedu
     return out
 
 
+def looped_bfs(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """Fill-drain with `chunks` stages on each rank: interleaved 1F1B's bubble, and one stage at a time.
+
+    A rank does all micro-batches of a stage before those of its next one, so that what goes with a stage (its
+    parameters' all_gather, its gradients' reduction) takes place once; it holds v * m activations of a stage.
+    """
+    ranks, m = _check(stages, micro_batches, chunks), range(micro_batches)
+    out: Schedule = []
+    for rank in range(ranks):
+        of = range(rank, stages, ranks)
+        out.append(
+            [Action(F, s, j) for s in of for j in m] + [Action(B, s, j) for s in reversed(of) for j in m]
+        )
+    return out
+
+
+def with_weight_gradients(schedule: Sequence[Sequence[Action]], stages: int, held: int) -> Schedule:
+    """Splits full backwards, and puts each W where its rank would wait otherwise, if all took equally long.
+
+    A rank that holds `held` activations (from F to W) makes a W before its next forward, where it can. What
+    is left comes at the end. Raises ScheduleError for a schedule that locks.
+    """
+    todo = [deque(Action(I, a.stage, a.micro_batch) if a.kind is B else a for a in rank) for rank in schedule]
+    left: list[deque[Action]] = [deque() for _ in todo]
+    holds, there = [0] * len(todo), set[Made]()
+    out: Schedule = [[] for _ in todo]
+    while any(todo) or any(left):
+        now: list[tuple[int, Action]] = []
+        for rank, actions in enumerate(todo):
+            full = bool(actions) and actions[0].kind is F and holds[rank] >= held and bool(left[rank])
+            if actions and not full and all(need in there for need in needs(actions[0], stages)):
+                now.append((rank, actions.popleft()))
+            elif left[rank]:
+                now.append((rank, left[rank].popleft()))
+        if not now:
+            raise_if_stuck([list(actions) for actions in todo], [0] * len(todo))
+        for rank, action in now:
+            out[rank].append(action)
+            there.update(makes(action))
+            holds[rank] += {F: 1, I: 0, W: -1}[action.kind]
+            if action.kind is I:
+                left[rank].append(Action(W, action.stage, action.micro_batch))
+    return out
+
+
+def _zero_bubble(schedule: Schedule, stages: int) -> Schedule:
+    """The schedule with weight gradients in its gaps, on every rank as many held as the first one's."""
+    return with_weight_gradients(schedule, stages, max(simulate_schedule(schedule, stages).held))
+
+
 def zb_h1(stages: int, micro_batches: int) -> Schedule:
     """1F1B whose weight gradients wait for the gaps: the bubble is (p-1)(F+I-W), a third for F = I = W.
 
@@ -90,25 +149,55 @@ def zb_h1(stages: int, micro_batches: int) -> Schedule:
     is p-1-r forwards ahead, as in 1F1B, and leaves its first r weight gradients for the end, where 1F1B would
     wait for the ranks behind; all ranks hold min(m, p) micro-batches, as 1F1B's first.
     """
-    ranks = _check(stages, micro_batches)
-    out: Schedule = []
-    for s in range(ranks):
-        ahead = min(micro_batches, ranks - s - 1)
-        actions = [Action(F, s, j) for j in range(ahead)]
-        for j in range(micro_batches):
-            if j + ahead < micro_batches:
-                actions.append(Action(F, s, j + ahead))
-            actions.append(Action(I, s, j))
-            if j >= s:
-                actions.append(Action(W, s, j - s))
-        actions += [Action(W, s, j) for j in range(max(0, micro_batches - s), micro_batches)]
-        out.append(actions)
+    return _zero_bubble(one_f_one_b(stages, micro_batches), stages)
+
+
+def interleaved_zero_bubble(stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """Interleaved 1F1B whose weight gradients wait for the gaps: a third of its bubble for F = I = W, m >= p.
+
+    All ranks hold what interleaved 1F1B's first does.
+    """
+    return _zero_bubble(interleaved_1f1b(stages, micro_batches, chunks), stages)
+
+
+def _numbered(pattern: Iterable[tuple[Kind, int]], micro_batches: int) -> list[Action]:
+    """Computations of stages, numbered by micro-batch; those beyond the last one are left out."""
+    counts: Counter[tuple[Kind, int]] = Counter()
+    out = []
+    for kind, stage in pattern:
+        if counts[kind, stage] < micro_batches:
+            out.append(Action(kind, stage, counts[kind, stage]))
+        counts[kind, stage] += 1
     return out
+
+
+def zb_v(stages: int, micro_batches: int) -> Schedule:
+    """Two stages on each rank, rank r's are r and 2p-1-r, and weight gradients in the gaps.
+
+    The last stage lies on the first rank, where its backward begins at once. For m >= p and F = I = W the
+    bubble is p-1 of a stage's F, half of zb_h1's (whose stages are twice as large), and every rank holds
+    2 min(m, p) activations of a stage, which is 1F1B's memory.
+    """
+    ranks = _check(stages, micro_batches, 2)
+    out: Schedule = []
+    for r in range(ranks):
+        near, far = r, stages - 1 - r
+        pattern = (
+            [(F, near)] * (2 * (ranks - r) - 1)
+            + [(F, far), (F, near)] * r
+            + [(F, far), (I, far)] * (ranks - r)
+        )
+        pattern += [(F, near), (I, near), (F, far), (I, far)] * micro_batches
+        out.append(_numbered(pattern, micro_batches))
+    return with_weight_gradients(out, stages, 2 * ranks)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved_1f1b": interleaved_1f1b,
+    "looped_bfs": looped_bfs,
     "zb_h1": zb_h1,
+    "interleaved_zero_bubble": interleaved_zero_bubble,
+    "zb_v": zb_v,
 }

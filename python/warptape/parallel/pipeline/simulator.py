@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .actions import COMPUTE, Action, B, F, I, Kind, Made, ScheduleError, W, makes, needs, rank_of
+from .actions import COMPUTE, Action, B, F, I, Kind, Made, ScheduleError, W, makes, needs, ranks_of_stages
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def simulate_schedule(
 
     Raises: ScheduleError when ranks wait for one another for ever; it names what each waits for.
     """
-    ranks = len(schedule)
+    ranks, where = len(schedule), ranks_of_stages(schedule, stages)
     there: dict[Made, float] = {}
     clock, at = [0.0] * ranks, [0] * ranks
     spans: list[list[Span]] = [[] for _ in range(ranks)]
@@ -80,7 +80,7 @@ def simulate_schedule(
         for need in needs(action, stages):
             if need not in there:
                 return False
-            far = rank_of(need[1], ranks) != rank
+            far = where[need[1]] != rank
             start = max(start, there[need] + (durations.transfer if far else 0.0))
         clock[rank] = start + durations.of(action.kind)
         spans[rank].append((action, start, clock[rank]))

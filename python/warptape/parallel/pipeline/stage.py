@@ -11,7 +11,6 @@ from ... import nn
 from ..._tensor import Tensor
 from ...autograd import backward
 from ...distributed import get_rank, get_world_size
-from .actions import rank_of
 from .split_backward import input_gradients
 
 Meta = list[tuple[list[int], str, bool]]  # of each tensor: shape, dtype, whether its gradient comes back
@@ -33,13 +32,14 @@ class PipelineStage:
     Args:
         submodule: called with the tensors that the stage before returned (the first: with step()'s
             arguments), returns a tensor or a tuple of tensors. What a later stage needs too is passed on.
-        stage_index, num_stages: stage s lies on rank s % ranks of `group`.
+        stage_index, num_stages: which stage of how many; the schedule says which rank's it is (most have
+            stage s on rank s % ranks of `group`).
         device: where it runs; if not given, where its first parameter is, else the CPU.
         input_args, output_args: taken and not needed: shapes travel with the first micro-batch.
         shared: parameters that other stages have too (tied embeddings): a name common to all of them -> the
             name in this submodule. They start as the first owner's, and their gradients are summed.
 
-    Raises: ValueError for an index that does not lie on this rank, and for an unknown shared name.
+    Raises: ValueError for numbers that do not fit, and for an unknown shared name.
     """
 
     def __init__(
@@ -62,12 +62,6 @@ class PipelineStage:
             raise ValueError(
                 f"PipelineStage: num_stages {num_stages} is not a multiple of the group's "
                 f"{self.group_size} ranks"
-            )
-        if rank_of(stage_index, self.group_size) != self.group_rank:
-            raise ValueError(
-                f"PipelineStage: stage {stage_index} lies on rank {rank_of(stage_index, self.group_size)} of "
-                f"{self.group_size}, not on rank {self.group_rank}; give stage_index={self.group_rank}"
-                + (f" + k * {self.group_size}" if num_stages > self.group_size else "")
             )
         parameters = dict(submodule.named_parameters())
         for name in (shared or {}).values():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import warptape
 
 from ..._tensor import Tensor
 from ...distributed import irecv, isend, recv_object_list, send_object_list
-from .actions import rank_of
 from .stage import Meta, PipelineStage, meta_of
 
 
@@ -20,8 +20,8 @@ class Transport:
     order in which both start them (Note [One order of transfers]), so they need no tags.
     """
 
-    def __init__(self, stages: dict[int, PipelineStage]) -> None:
-        self.stages = stages
+    def __init__(self, stages: dict[int, PipelineStage], where: Sequence[int]) -> None:
+        self.stages, self.where = stages, where  # of all stages, the ranks
         self.metas: dict[tuple[str, int, bool], Meta] = {}  # ("in" or "out", stage, training)
         self.calls_before: dict[int, int] = {}  # dropout calls of the stages before
         self.sending: list[tuple[Any, Tensor]] = []
@@ -29,7 +29,7 @@ class Transport:
         self.gradient: dict[tuple[int, int], tuple[list[Any], list[Tensor]]] = {}
 
     def _peer(self, stage: PipelineStage, step: int) -> int:
-        return rank_of(stage.stage_index + step, stage.group_size)
+        return self.where[stage.stage_index + step]
 
     def _start(self, stage: PipelineStage, tensors: list[Tensor], to: int) -> None:
         self.sending += [

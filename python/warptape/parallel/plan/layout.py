@@ -85,7 +85,9 @@ class Layout:
                 "parallelize has no selective recomputation; plan with **PARALLELIZE for what it has"
             )
         if self.schedule not in SCHEDULES[:4]:
-            raise PlanError(f"parallelize has no schedule {self.schedule}; it has {', '.join(SCHEDULES[:4])}")
+            raise PlanError(
+                f"parallelize has no schedule {self.schedule}; plan for {', '.join(SCHEDULES[:4])}"
+            )
         return {
             "schedule": self.schedule,
             "chunks": self.chunks,
