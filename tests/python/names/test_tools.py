@@ -163,11 +163,14 @@ def test_checkpoint_wrapper():
 def test_names_of_distributed():
     from warptape import parallel
     from warptape.distributed import fsdp, pipelining, tensor
+    from warptape.distributed.pipelining import schedules
     from warptape.distributed.tensor import parallel as styles
 
     assert fsdp.fully_shard is parallel.fully_shard and tensor.Shard is parallel.tensor.Shard
     assert styles.ColwiseParallel is parallel.tensor.ColwiseParallel
     assert pipelining.PipelineStage is parallel.pipeline.PipelineStage
+    assert schedules._PipelineSchedule is parallel.pipeline.PipelineSchedule
+    assert schedules.get_schedule_class("zbvzerobubble") is pipelining.ScheduleZBVZeroBubble
     with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensorSpec yet"):
         tensor.DTensorSpec
     assert tensor.DTensor is parallel.dtensor.DTensor

@@ -1,7 +1,7 @@
 """torch.distributed.pipelining: stages and schedules of `warptape.parallel.pipeline`."""
 
-from .._missing import install_getattr as _install_getattr
-from ..parallel.pipeline import (
+from ..._missing import install_getattr as _install_getattr
+from ...parallel.pipeline import (
     PipelineStage,
     Schedule1F1B,
     ScheduleGPipe,
