@@ -141,7 +141,7 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
     if (!into.defined()) {
       into = std::move(gradient);
     } else if (!thread_state.grad_mode && into.ref()->use_count() == 1 && only_own(into.storage()) &&
-               is_dense(into) && !into->python) {
+               is_dense(into) && !into->python && !is_opaque(gradient)) {
       raw_add(into, into, gradient);
     } else {
       into = tape_add(into, gradient);
@@ -162,7 +162,7 @@ static bool has_nan(const Tensor& t) {
 void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
   if (!thread_state.anomaly_check_nan) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined() || gradients[i].device().is_meta()) continue;
+    if (!gradients[i].defined() || gradients[i].device().is_meta() || is_sparse(gradients[i])) continue;
     WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
              "th output.",
              node.extras && !node.extras->traceback.empty()
@@ -209,10 +209,12 @@ void Pass::run_node(State& s) {
     each_hook(extras->retain_grad, call);
     each_hook(extras->pre_hooks, [&](auto& h) { h->call({}, {s.gradients.data(), s.gradients.size()}); });
   }
+  const bool leaf = is_accumulator(node);
+  if (leaf && !options_.accumulate && !s.captures.empty() && s.gradients[0].defined())  // of autograd.grad
+    each_hook(meta_of(*accumulator_leaf_or_null(node))->hooks, [&](auto& h) { h->call(s.gradients[0]); });
   for (const Capture& c : s.captures) results[c.slot] = s.gradients[c.output];
   bool leads_on = false;
   for (size_t i = 0; i < node.edges.size(); ++i) leads_on |= follows(s, i);
-  bool leaf = is_accumulator(node);
   if (leaf ? !options_.accumulate : !leads_on) return;
 
   Restore<Node*> mark(running_node, &node);

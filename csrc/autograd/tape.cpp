@@ -16,6 +16,7 @@ namespace warptape {
 
 std::string (*capture_traceback)() = nullptr;
 const OpaqueTape* opaque_tape = nullptr;
+const SparseTape* sparse_tape = nullptr;
 
 int64_t& recording_transforms() {
   thread_local int64_t count = 0;
@@ -72,7 +73,9 @@ struct LeafData {
 };
 
 void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
-  if (!m.grad.defined()) {
+  if (is_sparse(gradient) || is_sparse(m.grad)) {
+    m.grad = m.grad.defined() ? tape_add(m.grad, gradient) : std::move(gradient);
+  } else if (!m.grad.defined()) {
     // Taken over when nobody else holds it and it is laid out as the leaf; under create_graph it stays as it
     // is.
     bool own = gradient.ref()->use_count() == 1 && only_own(gradient.storage()) && !gradient->python;
@@ -222,6 +225,7 @@ Tensor tape_cast(const Tensor& t, DType dtype) {
 }
 
 Tensor tape_add(const Tensor& a, const Tensor& b) {
+  if (is_sparse(a) || is_sparse(b)) return sparse_tape->add(a, b);
   if (is_opaque(a) || is_opaque(b)) return opaque_tape->add(a, b);
   Tensor out = empty_like_layout(a, a.dtype());
   raw_add(out, a, b);

@@ -119,4 +119,14 @@ struct OpaqueTape {
 extern WT_API const OpaqueTape* opaque_tape;
 inline bool is_opaque(const Tensor& t) { return t.defined() && t.storage().is_opaque(); }
 
+// What the tape asks of sparse tensors: opaque ones, whose places and values Python has. Null without Python.
+struct SparseTape {
+  bool (*is_sparse)(const Tensor& opaque);
+  Tensor (*add)(const Tensor& a, const Tensor& b);  // one of them or both are sparse
+  // A table's gradient [rows, dim] of the values [*, dim] at the indices [*], but for those of row `without`.
+  Tensor (*of_rows)(const Tensor& indices, const Tensor& values, int64_t rows, int64_t without);
+};
+extern WT_API const SparseTape* sparse_tape;
+inline bool is_sparse(const Tensor& t) { return is_opaque(t) && sparse_tape && sparse_tape->is_sparse(t); }
+
 }  // namespace warptape

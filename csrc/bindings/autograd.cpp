@@ -149,6 +149,7 @@ void init_autograd(PyObject* module) {
   init_gc(module);
   init_hooks(module);
   init_functions(module);
+  init_sparse();
   capture_traceback = python_traceback;
 }
 

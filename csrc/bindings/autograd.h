@@ -34,5 +34,6 @@ void init_gc(PyObject* module);              // gc.cpp
 void init_hooks(PyObject* module);           // hooks.cpp
 void init_nodes(PyObject* module);           // node_object.cpp
 void init_functions(PyObject* module);       // function.cpp
+void init_sparse();                          // sparse.cpp
 
 }  // namespace warptape::bindings

@@ -16,6 +16,7 @@ kernels::Slot<kernels::EmbeddingBackwardFn> embedding_backward_slot{"embedding_b
 struct TableData {
   int64_t vocab, padding_idx;  // padding_idx -1: none
   bool by_frequency = false;   // the gradient of a row is divided by how often it is looked up
+  bool sparse = false;         // the gradient is a sparse tensor of the rows that are looked up
 };
 
 Tensor table_gradient(const Tensor& grad, const Tensor& indices, const TableData& d);
@@ -38,7 +39,9 @@ void take_rows_backward(Node& n, Gradients& g) {
   const TableData& d = n.data<TableData>();
   const Tensor indices = n.saved(0);
   const Tensor up = d.by_frequency ? g[0] / how_often(indices, g[0], d.vocab) : g[0];
-  g.set(0, table_gradient(up, indices, {d.vocab, d.padding_idx}));
+  const bool sparse = d.sparse && sparse_tape && !is_opaque(up) && !is_opaque(indices);
+  g.set(0, sparse ? sparse_tape->of_rows(indices, up, d.vocab, d.padding_idx)
+                  : table_gradient(up, indices, {d.vocab, d.padding_idx}));
 }
 constexpr NodeType kTakeRows{"EmbeddingBackward0", take_rows_backward};
 
@@ -108,13 +111,13 @@ void renormalise(const Tensor& weight, const Tensor& indices, const TableData& d
 
 Tensor embedding_impl(const Tensor& indices, const Tensor& weight, std::optional<int64_t> padding_idx,
                       std::optional<double> max_norm, double norm_type, bool scale_grad_by_freq,
-                      bool /*sparse: the gradient is dense*/) {
+                      bool sparse) {
   WT_CHECK(indices.dtype() == DType::Int64 || indices.dtype() == DType::Int32, DtypeError,
            "embedding: expected indices of dtype int64 or int32, got ", indices,
            "; convert them with .long()");
   WT_CHECK(weight.ndim() == 2, ShapeError, "embedding: 'weight' must be 2-D, got ", weight);
   check_same_device("embedding", weight, indices, "input");
-  TableData d{weight.sizes()[0], padding_idx.value_or(-1), scale_grad_by_freq};
+  TableData d{weight.sizes()[0], padding_idx.value_or(-1), scale_grad_by_freq, sparse};
   if (padding_idx) {
     WT_CHECK(*padding_idx >= -d.vocab && *padding_idx < d.vocab, ValueError,
              "embedding: padding_idx must be within num_embeddings, ", d.vocab, ", got ", *padding_idx);

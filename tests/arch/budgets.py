@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 53_233
+MAX_TOTAL_LINES = 53_302
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -101,7 +101,7 @@ BUDGETS = {
         ),
     ),
     "sparse tensors": (
-        1_718,
+        1_744,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -158,5 +158,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_479, ("python/warptape/fx/",)),
-    "the Python library": (29_630, ("python/warptape/",)),
+    "the Python library": (29_661, ("python/warptape/",)),
 }

@@ -61,6 +61,18 @@ class Adagrad(PerParameter):
     def _fresh(self, group, p):
         return {"sum": warptape.full_like(p, group["initial_accumulator_value"])}
 
+    def _update_sparse(self, group, params, grads):
+        if group["weight_decay"]:
+            raise RuntimeError("weight_decay option is not compatible with sparse gradients")
+        self._update(group, params, grads)
+
     def _advance(self, group, p, g, state, t, lr):
+        if g.is_sparse:  # sums and elements that it does not name stay as they are
+            g = g.coalesce()
+            at, values, sums = tuple(g.indices()), g.values(), state["sum"]
+            sums[at] += values.square()
+            rate = lr / (1 + (t - 1) * group["lr_decay"])
+            p[at] -= rate * values / (sums[at].sqrt() + group["eps"])
+            return
         root = state["sum"].addcmul_(g, g).sqrt().add(group["eps"])
         p.addcdiv_(g, root, value=-lr / (1 + (t - 1) * group["lr_decay"]))

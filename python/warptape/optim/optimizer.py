@@ -400,22 +400,25 @@ class Optimizer:
 class _Plan:
     """What a group's last step found, so that the next one need not sort its parameters again."""
 
-    __slots__ = ("buckets", "dtypes", "missing", "params", "whole")
+    __slots__ = ("buckets", "dtypes", "params", "types", "whole")
 
-    def __init__(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> None:
-        self.params, self.missing, self.dtypes = list(params), missing, dtypes
-        by_kind: dict[tuple[Any, Any], list[int]] = {}
-        for i, p in enumerate(params):
-            if not missing[i]:
-                by_kind.setdefault((p.device, dtypes[i]), []).append(i)
+    def __init__(self, params: list[Tensor], types: list[type], dtypes: list[Any]) -> None:
+        self.params, self.types, self.dtypes = list(params), types, dtypes
+        by_kind: dict[tuple[Any, Any, bool], list[int]] = {}
+        for i, (p, kind) in enumerate(zip(params, types)):
+            if kind is not _NoneType:
+                sparse = kind is not warptape.Tensor and p.grad.is_sparse  # type: ignore[union-attr]
+                by_kind.setdefault((p.device, dtypes[i], sparse), []).append(i)
         # The plain case: every parameter has a gradient and all are of one kind.
-        self.whole = len(by_kind) == 1 and not any(missing)
-        self.buckets = [(index, [params[i] for i in index]) for index in by_kind.values()]
+        self.whole = len(by_kind) == 1 and _NoneType not in types and not next(iter(by_kind))[2]
+        self.buckets = [(index, [params[i] for i in index], kind[2]) for kind, index in by_kind.items()]
 
-    def fits(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> bool:
-        return (
-            self.missing == missing and self.dtypes == dtypes and all(map(operator.is_, self.params, params))
-        )
+    def fits(self, params: list[Tensor], types: list[type], dtypes: list[Any]) -> bool:
+        """Whether these are the same parameters, with gradients of the same types, and of the same dtypes."""
+        return self.types == types and self.dtypes == dtypes and all(map(operator.is_, self.params, params))
+
+
+_NoneType = type(None)
 
 
 class BucketOptimizer(Optimizer):
@@ -434,8 +437,8 @@ class BucketOptimizer(Optimizer):
         warptape._C._set_grad_enabled(recording and self.defaults.get("differentiable", False))
         try:
             for group in self.param_groups:
-                for params, grads in self._buckets(group):
-                    self._update(group, params, grads)
+                for params, grads, sparse in self._buckets(group):
+                    (self._update_sparse if sparse else self._update)(group, params, grads)
         finally:
             warptape._C._set_grad_enabled(recording)
         return loss
@@ -462,18 +465,24 @@ class BucketOptimizer(Optimizer):
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         raise NotImplementedError
 
-    def _buckets(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """The group's parameters that have a gradient, with it, as one pair of lists per device and dtype."""
+    def _update_sparse(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+        """`_update` of parameters whose gradients are sparse."""
+        raise RuntimeError(
+            f"{type(self).__name__} does not support sparse gradients, please consider SparseAdam instead"
+        )
+
+    def _buckets(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Any], bool]]:
+        """The group's parameters that have a gradient, with it, as one pair of lists per device and dtype;
+        and whether these gradients are sparse."""
         params = group["params"]
         grads = [p.grad for p in params]
-        missing = [g is None for g in grads]
-        dtypes = [p.dtype for p in params]
+        types, dtypes = [*map(type, grads)], [p.dtype for p in params]
         plan = self._plans.get(id(group))
-        if plan is None or not plan.fits(params, missing, dtypes):
-            plan = self._plans[id(group)] = _Plan(params, missing, dtypes)
+        if plan is None or not plan.fits(params, types, dtypes):
+            plan = self._plans[id(group)] = _Plan(params, types, dtypes)
         if plan.whole:
-            return [(params, grads)]
-        return [(some, [grads[i] for i in index]) for index, some in plan.buckets]
+            return [(params, grads, False)]
+        return [(some, [grads[i] for i in index], sparse) for index, some, sparse in plan.buckets]
 
 
 def as_real(t: Any) -> Any:

@@ -103,6 +103,16 @@ class SGD(BucketOptimizer):
             for i in some:
                 states[i]["momentum_buffer"] = velocities[i]
 
+    def _update_sparse(self, group: dict[str, Any], params: list[Tensor], grads: list[Any]) -> None:
+        every_row = group["momentum"] or group["weight_decay"]
+        if every_row or group["differentiable"] or self.found_inf is not None:
+            self._update(group, params, [g.to_dense() for g in grads])
+            return
+        rate = float(group["lr"]) * (1 if group["maximize"] else -1)
+        for p, g in zip(params, grads):
+            g = g.coalesce()
+            p[tuple(g.indices())] += rate * g.values()
+
     def _record(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         check_unscaled(self)
         momentum = group["momentum"]

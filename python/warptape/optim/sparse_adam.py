@@ -53,9 +53,9 @@ class SparseAdam(PerParameter):
             )
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        if not all(g.is_sparse for g in grads):
-            raise RuntimeError("SparseAdam does not support dense gradients, please consider Adam instead")
-        super()._update(group, params, grads)
+        raise RuntimeError("SparseAdam does not support dense gradients, please consider Adam instead")
+
+    _update_sparse = PerParameter._update
 
     def _fresh(self, group, p):
         return {"exp_avg": warptape.zeros_like(p), "exp_avg_sq": warptape.zeros_like(p)}

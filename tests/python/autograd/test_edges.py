@@ -123,6 +123,16 @@ def test_pack_hook_may_enter_hooks_of_its_own() -> None:
     assert x.grad.tolist() == [6, 6]
 
 
+def test_hooks_of_a_leaf_see_and_change_what_autograd_grad_returns() -> None:
+    x, seen = warptape.ones(2, requires_grad=True), []
+    x.register_hook(lambda g: seen.append(g.tolist()) or g * 2)
+    x.register_post_accumulate_grad_hook(lambda p: seen.append("accumulated"))
+    (found,) = warptape.autograd.grad((3 * x).sum(), x)
+    assert seen == [[3.0, 3.0]] and found.tolist() == [6.0, 6.0] and x.grad is None
+    (3 * x).sum().backward(inputs=[x])
+    assert seen == [[3.0, 3.0]] * 2 + ["accumulated"] and x.grad.tolist() == [6.0, 6.0]
+
+
 def test_hooks_may_register_hooks_of_their_node() -> None:
     class Parts(warptape.autograd.Function):
         @staticmethod

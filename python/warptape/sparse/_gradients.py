@@ -1,0 +1,26 @@
+"""What the tape asks of sparse tensors: gradients of tables of which a few rows are looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._tensor import Tensor
+from ._arithmetic import add
+from ._tensor import CooTensor
+
+
+def gradient_of_rows(indices: Tensor, values: Tensor, rows: int, without: int) -> CooTensor:
+    """The gradient of a table of `rows` rows, from `values` [*, dim] of the rows at `indices` [*].
+
+    Rows that are looked up several times are there several times. Those of `without` are left out; -1: none.
+    """
+    index, value = indices.reshape(-1).long(), values.reshape(-1, values.shape[-1])
+    if without >= 0:
+        kept = index != without
+        index, value = index[kept], value[kept]
+    return CooTensor.make(index[None], value, (rows, values.shape[-1]), False)
+
+
+def add_gradients(a: Any, b: Any) -> Any:
+    """Their sum, which is sparse where both are."""
+    return add(a, b)
