@@ -1,7 +1,11 @@
 #include "kernels/quant_linear.h"
 #include "ops/compose.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
 #include "ops/packed_linear.h"
 #include "ops/quant_linear.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -9,6 +13,7 @@ namespace {
 kernels::Slot<kernels::Float8LinearFn> float8_slot{"float8_linear"};
 
 constexpr const char* kFloat8 = "_float8_linear";
+constexpr const char* kScaled = "_scaled_mm";
 constexpr int64_t kStep = 16;  // what sizes on CUDA are multiples of
 
 void check_float8(const Tensor& input, const Tensor& weight) {
@@ -43,6 +48,53 @@ Tensor float8_linear_impl(const Tensor& input, const Tensor& weight) {
                                         w.planned_data(), out.data_as<float>()});
   return out;
 }
+
+// A scale for the whole matrix, or one for each of its rows (of its columns: each column).
+void check_scales(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b) {
+  const int64_t rows = a.sizes()[0], columns = b.sizes()[1];
+  const bool whole = scale_a.numel() == 1 && scale_b.numel() == 1;
+  WT_CHECK(scale_a.dtype() == DType::Float32 && scale_b.dtype() == DType::Float32, DtypeError, kScaled,
+           ": expected scales of float32, got ", scale_a.dtype(), " and ", scale_b.dtype());
+  WT_CHECK(whole || (scale_a.sizes() == Shape{rows, 1} && scale_b.sizes() == Shape{1, columns}), ValueError,
+           kScaled, ": Invalid scaling configuration: expected scales of one element, or of shapes (", rows,
+           ", 1) and (1, ", columns, "), got ", scale_a.sizes(), " and ", scale_b.sizes());
+}
+
+bool is_float8(const Tensor& t) { return t.dtype() == DType::Float8E4M3FN || t.dtype() == DType::Float8E5M2; }
+
+Tensor scaled_mm_impl(const Tensor& a, const Tensor& b, const Tensor& scale_a, const Tensor& scale_b,
+                      const OptTensor& bias, const OptTensor& scale_result, std::optional<DType> out_dtype,
+                      bool /*use_fast_accum: sums are float32*/) {
+  WT_CHECK(a.ndim() == 2 && b.ndim() == 2 && a.sizes()[1] == b.sizes()[0], ShapeError, kScaled,
+           ": expected matrices (m, k) and (k, n), got ", a.sizes(), " and ", b.sizes());
+  WT_CHECK(is_float8(a) && is_float8(b), DtypeError, kScaled,
+           ": expected matrices of float8_e4m3fn or float8_e5m2, got ", a.dtype(), " and ", b.dtype());
+  check_scales(a, b, scale_a, scale_b);
+  const bool fast = a.dtype() == DType::Float8E4M3FN && b.dtype() == DType::Float8E4M3FN &&
+                    (a.device().is_cpu() || (b.sizes()[0] % kStep == 0 && b.sizes()[1] % kStep == 0));
+  Tensor out = fast ? float8_linear_impl(a, transpose(b, 0, 1))
+                    : matmul(raw_cast(a, DType::Float32), raw_cast(b, DType::Float32));
+  const bool whole = scale_a.numel() == 1;
+  out = whole ? out * reshape(scale_a * scale_b, Shape{}) : out * scale_a * scale_b;
+  if (bias) out = out + cast(*bias, DType::Float32);
+  if (scale_result) out = out * *scale_result;
+  return cast(out, out_dtype.value_or(a.dtype()));
+}
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptTensor&,
+                const OptTensor&, std::optional<DType>, bool)>
+    scaled_mm{kScaled,
+              scaled_mm_impl,
+              kFunction,
+              {"self",
+               "mat2",
+               "scale_a",
+               "scale_b",
+               {"bias", none},
+               {"scale_result", none},
+               {"out_dtype", none},
+               {"use_fast_accum", false}},
+              "self (m, k) mat2 (k, n) of float8_e4m3fn or float8_e5m2, summed in float32, times the scales "
+              "(of one element, or (m, 1) and (1, n)), plus bias (n), in out_dtype (self's unless given)."};
 
 }  // namespace
 
