@@ -70,6 +70,8 @@ Tensor scaled_mm_impl(const Tensor& a, const Tensor& b, const Tensor& scale_a, c
   WT_CHECK(is_float8(a) && is_float8(b), DtypeError, kScaled,
            ": expected matrices of float8_e4m3fn or float8_e5m2, got ", a.dtype(), " and ", b.dtype());
   check_scales(a, b, scale_a, scale_b);
+  WT_CHECK(!scale_result, NotImplementedError, kScaled,
+           ": there is no scale_result, by which PyTorch divides on the CPU and multiplies on CUDA");
   const bool fast = a.dtype() == DType::Float8E4M3FN && b.dtype() == DType::Float8E4M3FN &&
                     (a.device().is_cpu() || (b.sizes()[0] % kStep == 0 && b.sizes()[1] % kStep == 0));
   Tensor out = fast ? float8_linear_impl(a, transpose(b, 0, 1))
@@ -77,7 +79,6 @@ Tensor scaled_mm_impl(const Tensor& a, const Tensor& b, const Tensor& scale_a, c
   const bool whole = scale_a.numel() == 1;
   out = whole ? out * reshape(scale_a * scale_b, Shape{}) : out * scale_a * scale_b;
   if (bias) out = out + cast(*bias, DType::Float32);
-  if (scale_result) out = out * *scale_result;
   return cast(out, out_dtype.value_or(a.dtype()));
 }
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptTensor&,

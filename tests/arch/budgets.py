@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 53_302
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        8_592,
+        8_593,
         (
             "csrc/inference/",
             "csrc/bindings/inference",

@@ -93,13 +93,13 @@ E4M3, E5M2 = wt.float8_e4m3fn, wt.float8_e5m2
 def test_scaled_mm(dtypes: tuple[Any, Any], by_rows: bool) -> None:
     a, b = drawn(5, 33).to(dtypes[0]), drawn(33, 7).to(dtypes[1])
     scales = (drawn(5, 1).abs(), drawn(1, 7).abs()) if by_rows else (wt.tensor(0.5), wt.tensor([[3.0]]))
-    bias, last = drawn(7), wt.tensor(0.25)
+    bias = drawn(7)
     product = a.double() @ b.double() * scales[0].double() * scales[1].double()
     wt.testing.assert_close(wt._scaled_mm(a, b, *scales, out_dtype=wt.float32), product.float())
     across = wt._scaled_mm(a, b.t().contiguous().t(), *scales, out_dtype=wt.float32)
     wt.testing.assert_close(across, product.float())
-    out = wt._scaled_mm(a, b, *scales, bias.bfloat16(), last, wt.bfloat16, use_fast_accum=True)
-    wt.testing.assert_close(out, ((product + bias.bfloat16().double()) * 0.25).bfloat16())
+    out = wt._scaled_mm(a, b, *scales, bias.bfloat16(), None, wt.bfloat16, use_fast_accum=True)
+    wt.testing.assert_close(out, (product + bias.bfloat16().double()).bfloat16())
     narrow = wt._scaled_mm(a, b, *scales)
     assert narrow.dtype == dtypes[0] and wt._scaled_mm(a[:0], b, wt.ones(()), wt.ones(())).shape == (0, 7)
     wt.testing.assert_close(narrow.float(), product.to(dtypes[0]).float(), rtol=0.26, atol=1e-6)
@@ -115,6 +115,7 @@ def test_scaled_mm(dtypes: tuple[Any, Any], by_rows: bool) -> None:
             "expected matrices of float8_e4m3fn",
         ),
         (lambda a, b, s: wt._scaled_mm(a, b, s.double(), s), wt.DtypeError, "expected scales of float32"),
+        (lambda a, b, s: wt._scaled_mm(a, b, s, s, scale_result=s), NotImplementedError, "no scale_result"),
         (lambda a, b, s: wt._scaled_mm(a, b, wt.ones(2, 1), s), ValueError, "Invalid scaling configuration"),
         (lambda a, b, s: wt._scaled_mm(a, b, wt.ones(3, 1), wt.ones(1, 4)), ValueError, r"shapes \(2, 1\)"),
     ],
