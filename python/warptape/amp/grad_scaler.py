@@ -100,7 +100,7 @@ def _found_inf(optimizer: Optimizer, inverse: Any | None, allow_float16: bool = 
         raise ValueError("Attempting to unscale FP16 gradients.")
     found: dict[Any, Any] = {}
     with warptape.no_grad():
-        for grads in _by_kind(p.grad for p in params):
+        for grads in _by_kind(p.grad._values() if p.grad.is_sparse else p.grad for p in params):
             device, bad = grads[0].device, _non_finite(grads, inverse)
             found[device] = bad if device not in found else found[device].maximum(bad)
         groups = {group: None for p in every for group in _groups_of(p)}

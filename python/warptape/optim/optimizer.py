@@ -294,7 +294,10 @@ class Optimizer:
                     p.grad.detach_()
                 else:
                     p.grad.requires_grad_(False)
-                by_kind.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
+                if p.grad.is_sparse:
+                    p.grad.zero_()
+                else:
+                    by_kind.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
             for grads in by_kind.values():
                 warptape._foreach_zero_(grads)
 

@@ -18,6 +18,8 @@ def gradient_of_rows(indices: Tensor, values: Tensor, rows: int, without: int) -
     if without >= 0:
         kept = index != without
         index, value = index[kept], value[kept]
+    else:
+        value = value.clone()  # of its own, for writes in place
     return CooTensor.make(index[None], value, (rows, values.shape[-1]), False)
 
 

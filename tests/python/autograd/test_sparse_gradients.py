@@ -107,6 +107,30 @@ def test_a_gradient_is_kept_copied_and_saved() -> None:
     assert layer.weight.grad is None
 
 
+def test_a_gradient_is_changed_in_place() -> None:
+    weight = table()
+    F.embedding(INDEX, weight, sparse=True).sum().backward()
+    before = weight.grad.to_dense()
+    weight.grad.mul_(3)
+    wt.testing.assert_close(weight.grad.to_dense(), 3 * before)
+    optim.SGD([weight], 0.1).zero_grad(set_to_none=False)
+    assert weight.grad.is_sparse and not weight.grad.to_dense().any()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("factor", [1.0, float("inf")])
+def test_a_scaler_unscales_and_judges_a_sparse_gradient(fused: bool, factor: float) -> None:
+    weight = table()
+    before = weight.detach().clone()
+    optimizer, scaler = optim.SGD([weight], 0.5, fused=fused), wt.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale((factor * F.embedding(INDEX, weight, sparse=True)).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    rows = wt.tensor([1.0, 2, 0, 0, 2, 0, 1])[:, None]
+    wt.testing.assert_close(weight.detach(), before - 0.5 * rows if factor == 1 else before)
+    assert scaler.get_scale() == (4.0 if factor == 1 else 2.0)
+
+
 def test_function_transforms() -> None:
     def loss(weight: wt.Tensor) -> wt.Tensor:
         return F.embedding(INDEX, weight, sparse=True).square().sum()
