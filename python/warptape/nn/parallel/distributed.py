@@ -18,6 +18,8 @@ from ...distributed.algorithms.ddp_comm_hooks import default_hooks
 from ...distributed.algorithms.join import Join, Joinable, JoinHook
 from ...utils._pytree import tree_map_only
 from ..modules.module import Module
+from ..modules.sparse import Embedding, EmbeddingBag
+from .sparse_reducer import SparseReducer
 
 __all__ = ["DistributedDataParallel"]
 
@@ -55,7 +57,7 @@ class _DDPJoinHook(JoinHook):
             ddp._sync_buffers(joined=True)
             ddp.reducer.begin_forward()
             ddp.reducer.prepare([])
-            used = [p for _, p in ddp._used(ddp.module.named_parameters()) if p.requires_grad]
+            used = [p for _, p in ddp._trained()]
             kept = [p.grad for p in used]
             for p in used:
                 p.grad = None
@@ -64,6 +66,7 @@ class _DDPJoinHook(JoinHook):
             for p, grad in zip(used, kept, strict=True):
                 if not ddp.gradient_as_bucket_view:  # else the others' average, for a share of ZeRO's
                     p.grad = grad
+            ddp._sparse.average()
         else:
             ddp._sync_buffers(joined=True)
 
@@ -99,7 +102,8 @@ class DistributedDataParallel(Module, Joinable):
             does); in forward, when the last backward pass gave no gradient to some (naming them).
         ValueError: the module is on several devices, or device_ids does not fit it.
 
-    Gradients made with `create_graph=True` are averaged, but the average has no graph.
+    Gradients made with `create_graph=True` are averaged, but the average has no graph. Those of embeddings
+    with `sparse=True` are averaged once backward is over; a communication hook does not see them.
     """
 
     def __init__(
@@ -166,9 +170,19 @@ class DistributedDataParallel(Module, Joinable):
         ignored = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
         return [(name, tensor) for name, tensor in named if name not in ignored]
 
+    def _trained(self) -> list[tuple[str, Tensor]]:
+        """The parameters whose gradients the reducer averages."""
+        named = self._used(self.module.named_parameters())
+        return [(n, p) for n, p in named if p.requires_grad and p not in self._sparse]
+
     def _make_reducer(self) -> None:
         self._buffers_to_send = [b for _, b in self._used(self.module.named_buffers())]
-        trained = [(n, p) for n, p in self._used(self.module.named_parameters()) if p.requires_grad]
+        modules = self.module.modules()
+        looked_up = {id(m.weight) for m in modules if isinstance(m, Embedding | EmbeddingBag) and m.sparse}
+        named = self._used(self.module.named_parameters())
+        sparse = [p for _, p in named if p.requires_grad and id(p) in looked_up]
+        self._sparse = SparseReducer(self.process_group, sparse)
+        trained = self._trained()
         self.reducer = _C._Reducer(
             self.process_group,
             [p for _, p in trained],
@@ -244,6 +258,8 @@ class DistributedDataParallel(Module, Joinable):
             self.reducer.prepare(list(_tensors_in(output)))
         else:
             self.reducer.prepare([])
+        if reduces:
+            self._sparse.prepare(_tensors_in(output))
         return output
 
     @contextmanager
@@ -359,7 +375,15 @@ class DistributedDataParallel(Module, Joinable):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        left = {"process_group", "reducer", "_comm_hook", "_buffers_to_send", "_join_config", "_join_scales"}
+        left = {
+            "process_group",
+            "reducer",
+            "_sparse",
+            "_comm_hook",
+            "_buffers_to_send",
+            "_join_config",
+            "_join_scales",
+        }
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
