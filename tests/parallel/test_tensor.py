@@ -14,6 +14,7 @@ import warptape.nn.functional as F
 from launched import LAUNCHER, environ
 from tensor_models import MODELS, Colwise, Replicate, gpt2_plan, llama_plan, mesh, simulate
 from tensor_training import check, compare, train
+from warptape import nn
 from warptape.parallel import tensor as tp
 
 
@@ -173,3 +174,17 @@ def test_comparison_finds_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPatc
     plan = BUGS[bug](monkeypatch)
     with pytest.raises(dist.RankFailed, match=r"step 0: .* differs by"):
         compare("gpt2" if bug == "wrong_head_split" else "llama", "sgd", 1, lambda: plan, 2)
+
+
+def test_the_local_part_is_a_tensor_on_the_same_memory() -> None:
+    def body() -> None:
+        layer = nn.Linear(4, 6)
+        tp.parallelize_module(layer, dist.init_device_mesh("cpu", (2,)), tp.ColwiseParallel())
+        local = layer.weight.to_local()
+        assert (
+            type(local) is wt.Tensor and local.shape == (3, 4) and local.data_ptr() == layer.weight.data_ptr()
+        )
+        (2 * local).sum().backward()
+        assert layer.weight.grad.eq(2).all()
+
+    dist.simulate(2, body)

@@ -174,6 +174,13 @@ def test_names_of_distributed():
     with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensorSpec yet"):
         tensor.DTensorSpec
     assert tensor.DTensor is parallel.dtensor.DTensor
+    from warptape.distributed import ReduceOp, distributed_c10d, get_default_group, simulate
+
+    assert distributed_c10d.ReduceOp is ReduceOp and distributed_c10d._get_default_group is get_default_group
+    with pytest.raises(ValueError, match="has not been initialized"):
+        distributed_c10d._get_default_store()
+    assert simulate(2, lambda: distributed_c10d._get_default_store().add("n", 1)) in ([1, 2], [2, 1])
+    assert distributed_c10d._rank_not_in_group(distributed_c10d.GroupMember.NON_GROUP_MEMBER)
     assert pickle.loads(pickle.dumps(tensor.Shard(0))) == tensor.Shard(0)
 
 

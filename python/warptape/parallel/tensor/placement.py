@@ -174,6 +174,10 @@ class ParallelParameter(Parameter):
                 x = where.join(list(held.unbind(0)), shape[where.dim])
         return x.clone() if all(isinstance(where, Replicate) for where in self.placements) else x
 
+    def to_local(self) -> Tensor:
+        """This rank's part as a plain tensor on the same memory; recorded."""
+        return self.view_as(self)
+
     def part_of(self, full: Tensor) -> Tensor:
         """What this rank holds of a tensor of the full shape."""
         if tuple(full.shape) != self.full_shape:
