@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,26 @@ def test_comparison_finds_a_planted_bug(bug: str, monkeypatch: pytest.MonkeyPatc
     plan = BUGS[bug](monkeypatch)
     with pytest.raises(dist.RankFailed, match=r"step 0: .* differs by"):
         compare("gpt2" if bug == "wrong_head_split" else "llama", "sgd", 1, lambda: plan, 2)
+
+
+def test_what_a_state_dict_has_knows_the_whole() -> None:
+    def body() -> None:
+        wt.manual_seed(0)
+        layer = nn.Linear(4, 6)
+        whole = layer.weight.detach().clone()
+        tp.parallelize_module(layer, dist.init_device_mesh("cpu", (2,)), tp.ColwiseParallel())
+        part = layer.state_dict()["weight"]
+        assert not part.requires_grad and part.data_ptr() == layer.weight.data_ptr()
+        assert part.placements == (tp.Shard(0),) and wt.equal(part.full_tensor(), whole)
+        assert type(part + 1) is type(part.to_local()) is wt.Tensor
+        other = copy.deepcopy(part)
+        assert other.data_ptr() != part.data_ptr() and wt.equal(other.full_tensor(), whole)
+        assert type(pickle.loads(pickle.dumps(part))) is wt.Tensor
+        layer.weight.data.zero_()
+        layer.load_state_dict({"weight": other, "bias": layer.bias})
+        assert wt.equal(layer.weight.full_tensor(), whole)
+
+    dist.simulate(2, body)
 
 
 def test_the_local_part_is_a_tensor_on_the_same_memory() -> None:

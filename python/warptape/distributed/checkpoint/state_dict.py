@@ -96,7 +96,7 @@ def _raw_state(model: Any) -> dict[str, Any]:
 def _whole(value: Any, like: Any) -> Any:
     """The whole of a tensor that lies as `like` does."""
     if hasattr(value, "full_tensor"):
-        return value.detach().full_tensor() if hasattr(value, "to_local") else value.full_tensor()
+        return value.detach().full_tensor()
     if hasattr(like, "splits") and value.shape == like.shape and value.ndim:
         return like.full_tensor(value)
     return value
@@ -162,9 +162,9 @@ def _part(value: Any, target: Any) -> Any:
     """What this rank holds of a value, which may be the whole or that already."""
     if not isinstance(value, Tensor) or target is None:
         return value
-    if hasattr(target, "to_local"):  # a DTensor: what is loaded into it must be one
-        return value if hasattr(value, "to_local") else target.like_whole(value)
-    if hasattr(value, "to_local"):
+    if hasattr(target, "like_whole"):  # a DTensor: what is loaded into it must be one
+        return value if hasattr(value, "like_whole") else target.like_whole(value)
+    if hasattr(value, "like_whole"):
         value = value.full_tensor()  # type: ignore[attr-defined]
     if hasattr(target, "part_of") and not hasattr(value, "held_slices"):
         if tuple(value.shape) == tuple(target.full_shape):

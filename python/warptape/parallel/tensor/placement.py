@@ -9,6 +9,7 @@ from typing import Any
 import warptape
 import warptape.distributed as dist
 
+from ... import _C
 from ..._tensor import Tensor
 from ...distributed import DeviceMesh, functional
 from ...distributed._state import state
@@ -149,23 +150,24 @@ def _within(held: Ranges, start: int, length: int) -> Ranges:
     return out
 
 
-class ParallelParameter(Parameter):
-    """This rank's part of a parameter, or the whole where it is replicated.
+class ParallelTensor(Tensor):
+    """This rank's part of a tensor, or the whole where it is replicated. Ops on it return plain tensors.
 
     placements has an entry for each axis of device_mesh, full_shape is that of the whole.
     """
 
+    __torch_function__ = _C._disabled_torch_function_impl
+
     device_mesh: DeviceMesh
     placements: tuple[Shard | Replicate, ...]
     full_shape: tuple[int, ...]
-    gradient_is_summed: bool
     # (mesh of one axis, placement, shape before), in the order in which it was split.
     splits: tuple[tuple[DeviceMesh, Shard | Replicate, tuple[int, ...]], ...]
 
     def full_tensor(self, local: Tensor | None = None) -> Tensor:
         """The whole, or the whole of another tensor that is split as this one is, such as its gradient or an
         optimizer's state. Collective; not recorded."""
-        x = (self if local is None else local).detach()
+        x = self.data if local is None else local.detach()
         for mesh, where, shape in reversed(self.splits):
             if isinstance(where, Shard):
                 x = where.padded(x, shape[where.dim], mesh.size())
@@ -211,6 +213,31 @@ class ParallelParameter(Parameter):
             slices.append((tuple(start), tuple(size)))
         return self.full_shape, along, slices
 
+    def detach(self) -> ParallelTensor:
+        """The same part without history, which knows the whole, too: what a state_dict has."""
+        return ParallelTensor._moved(self, self.data)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = self._moved(self.data.clone())
+        return memo[id(self)]
+
+    def _moved(self, values: Tensor) -> Any:
+        """Another of these values, which may be on another device, that lies as this one."""
+        out = Tensor._make_subclass(ParallelTensor, values)
+        _describe(out, self.device_mesh, self.placements, self.full_shape, self.splits)
+        return out
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A mesh means nothing to another process: a pickle has the values alone.
+        return self.data.__reduce_ex__(protocol)
+
+
+class ParallelParameter(ParallelTensor, Parameter):
+    """A parameter of which this rank has a part."""
+
+    gradient_is_summed: bool
+
     def sum_gradient(self) -> None:
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of it."""
         if self.gradient_is_summed:
@@ -224,21 +251,14 @@ class ParallelParameter(Parameter):
         """Over which gradient clipping adds up the norms of parts."""
         return tuple(mesh.get_group() for mesh, where, _ in self.splits if isinstance(where, Shard))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        if id(self) not in memo:
-            memo[id(self)] = self._moved(self.data.clone())
-        return memo[id(self)]
-
-    def _moved(self, values: Tensor) -> Parameter:
-        """Another of these values, which may be on another device, that lies as this one."""
+    def _moved(self, values: Tensor) -> Any:
         out = Parameter(values, self.requires_grad)
-        _describe(out, self.device_mesh, self.placements, self.full_shape, self.splits)
+        _become_parameter(out, self.device_mesh, self.placements, self.full_shape, self.splits)
         if self.gradient_is_summed:
             out.sum_gradient()  # type: ignore[attr-defined]
         return out
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # A mesh means nothing to another process: a pickle has the values alone.
+    def __reduce_ex__(self, protocol: Any) -> Any:
         return _rebuild_parameter, (self.data, self.requires_grad)
 
 
@@ -257,7 +277,7 @@ def place(parameter: Any, mesh: DeviceMesh, where: Shard | Replicate) -> None:
     shape = tuple(parameter.shape)
     if isinstance(where, Shard):
         _keep_part(parameter, mesh, where)
-    _describe(parameter, mesh, (where,), shape, ((mesh, where, shape),))
+    _become_parameter(parameter, mesh, (where,), shape, ((mesh, where, shape),))
 
 
 def place_again(
@@ -274,7 +294,7 @@ def place_again(
         splits.append((axis, each, tuple(parameter.shape)))
         if isinstance(each, Shard):
             _keep_part(parameter, axis, each)
-    _describe(parameter, joined, placements, full_shape, tuple(splits))
+    _become_parameter(parameter, joined, placements, full_shape, tuple(splits))
 
 
 def _keep_part(parameter: Any, mesh: DeviceMesh, where: Shard) -> None:
@@ -283,10 +303,13 @@ def _keep_part(parameter: Any, mesh: DeviceMesh, where: Shard) -> None:
         parameter.data = where.take(parameter.data, mesh.get_local_rank(), mesh.size())
 
 
-def _describe(parameter: Any, mesh: Any, placements: Any, full_shape: Any, splits: Any) -> None:
+def _describe(part: Any, mesh: Any, placements: Any, full_shape: Any, splits: Any) -> None:
+    part.device_mesh, part.placements, part.full_shape, part.splits = mesh, placements, full_shape, splits
+
+
+def _become_parameter(parameter: Any, *where: Any) -> None:
     parameter.__class__ = ParallelParameter
-    parameter.device_mesh, parameter.placements, parameter.full_shape = mesh, placements, full_shape
-    parameter.splits = splits
+    _describe(parameter, *where)
     if "gradient_is_summed" not in parameter.__dict__:
         parameter.gradient_is_summed = False
 
