@@ -41,6 +41,9 @@ WT_FN Vec<T> exponent(Vec<T> a) {
 #include "kernels/formulas_parts.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
+
+template <> inline constexpr bool kNarrow<NextAfter> = true;
+
 namespace {
 
 WT_PART_OPS(WT_ELEMENTWISE)
