@@ -435,9 +435,6 @@ WT_FN int64_t pow(int64_t a, int64_t b) {
     if (b & 1) r *= base;
   return int64_t(r);
 }
-// A shift by more bits than there are, or by a negative count, moves all bits out.
-WT_FN int64_t shift_left(int64_t a, int64_t b) { return uint64_t(b) > 63 ? 0 : int64_t(uint64_t(a) << b); }
-WT_FN int64_t shift_right(int64_t a, int64_t b) { return a >> (uint64_t(b) > 63 ? 63 : b); }
 #define WT_LANES(name)                                                     \
   WT_FN VInt name(VInt a, VInt b) {                                        \
     return by_lane(a, b, [](int64_t x, int64_t y) { return name(x, y); }); \
@@ -447,9 +444,11 @@ WT_LANES(fmod)
 WT_LANES(remainder)
 WT_LANES(floor_divide)
 WT_LANES(pow)
-WT_LANES(shift_left)
-WT_LANES(shift_right)
 #undef WT_LANES
+// A shift by more bits than there are, or by a negative count, moves all bits out.
+WT_FN Mask<int64_t> shifts_out(VInt b) { return (b < VInt(0)) | (b > VInt(63)); }
+WT_FN VInt shift_left(VInt a, VInt b) { return select(shifts_out(b), VInt(0), a << (b & VInt(63))); }
+WT_FN VInt shift_right(VInt a, VInt b) { return a >> select(shifts_out(b), VInt(63), b); }
 
 // ---- lane by lane ----
 #define WT_LANES(name)                                                 \
