@@ -132,6 +132,11 @@ WT_ACTIVATION(celu, "celu", "celu_backward", "CeluBackward0", 1, false,
               where_st(gt_ts(x, 0), Scalar(1.0), exp(x / v.first)))
 WT_ACTIVATION(softplus, "softplus", "softplus_backward", "SoftplusBackward0", 2, false,
               where_st(gt_ts(x* v.first, v.second), Scalar(1.0), sigmoid(x* v.first)))
+// A NaN passes.
+WT_ACTIVATION(hardshrink, "hardshrink", "shrink_backward", "HardshrinkBackward0", 1, false,
+              logical_not(le_ts(abs(detach(x)), v.first)))
+WT_ACTIVATION(softshrink, "softshrink", "shrink_backward", "SoftshrinkBackward0", 1, false,
+              logical_not(le_ts(abs(detach(x)), v.first)))
 WT_ACTIVATION(hardtanh, "hardtanh", "hardtanh_backward", "HardtanhBackward0", 2, true,
               logical_and(gt_ts(x, v.first), lt_ts(x, v.second)))
 
@@ -196,6 +201,10 @@ Tensor hardtanh_impl(const Tensor& x, double lo, double hi, bool inplace) {
   WT_CHECK(lo <= hi, ValueError, "hardtanh: min_val cannot be greater than max_val, got ", lo, " and ", hi);
   return with_numbers<hardtanh_def>(x, lo, hi, inplace);
 }
+Tensor softshrink_impl(const Tensor& x, double lambd) {
+  WT_CHECK(lambd >= 0, Error, "softshrink: lambda must be greater or equal to 0, but found to be ", lambd);
+  return with_number_only<softshrink_def>(x, lambd);
+}
 Tensor relu6_impl(const Tensor& x, bool inplace) { return with_numbers<hardtanh_def>(x, 0, 6, inplace); }
 Tensor relu_nn(const Tensor& x, bool inplace) {
   return inplace ? unary_inplace<relu_def>(x) : unary_impl<relu_def>(x);
@@ -218,17 +227,6 @@ Tensor numbers_into(const Tensor& x, double a, double b) {
 }
 
 // ---- composed of elementwise ops ----
-
-Tensor hardshrink_impl(const Tensor& x, double lambd) {
-  check_floating("hardshrink", x);
-  return where_st(le_ts(abs(detach(x)), lambd), Scalar(0.0), x);
-}
-
-Tensor softshrink_impl(const Tensor& x, double lambd) {
-  check_floating("softshrink", x);
-  WT_CHECK(lambd >= 0, Error, "softshrink: lambda must be greater or equal to 0, but found to be ", lambd);
-  return x - clamp(x, Scalar(-lambd), Scalar(lambd));
-}
 
 Tensor tanhshrink_impl(const Tensor& x) { return x - tanh(x); }
 
@@ -425,7 +423,7 @@ const NumbersOp root_threshold{"threshold",
                                "input where above threshold, else value."};
 
 const NumberOp hardshrink{"hardshrink",
-                          hardshrink_impl,
+                          with_number_only<hardshrink_def>,
                           kFunction | kMethod | kNN | kOut | kPointwise,
                           {"input", {"lambd", 0.5}},
                           "input, 0 between -lambd and lambd."};

@@ -97,7 +97,7 @@ Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   Rows r = rows_of("kthvalue", x, dim);
   WT_CHECK(k >= 1 && k <= r.n, ValueError, "kthvalue: selected number k out of range: expected 1 to ", r.n,
            ", got ", k);
-  auto [values, indices] = sort_impl(x, dim, false, true);
+  auto [values, indices] = topk_impl(x, k, dim, false, true);
   if (x.ndim() == 0) return {values, indices};
   if (keepdim) return {narrow(values, dim, k - 1, 1), narrow(indices, dim, k - 1, 1)};
   return {select(values, dim, k - 1), select(indices, dim, k - 1)};

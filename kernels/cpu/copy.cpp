@@ -4,6 +4,7 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stretch.h"
 #include "kernels/dispatch.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
@@ -44,23 +45,28 @@ WT_FN void transpose_square(const uint64_t* from, int64_t fs, uint64_t* to, int6
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi64(a, b));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to + ts), _mm_unpackhi_epi64(a, b));
 }
-// Three rounds of interleaving the first half of the rows with the second transpose eight rows.
-WT_FN void transpose_square(const uint16_t* from, int64_t fs, uint16_t* to, int64_t ts) {
-  __m128i r[8], t[8];
-  for (int k = 0; k < 8; ++k) r[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k * fs));
-  for (int round = 0; round < 3; ++round) {
-    for (int k = 0; k < 4; ++k) {
-      t[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]);
-      t[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
+// Rounds of interleaving the first half of the rows with the second transpose eight rows of two bytes, or 16
+// of one.
+template <class T>
+WT_FN void transpose_square(const T* from, int64_t fs, T* to, int64_t ts) {
+  typedef T Lanes __attribute__((vector_size(16)));
+  constexpr int kRows = 16 / sizeof(T);
+  Lanes r[kRows], t[kRows], index;
+  for (int k = 0; k < kRows; ++k) index[k] = T(k / 2 + k % 2 * kRows);
+  for (int k = 0; k < kRows; ++k) std::memcpy(&r[k], from + k * fs, 16);
+  for (int round = 1; round < kRows; round *= 2) {
+    for (int k = 0; k < kRows / 2; ++k) {
+      t[2 * k] = __builtin_shuffle(r[k], r[k + kRows / 2], index);
+      t[2 * k + 1] = __builtin_shuffle(r[k], r[k + kRows / 2], index + T(kRows / 2));
     }
-    for (int k = 0; k < 8; ++k) r[k] = t[k];
+    for (int k = 0; k < kRows; ++k) r[k] = t[k];
   }
-  for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + k * ts), r[k]);
+  for (int k = 0; k < kRows; ++k) std::memcpy(to + k * ts, &r[k], 16);
 }
 
 template <class T>
 void transpose_tile(const T* from, int64_t fs, T* to, int64_t ts, int64_t rows, int64_t cols) {
-  if constexpr (sizeof(T) == 1 || sizeof(T) == 16) {
+  if constexpr (sizeof(T) == 16) {
     transpose_plain(from, fs, to, ts, rows, cols);
   } else {
     constexpr int64_t kEdge = 16 / sizeof(T);
@@ -137,12 +143,26 @@ bool try_contiguous(const ElementwisePlan& plan) {
   return true;
 }
 
+// Into packed memory of the same dtype.
+bool try_gather(const ElementwisePlan& plan) {
+  const Operand &out = plan.operands[0], &in = plan.operands[1];
+  const size_t item = itemsize(out.dtype);
+  if (plan.ndim == 0 || in.host_scalar || in.dtype != out.dtype || !is_packed(plan, out)) return false;
+  cpu::parallel_for(plan.numel, kGrain, [&](int64_t begin, int64_t end) {
+    Position<ElementwisePlan> at;
+    at.set(plan, begin);
+    move_strided(plan, in, at, end - begin, out.data + begin * int64_t(item), item, true);
+  });
+  return true;
+}
+
 constexpr Loops kLoops{nullptr, nullptr, nullptr, 1, false, false, false};
 
 void copy(const LaunchContext& ctx, const ElementwisePlan& given) {
   if (given.numel == 0 || try_contiguous(given)) return;
   const int d = transposed_dim(given);
   if (d >= 0) return transpose(given, d);
+  if (try_gather(given)) return;
   ElementwisePlan plan = given;
   plan.compute = given.operands[0].dtype;  // the loop only moves; conversion is the driver's
   dispatch_size(MoveTypes{}, itemsize(plan.compute), [&](auto tag) {

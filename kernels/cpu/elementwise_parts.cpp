@@ -16,9 +16,12 @@ WT_FN VInt gcd(VInt a, VInt b) {
 }
 template <class T>
 WT_FN Vec<T> ldexp(Vec<T> a, Vec<T> n) {
-  return by_lane(a, n, [](T x, T e) {
-    return T(__builtin_ldexp(x, e > T(5000) ? 5000 : e < T(-5000) ? -5000 : int(e)));
-  });
+  const Vec<T> bounded = trunc(minimum(maximum(n, Vec<T>(-5000)), Vec<T>(5000)));
+#if defined(__AVX512F__)
+  return scale(a, bounded);  // rounds once, whatever the exponent
+#else
+  return by_lane(a, bounded, [](T x, T e) { return e == e ? T(__builtin_ldexp(x, int(e))) : e; });
+#endif
 }
 template <class T>
 WT_FN Vec<T> mantissa(Vec<T> a) {
@@ -41,6 +44,9 @@ WT_FN Vec<T> exponent(Vec<T> a) {
 #include "kernels/formulas_parts.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
+
+template <> inline constexpr bool kNarrow<NextAfter> = true;
+
 namespace {
 
 WT_PART_OPS(WT_ELEMENTWISE)

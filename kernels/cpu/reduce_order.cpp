@@ -52,9 +52,9 @@ struct NarrowWork {
     const Dim& row = g->reduced[g->reduced_dims - 1];
     T found = kIdentity<Red, T>;
     int64_t ignored;
-    while (begin < end) {
-      cpu::poll_interrupt();
-      const int64_t line = begin / row.size, at = begin - line * row.size;
+    for (int64_t lines = 1; begin < end; ++lines) {
+      if (lines % kPollPieces == 0) cpu::poll_interrupt();
+      const int64_t line = g->reduced_dims == 1 ? 0 : begin / row.size, at = begin - line * row.size;
       const int64_t n = row.size - at < end - begin ? row.size - at : end - begin;
       const auto* p = reinterpret_cast<const T*>(
           base + locate(g->reduced, g->reduced_dims - 1, line, &ignored) + at * row.stride);
@@ -99,7 +99,7 @@ struct NarrowWork {
     const int64_t cost = count < per_part ? count : per_part;
     cpu::parallel_for(outputs * parts, kReduceGrain / (cost + 16) + 1, [&](int64_t b, int64_t e) {
       for (int64_t u = b; u < e; ++u) {
-        const int64_t part = u / outputs, first = part * per_part;
+        const int64_t part = parts == 1 ? 0 : u / outputs, first = part * per_part;
         int64_t at;
         const char* base = g->data + locate(g->kept, g->kept_dims, u - part * outputs, &at);
         found[part * outputs + at] = of_row(base, first, first + per_part < count ? first + per_part : count);

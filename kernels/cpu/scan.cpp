@@ -164,21 +164,35 @@ struct Descending {
   template <class T> WT_FN static bool takes(T v, T best) { return v <= best; }
 };
 
-// One line: a new best value is rare in most data, so a branch costs less than a choice.
+// One line: a new best value is rare in most data, so values are compared with it in runs.
 template <class Order, class T>
 WT_FN void scan_index_line(const T* x, T* y, int64_t* places, int64_t length) {
+  constexpr int64_t kRun = 16;
+  using Flag = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
   T best = x[0];
   int64_t at = 0;
-  cpu::in_pieces(length, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const T v = x[k];
-      if (v != v || (best == best && Order::template takes<T>(v, best))) {
-        best = v;
-        at = k;
-      }
-      y[k] = best;
-      places[k] = at;
+  const auto takes = [](T v, T b) __attribute__((always_inline)) { return v != v || Order::takes(v, b); };
+  const auto step = [&](int64_t k) __attribute__((always_inline)) {
+    if (takes(x[k], best)) {
+      best = x[k];
+      at = k;
     }
+    y[k] = best;
+    places[k] = at;
+  };
+  cpu::in_pieces(length, [&](int64_t begin, int64_t end) {
+    int64_t k = begin;
+    for (; k + kRun <= end; k += kRun) {
+      Flag some = 0;
+      for (int64_t i = 0; i < kRun; ++i) some |= Flag(takes(x[k + i], best));
+      if (some) {
+        for (int64_t i = 0; i < kRun; ++i) step(k + i);
+        continue;
+      }
+      for (int64_t i = 0; i < kRun; ++i) y[k + i] = best;
+      for (int64_t i = 0; i < kRun; ++i) places[k + i] = at;
+    }
+    for (; k < end; ++k) step(k);
   });
 }
 

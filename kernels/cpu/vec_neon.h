@@ -36,9 +36,6 @@ WT_NEON void _mm_storel_epi64(__m128i* p, __m128i v) { std::memcpy(p, &v, 8); }
 WT_NEON __m128i _mm_unpacklo_epi16(__m128i a, __m128i b) {
   return (__m128i)vzip1q_s16((int16x8_t)a, (int16x8_t)b);
 }
-WT_NEON __m128i _mm_unpackhi_epi16(__m128i a, __m128i b) {
-  return (__m128i)vzip2q_s16((int16x8_t)a, (int16x8_t)b);
-}
 WT_NEON __m128i _mm_unpacklo_epi64(__m128i a, __m128i b) { return __m128i{a[0], b[0]}; }
 WT_NEON __m128i _mm_unpackhi_epi64(__m128i a, __m128i b) { return __m128i{a[1], b[1]}; }
 WT_NEON void neon_transpose(__m128& a, __m128& b, __m128& c, __m128& d) {

@@ -188,9 +188,9 @@ WT_FN TrigParts reduce_trig(VFloat x) {
   return {__builtin_convertvector(n.v, Raw<int32_t>), fma(s * z, r, r),
           fma(c * z, z, fma(z, VFloat(-0.5f), VFloat(1)))};
 }
+WT_FN Mask<float> odd_quadrant(Raw<int32_t> q) { return from_int<float>((q & 1) << 23) != VFloat(0); }
 WT_FN VFloat pick_quadrant(TrigParts p, Raw<int32_t> q) {
-  Mask<float> odd = from_int<float>((q & 1) << 23) != VFloat(0);
-  VFloat r = select(odd, p.cos, p.sin);
+  VFloat r = select(odd_quadrant(q), p.cos, p.sin);
   return from_int<float>(as_int(r) ^ ((q & 2) << 30));
 }
 // `near` but in the lanes past the bound: a value does not depend on its neighbours.
@@ -302,36 +302,38 @@ WT_FN VFloat pow_of_positive(VFloat x, VFloat y) {
   });
 }
 
-WT_FN VFloat pow(VFloat x, VFloat y) {
-  VFloat a = abs(x);
-  VFloat r = pow_of_positive(a, y);
-  // Zero and infinite bases, and infinite exponents; NaNs come out of the arithmetic.
-  VFloat one(1), inf(kInf), zero(0);
-  Mask<float> grows = (a > one) ^ (y < zero);
-  Mask<float> edge = (a == zero) | (a == inf) | isinf(y);
-  r = select(edge, select(grows, inf, zero), r);
-  Mask<float> integral = trunc(y) == y;
-  Mask<float> odd = integral & (trunc(y * VFloat(0.5f)) * VFloat(2) != y) & (abs(y) < VFloat(0x1p24f));
-  r = select(is_negative_bit(x) & odd, -r, r);
-  r = select((x < zero) & !integral & (a != inf), VFloat(__builtin_nanf("")), r);
-  r = select(isnan(x) | isnan(y), x + y, r);
-  return select((y == zero) | (x == one) | ((a == one) & isinf(y)), one, r);
-}
+WT_FN VFloat pow(VFloat x, VFloat y) { return pow_special(x, y, pow_of_positive(abs(x), y)); }
 
-// x - n pi/2 in double, for a tangent is as wrong as that is; then a polynomial of tan(r) / r.
+// x - n pi/2 = r + low, for a tangent has the error of r up to twice.
+struct TanParts {
+  VFloat r, low;
+};
+WT_FN TanParts reduce_tan(VFloat x, VFloat n) {
+#if defined(WT_HAS_FMA)
+  const VFloat first = fma(n, VFloat(-0x1.921fb6p+0f), x), second = n * VFloat(0x1.777a5cp-25f);
+  const VFloat second_low = fma(n, VFloat(0x1.777a5cp-25f), -second), sum = first + second;
+  const VFloat low = (second - (sum - first)) + fma(n, VFloat(0x1.ee59dap-50f), second_low), r = sum + low;
+  return {r, (sum - r) + low};
+#else
+  return {by_double_halves(x, n,
+                           [](VDouble a, VDouble m) __attribute__((always_inline)) {
+                             return fma(m, VDouble(-6.07710050650619224932e-11),
+                                        fma(m, VDouble(-1.57079632673412561417e+00), a));
+                           }),
+          VFloat(0)};
+#endif
+}
+// A polynomial of tan(r) / r.
 WT_FN VFloat tan(VFloat x) {
   const VFloat n = round(x * VFloat(0.636619772368f));
-  const VFloat r = by_double_halves(x, n, [](VDouble a, VDouble m) __attribute__((always_inline)) {
-    return fma(m, VDouble(-6.07710050650619224932e-11), fma(m, VDouble(-1.57079632673412561417e+00), a));
-  });
-  const VFloat z = r * r;
+  const TanParts parts = reduce_tan(x, n);
+  const VFloat r = parts.r, low = parts.low, z = r * r;
   const VFloat s =
       polynomial(z, VFloat(0.33333333286513495f), VFloat(0.13333343020039173f), VFloat(0.05396499233376495f),
                  VFloat(0.02191093353095914f), VFloat(0.008607932619133096f), VFloat(0.004428756070062182f),
                  VFloat(-4.420234494459825e-06f), VFloat(0.0017914671978926052f));
-  const VFloat tail = s * z * r, t = r + tail;
-  const Mask<float> odd =
-      from_int<float>((__builtin_convertvector(n.v, Raw<int32_t>) & 1) << 23) != VFloat(0);
+  const VFloat tail = fma(s * z, r, fma(low, z, low)), t = r + tail;
+  const Mask<float> odd = odd_quadrant(__builtin_convertvector(n.v, Raw<int32_t>));
   // The reciprocal of t with what its rounding lost.
   const VFloat q = select(odd, VFloat(-1), t) / select(odd, t, VFloat(1));
   const VFloat found = fma(select(odd, tail - (t - r), VFloat(0)) * q, q, q);
@@ -345,16 +347,23 @@ WT_FN VFloat atanh(VFloat x) {
   const VFloat special = select(a == VFloat(1), VFloat(kInf), VFloat(__builtin_nanf("")));
   return select(a < VFloat(0x1p-12f), x, copysign(select(a < VFloat(1), r, special), x));
 }
-// e^(-x^2) times a polynomial in 1 / (1 + x / 2).
+// 2^-x of 0 <= x < 1000 to 29 bits.
+WT_FN VDouble exp2_of_negative(VDouble x) {
+  const VDouble whole = VDouble(0x1.8p52) - x, f = (VDouble(0x1.8p52) - whole) - x;
+  const VDouble p = series(f, 1.0, 0.6931472067028326, 0.24022650922288757, 0.05550327226670302,
+                           0.009618056678524637, 0.0013400428177615838, 0.0001546144469856913);
+  return from_int<double>(as_int(p) + (as_int(whole) << 52));
+}
+// e^(-x^2) times a polynomial in t = 1 / (1 + x / 2), which is made exact from a quotient in float.
 WT_FN VFloat erfc(VFloat x) {
-  const VFloat a = minimum(abs(x), VFloat(11));
-  const VFloat r = by_double_halves(a, [](VDouble v) __attribute__((always_inline)) {
-    const VDouble t = VDouble(1) / fma(v, VDouble(0.5), VDouble(1));
-    const VDouble p = series(t, 0.2820974666186808, 0.28200765519148197, 0.24808282454286898,
-                             0.165887710971314, 0.13984464739528593, -0.20863889634856456,
-                             0.45300268492886853, -0.9107470903331238, 0.904450864480405, -0.4416775445971659,
-                             0.07412624475664463, 0.01858136852482937, -0.007017936147450657);
-    return t * p * exp2_of_moderate(v * v * VDouble(-1.44269504088896340736));
+  const VFloat a = minimum(abs(x), VFloat(11)), guess = VFloat(1) / fma(a, VFloat(0.5f), VFloat(1));
+  const VFloat r = by_double_halves(a, guess, [](VDouble v, VDouble g) __attribute__((always_inline)) {
+    const VDouble t = fma(g, VDouble(1) - g * fma(v, VDouble(0.5), VDouble(1)), g);
+    const VDouble p =
+        series(t, 0.2820991366478081, 0.2819578717872462, 0.24873276881321585, 0.16096846003931628,
+               0.16392693290202787, -0.28915187681344323, 0.6419620787216904, -1.2252351616056543,
+               1.2737716542168065, -0.7408664485444532, 0.23320078069958833, -0.03136619691720525);
+    return t * p * exp2_of_negative(v * v * VDouble(1.44269504088896340736));
   });
   return select(x < VFloat(0), VFloat(2) - r, r);
 }
@@ -426,9 +435,6 @@ WT_FN int64_t pow(int64_t a, int64_t b) {
     if (b & 1) r *= base;
   return int64_t(r);
 }
-// A shift by more bits than there are, or by a negative count, moves all bits out.
-WT_FN int64_t shift_left(int64_t a, int64_t b) { return uint64_t(b) > 63 ? 0 : int64_t(uint64_t(a) << b); }
-WT_FN int64_t shift_right(int64_t a, int64_t b) { return a >> (uint64_t(b) > 63 ? 63 : b); }
 #define WT_LANES(name)                                                     \
   WT_FN VInt name(VInt a, VInt b) {                                        \
     return by_lane(a, b, [](int64_t x, int64_t y) { return name(x, y); }); \
@@ -438,9 +444,11 @@ WT_LANES(fmod)
 WT_LANES(remainder)
 WT_LANES(floor_divide)
 WT_LANES(pow)
-WT_LANES(shift_left)
-WT_LANES(shift_right)
 #undef WT_LANES
+// A shift by more bits than there are, or by a negative count, moves all bits out.
+WT_FN Mask<int64_t> shifts_out(VInt b) { return (b < VInt(0)) | (b > VInt(63)); }
+WT_FN VInt shift_left(VInt a, VInt b) { return select(shifts_out(b), VInt(0), a << (b & VInt(63))); }
+WT_FN VInt shift_right(VInt a, VInt b) { return a >> select(shifts_out(b), VInt(63), b); }
 
 // ---- lane by lane ----
 #define WT_LANES(name)                                                 \
@@ -475,9 +483,6 @@ WT_FN VFloat fmod(VFloat a, VFloat b) {
   return by_double_halves(
       a, b, [](VDouble x, VDouble y) __attribute__((always_inline)) { return fmod_below(x, y, 0x1p29); });
 }
-WT_FN VDouble pow(VDouble a, VDouble b) {
-  return by_lane(a, b, [](double x, double y) { return __builtin_pow(x, y); });
-}
 // lgamma writes the global signgam; the reentrant one does not.
 extern "C" double lgamma_r(double, int*);
 WT_FN double lgamma_of(double x) {
@@ -504,34 +509,46 @@ WT_FN double digamma_of(double x) {
            z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760))))));
   return r + __builtin_log(x) - 0.5 / x - tail;
 }
+// x^-s for an integer s >= 1.
+WT_FN VDouble inverse_power(VDouble x, VDouble s) {
+  constexpr int kFactors = 8;  // at most, for each rounds
+  VDouble p = x;
+  for (int k = 2; k <= kFactors && any(s >= VDouble(k)); ++k) p = select(s >= VDouble(k), p * x, p);
+  const Mask<double> large = s > VDouble(kFactors);
+  return VDouble(1) / (any(large) ? select(large, pow(x, s), p) : p);
+}
 // Derivative n >= 1 of digamma: (-1)^(n+1) n! zeta(n + 1, x), the Hurwitz zeta by ten terms and the
 // Euler-Maclaurin formula (Abramowitz and Stegun 23.2.9, with B(2k) / (2k)!). Not for x <= 0, except that the
 // poles are infinite.
-WT_FN double polygamma_of(double x, double n) {
+WT_FN_OUTLINED VDouble polygamma(VDouble x, VDouble n) {
   constexpr double kBernoulli[] = {1.0 / 12,          -1.0 / 720,
                                    1.0 / 30240,       -1.0 / 1209600,
                                    1.0 / 47900160,    -691.0 / 1307674368000,
                                    1.0 / 74724249600, -3617.0 / 10670622842880000};
-  const double s = n + 1;
-  if (n == 0) return digamma_of(x);
-  if (x == __builtin_inf()) return 0;
-  double shifted = 0;
-  for (; x < 0 && x != __builtin_floor(x); x += 1) shifted += 1 / __builtin_pow(x, s);
-  double zeta = shifted;
-  for (int k = 0; k < 10; ++k, x += 1) zeta += 1 / __builtin_pow(x, s);
-  const double base = __builtin_pow(x, -s);
-  zeta += x * base / n + base / 2;
-  double factor = s * base / x;
-  for (int k = 0; k < 8; ++k) {
-    zeta += kBernoulli[k] * factor;
-    factor *= (s + 2 * k + 1) * (s + 2 * k + 2) / (x * x);
+  const VDouble s = n + VDouble(1), given = x;
+  const auto below = [](VDouble v) { return (v < VDouble(0)) & (v != floor(v)); };
+  VDouble zeta(0), factorial(1);
+  for (Mask<double> m = below(x); any(m); m = below(x)) {
+    zeta = select(m, zeta + inverse_power(x, s), zeta);
+    x = select(m, x + VDouble(1), x);
   }
-  double factorial = 1;
-  for (double k = 2; k <= n; k += 1) factorial *= k;
-  return (int64_t(n) & 1 ? 1 : -1) * factorial * zeta;
+  for (int k = 0; k < 10; ++k, x += VDouble(1)) zeta += inverse_power(x, s);
+  const VDouble base = inverse_power(x, s), inverse = VDouble(1) / x, square = inverse * inverse;
+  zeta += x * base / n + base * VDouble(0.5);
+  VDouble factor = s * base * inverse;
+  for (int k = 0; k < 8; ++k) {
+    zeta = fma(VDouble(kBernoulli[k]), factor, zeta);
+    factor = factor * ((s + VDouble(2 * k + 1)) * (s + VDouble(2 * k + 2)) * square);
+  }
+  for (int k = 2; any(VDouble(k) <= n); ++k)
+    factorial = select(VDouble(k) <= n, factorial * VDouble(k), factorial);
+  const Mask<double> odd = floor(n * VDouble(0.5)) * VDouble(2) != n;
+  const VDouble r = select(given == VDouble(kInf), VDouble(0), select(odd, factorial, -factorial) * zeta);
+  return any(n == VDouble(0)) ? select(n == VDouble(0), by_lane(given, digamma_of), r) : r;
 }
-template <class T> WT_FN Vec<T> polygamma(Vec<T> x, Vec<T> n) {
-  return by_lane(x, n, [](T a, T b) { return T(polygamma_of(double(a), double(b))); });
+WT_FN VFloat polygamma(VFloat x, VFloat n) {
+  return by_double_halves(
+      x, n, [](VDouble a, VDouble b) __attribute__((always_inline)) { return polygamma(a, b); });
 }
 }  // namespace warptape::kernels::WARPTAPE_ISA
 

@@ -41,7 +41,13 @@ WT_FN VDouble scale(VDouble x, VDouble n) {
 
 inline constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;  // fdlibm
 
-// x = n ln 2 + r with |r| <= ln(2) / 2; m = e^r - 1.
+// (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2
+WT_FN VDouble exp_tail(VDouble r) {
+  return series(r, 0.5, 0.16666666666666669, 0.041666666666623824, 0.008333333333330039,
+                0.0013888888917367081, 0.00019841269863171557, 2.4801521057868204e-05, 2.7557268276905696e-06,
+                2.7620201591031547e-07, 2.5100472505694996e-08);
+}
+// x = n ln 2 + r; m = e^r - 1.
 struct ExpParts64 {
   VDouble n, m;
 };
@@ -49,10 +55,7 @@ WT_FN ExpParts64 reduce_exp(VDouble x, VDouble low = VDouble(0)) {
   const VDouble n = round(x * VDouble(1.44269504088896340736));
   VDouble r = fma(n, VDouble(-kLn2High), x);
   r = fma(n, VDouble(-kLn2Low), r) + low;
-  const VDouble tail = series(r, 0.5, 0.16666666666666669, 0.041666666666623824, 0.008333333333330039,
-                              0.0013888888917367081, 0.00019841269863171557, 2.4801521057868204e-05,
-                              2.7557268276905696e-06, 2.7620201591031547e-07, 2.5100472505694996e-08);
-  return {n, fma(tail, r * r, r)};
+  return {n, fma(exp_tail(r), r * r, r)};
 }
 // e^(x + low), the bounds beyond where it is 0 or infinite; a NaN passes.
 WT_FN VDouble exp_of_sum(VDouble x, VDouble low) {
@@ -74,15 +77,23 @@ WT_FN VDouble expm1(VDouble x) {
 }
 WT_FN VDouble sigmoid(VDouble x) { return VDouble(1) / (VDouble(1) + exp(-x)); }
 
-// log((1 + f) 2^e) + low with 1 + f in [sqrt(1/2), sqrt(2)), by s = f / (2 + f) (fdlibm).
-WT_FN VDouble log_of_parts(VDouble f, VDouble e, VDouble low) {
+// log(1 + f) = f - half + s (half + tail) with 1 + f in [sqrt(1/2), sqrt(2)), by s = f / (2 + f) (fdlibm).
+struct LogTail64 {
+  VDouble s, half, tail;
+};
+WT_FN LogTail64 log_tail(VDouble f) {
   const VDouble s = f / (f + VDouble(2)), z = s * s, half = VDouble(0.5) * f * f;
   const VDouble tail =
       z * series(z, 6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01,
                  2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01,
                  1.479819860511658591e-01);
-  const VDouble small = fma(s, half + tail, fma(e, VDouble(kLn2Low), low));
-  return fma(e, VDouble(kLn2High), f - (half - small));
+  return {s, half, tail};
+}
+// log((1 + f) 2^e) + low
+WT_FN VDouble log_of_parts(VDouble f, VDouble e, VDouble low) {
+  const LogTail64 t = log_tail(f);
+  const VDouble small = fma(t.s, t.half + t.tail, fma(e, VDouble(kLn2Low), low));
+  return fma(e, VDouble(kLn2High), f - (t.half - small));
 }
 struct LogParts64 {
   VDouble m, e;
@@ -105,15 +116,93 @@ WT_FN VDouble log(VDouble x) {
   const LogParts64 p = split_exponent(x);
   return log_special(x, log_of_parts(p.m - VDouble(1), p.e, VDouble(0)));
 }
-WT_FN VDouble log1p(VDouble x) {
+// log in another base: hi + lo = 1 / ln(base), unit = log of 2 in it; hi and unit_hi have few enough bits
+// that their products here are exact.
+WT_FN VDouble log_in_base(VDouble x, VDouble hi, VDouble lo, VDouble unit_hi, VDouble unit_lo) {
+  const LogParts64 p = split_exponent(x);
+  const VDouble f = p.m - VDouble(1);
+  const LogTail64 t = log_tail(f);
+  const VDouble head = from_int<double>(as_int(f - t.half) & ~int64_t{0xffffffff});
+  const VDouble rest = fma(t.s, t.half + t.tail, (f - head) - t.half);
+  const VDouble product = head * hi, whole = p.e * unit_hi, sum = whole + product;
+  const VDouble low = fma(rest + head, lo, fma(rest, hi, fma(p.e, unit_lo, (whole - sum) + product)));
+  return log_special(x, sum + low);
+}
+WT_FN VDouble log2(VDouble x) {
+  return log_in_base(x, VDouble(0x1.71547652p+0), VDouble(0x1.705fc2eefa2p-33), VDouble(1), VDouble(0));
+}
+WT_FN VDouble log10(VDouble x) {
+  return log_in_base(x, VDouble(0x1.bcb7b152p-2), VDouble(0x1.b9438ca9aadd5p-36), VDouble(0x1.34413509f6p-2),
+                     VDouble(0x1.9fef311f12b36p-42));
+}
+WT_FN VDouble log1p_of_sum(VDouble x, VDouble low) {  // low is what x was rounded by
   const VDouble u = x + VDouble(1);
   const VDouble lost = select(x > VDouble(1), VDouble(1) - (u - x), x - (u - VDouble(1)));
   const LogParts64 p = split_exponent(u);
   const Mask<double> near = p.e == VDouble(0);  // the sum adds nothing there
   const VDouble f = select(near, x, p.m - VDouble(1));
-  const VDouble r = log_of_parts(f, p.e, select(near, VDouble(0), lost / u));
+  const VDouble r = log_of_parts(f, p.e, (select(near, VDouble(0), lost) + low) / u);
   return select(x == VDouble(0), x, log_special(select(x == VDouble(kInf), x, u), r));
 }
+WT_FN VDouble log1p(VDouble x) { return log1p_of_sum(x, VDouble(0)); }
+// Half of log(1 + 2 a / (1 - a)).
+WT_FN VDouble atanh(VDouble x) {
+  const VDouble a = abs(x), top = a + a, bottom = VDouble(1) - a, bottom_low = (VDouble(1) - bottom) - a;
+  const VDouble inverse = VDouble(1) / bottom, q = top * inverse, product = q * bottom;
+  const VDouble residual = (top - product) - product_error(q, bottom, product);
+  const VDouble low = fma(-q, bottom_low, residual) * inverse;
+  const VDouble r = log1p_of_sum(q, select(a < VDouble(1), low, VDouble(0)));
+  return copysign(VDouble(0.5) * r, x);
+}
+
+// x^y, where r is |x|^y but for zero and infinite bases and infinite exponents; NaNs come out of the
+// arithmetic.
+template <class T>
+WT_FN Vec<T> pow_special(Vec<T> x, Vec<T> y, Vec<T> r) {
+  using V = Vec<T>;
+  const V a = abs(x), one(1), inf(kInf), zero(0);
+  const Mask<T> grows = (a > one) ^ (y < zero), edge = (a == zero) | (a == inf) | isinf(y);
+  r = select(edge, select(grows, inf, zero), r);
+  const Mask<T> integral = trunc(y) == y;
+  const Mask<T> odd =
+      integral & (trunc(y * V(0.5f)) * V(2) != y) & (abs(y) < V(sizeof(T) == 8 ? 0x1p53 : 0x1p24));
+  r = select(is_negative_bit(x) & odd, -r, r);
+  r = select((x < zero) & !integral & (a != inf), V(__builtin_nanf("")), r);
+  r = select(isnan(x) | isnan(y), x + y, r);
+  return select((y == zero) | (x == one) | ((a == one) & isinf(y)), one, r);
+}
+#if defined(WT_HAS_FMA)
+// 2^(y log2(x)) of positive finite x, the logarithm in two doubles: by atanh(s) = s (1 + z q) with
+// s = f / (2 + f) and z = s^2.
+WT_FN VDouble pow_of_positive(VDouble x, VDouble y) {
+  const LogParts64 p = split_exponent(x);
+  const VDouble f = p.m - VDouble(1), d = f + VDouble(2), d_low = f - (d - VDouble(2)),
+                inverse = VDouble(1) / d;
+  const VDouble s = f * inverse, s_low = fma(-s, d_low, fma(-s, d, f)) * inverse;
+  const VDouble z = s * s, z_low = fma(s, s, -z) + (s + s) * s_low;
+  const VDouble u =
+      z * series(z, 0.2, 0.14285714285714682, 0.11111111110828116, 0.09090909167657202, 0.07692297485447729,
+                 0.06667402119112673, 0.05853124270461193, 0.058615255140488765);
+  const VDouble third(1.0 / 3), q = third + u, q_low = ((third - q) + u) + VDouble(0x1.5555555555555p-56);
+  const VDouble w = z * q, w_low = fma(z, q, -w) + fma(z, q_low, z_low * q);
+  const VDouble v = s * w, v_low = fma(s, w, -v) + fma(s, w_low, s_low * w);
+  const VDouble h = s + v, h_low = ((s - h) + v) + (v_low + s_low);
+  const VDouble unit(0x1.71547652b82fep+1);  // 2 / ln(2)
+  const VDouble g = h * unit, g_low = fma(h, unit, -g) + fma(h, VDouble(0x1.777d0ffda0d24p-55), h_low * unit);
+  const VDouble l = p.e + g, l_low = ((p.e - l) + g) + g_low, e = y * l;
+  const VDouble e_low = select(abs(e) < VDouble(1100), fma(y, l, -e) + y * l_low, VDouble(0));
+  const VDouble c = minimum(maximum(e, VDouble(-1100)), VDouble(1100)), n = round(c), r = c - n;
+  const VDouble ln2(0x1.62e42fefa39efp-1), head = r * ln2;
+  const VDouble low = fma(r, ln2, -head) + fma(r, VDouble(0x1.abc9e3b39803fp-56), e_low * ln2);
+  const VDouble tail = exp_tail(head) * (head * head), sum = VDouble(1) + head;
+  return scale(sum + (fma(low, sum + tail, (VDouble(1) - sum) + head) + tail), n);
+}
+WT_FN VDouble pow(VDouble x, VDouble y) { return pow_special(x, y, pow_of_positive(abs(x), y)); }
+#else
+WT_FN VDouble pow(VDouble x, VDouble y) {
+  return by_lane(x, y, [](double a, double b) { return __builtin_pow(a, b); });
+}
+#endif
 
 // Below 0.625 by Cephes' quotient of polynomials; beyond, 1 - 2 / (e^2x + 1). One division serves both.
 WT_FN VDouble tanh(VDouble x) {
@@ -278,15 +367,52 @@ WT_FN Vec<T> atan2_by_octants(Vec<T> y, Vec<T> x, Vec<T> half_pi, Vec<T> half_pi
   r = select(is_negative_bit(x), half_pi - (r - (half_pi_low + half_pi_low)) + half_pi, r);
   return copysign(r, y);
 }
+inline constexpr double kHalfPi64 = 1.57079632679489661923, kHalfPiLow64 = 6.12323399573676603587e-17;
 WT_FN VDouble atan2(VDouble y, VDouble x) {
-  return atan2_by_octants(y, x, VDouble(1.57079632679489661923), VDouble(6.12323399573676603587e-17));
+  return atan2_by_octants(y, x, VDouble(kHalfPi64), VDouble(kHalfPiLow64));
 }
 WT_FN VDouble atan(VDouble x) {
   const VDouble a = abs(x);
   const Mask<double> large = a > VDouble(1);
   const VDouble r = atan_of_quotient(select(large, VDouble(1), a), select(large, a, VDouble(1)));
-  return copysign(
-      select(large, (VDouble(1.57079632679489661923) - r) + VDouble(6.12323399573676603587e-17), r), x);
+  return copysign(select(large, (VDouble(kHalfPi64) - r) + VDouble(kHalfPiLow64), r), x);
+}
+
+// asin(s) = s + rest by fdlibm's quotient, where s is |x| up to 1/2 and sqrt((1 - |x|) / 2) beyond, for
+// asin(|x|) is pi/2 - 2 asin(s) there.
+struct AsinParts64 {
+  VDouble s, rest;
+};
+WT_FN AsinParts64 asin_of_half(VDouble a, Mask<double> large) {
+  const VDouble z = select(large, VDouble(0.5) * (VDouble(1) - a), a * a), s = select(large, sqrt(z), a);
+  const VDouble p =
+      series(z, 1.66666666666666657415e-01, -3.25565818622400915405e-01, 2.01212532134862925881e-01,
+             -4.00555345006794114027e-02, 7.91534994289814532176e-04, 3.47933107596021167570e-05);
+  const VDouble q = series(z, 1.0, -2.40339491173441421878e+00, 2.02094576023350569471e+00,
+                           -6.88283971605453293030e-01, 7.70381505559019352791e-02);
+  const VDouble square = s * s;
+  const VDouble lost = ((z - square) - product_error(s, s, square)) / (s + s);  // by the root
+  return {s, fma(s, z * p / q, select(large & (z > VDouble(0)), lost, VDouble(0)))};
+}
+WT_FN VDouble asin(VDouble x) {
+  const VDouble a = abs(x);
+  const Mask<double> large = a > VDouble(0.5);
+  const AsinParts64 p = asin_of_half(a, large);
+  const VDouble twice = p.s + p.s, head = VDouble(kHalfPi64) - twice;
+  const VDouble low = ((VDouble(kHalfPi64) - head) - twice) + (VDouble(kHalfPiLow64) - (p.rest + p.rest));
+  return copysign(select(large, head + low, p.s + p.rest), x);
+}
+WT_FN VDouble acos(VDouble x) {
+  const VDouble a = abs(x);
+  const Mask<double> large = a > VDouble(0.5);
+  const AsinParts64 p = asin_of_half(a, large);
+  const VDouble s = copysign(p.s, x), rest = copysign(p.rest, x) - VDouble(kHalfPiLow64);
+  const VDouble head = VDouble(kHalfPi64) - s, near = head + (((VDouble(kHalfPi64) - head) - s) - rest);
+  const VDouble below = VDouble(kHalfPi64) - p.s;
+  const VDouble half =  // of pi - 2 asin(s)
+      below + (((VDouble(kHalfPi64) - below) - p.s) + (VDouble(kHalfPiLow64) - p.rest));
+  const VDouble far = select(x < VDouble(0), half, p.s + p.rest);
+  return select(large, far + far, near);
 }
 
 WT_FN VDouble hypot(VDouble x, VDouble y) {
@@ -305,13 +431,8 @@ WT_FN VDouble hypot(VDouble x, VDouble y) {
   WT_FN VDouble name(VDouble a) {                                    \
     return by_lane(a, [](double v) { return __builtin_##name(v); }); \
   }
-WT_LANES(log2)
-WT_LANES(log10)
-WT_LANES(asin)
-WT_LANES(acos)
 WT_LANES(asinh)
 WT_LANES(acosh)
-WT_LANES(atanh)
 #undef WT_LANES
 
 // Inverse of erf: Giles' form of the guess ("Approximating the erfinv function"), in w = -log(1 - x^2), then

@@ -201,27 +201,43 @@ void topk(const LaunchContext& ctx, const View& values, const View& indices, con
   });
 }
 
+// How many of n sorted keys are below `key`, or not above it. Every search takes the same steps, without
+// branches, so that the processor overlaps them.
+template <class K, class F>
+WT_INLINE int64_t place_of(K key, int64_t n, bool right, F&& key_at) {
+  const auto before = [&](int64_t i) __attribute__((always_inline)) {
+    const K found = key_at(i);
+    return bool((found < key) | (right & (found == key)));
+  };
+  int64_t low = 0;
+  for (; n > 1; n -= n / 2) low += -int64_t(before(low + n / 2 - 1)) & (n / 2);
+  return low + (n == 1 && before(low));
+}
+
 void searchsorted(const LaunchContext&, const View& out, const View& sorted, const View& values,
                   int64_t outer, int64_t n, int64_t m, bool shared, bool right) {
   dispatch(AllTypes{}, sorted.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
-    parallel_for(outer * m, 4096, [&](int64_t begin, int64_t end) {
+    using K = KeyOf<T>;
+    // Values [begin, end) of one row.
+    const auto search = [&](const T* row, int64_t begin, int64_t end) {
+      const bool keyed = n <= end - begin;  // else few of the row are looked at
+      K* keys = keyed ? static_cast<K*>(thread_scratch(size_t(n + 1) * sizeof(K))) : nullptr;
+      for (int64_t i = 0; keyed && i < n; ++i) keys[i] = key_of(row[i]);
       for (int64_t p = begin; p < end; ++p) {
-        const T* row = sorted.as<T>() + (shared ? 0 : p / m * n);
-        const auto key = key_of(values.as<T>()[p]);
-        int64_t low = 0, high = n;
-        while (low < high) {
-          const int64_t middle = (low + high) / 2;
-          const auto found = key_of(row[middle]);
-          if (found < key || (right && found == key))
-            low = middle + 1;
-          else
-            high = middle;
-        }
+        const K key = key_of(values.as<T>()[p]);
+        const int64_t place = keyed ? place_of(key, n, right, [&](int64_t i) { return keys[i]; })
+                                    : place_of(key, n, right, [&](int64_t i) { return key_of(row[i]); });
         if (out.dtype == DType::Int64)
-          out.as<int64_t>()[p] = low;
+          out.as<int64_t>()[p] = place;
         else
-          out.as<int32_t>()[p] = int32_t(low);
+          out.as<int32_t>()[p] = int32_t(place);
+      }
+    };
+    parallel_for(outer * m, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t next; begin < end; begin = next) {
+        next = shared || (begin / m + 1) * m > end ? end : (begin / m + 1) * m;
+        search(sorted.as<T>() + (shared ? 0 : begin / m * n), begin, next);
       }
     });
   });

@@ -151,6 +151,9 @@
   X(hardsigmoid_backward, HardsigmoidBackward); \
   X(hardswish, Hardswish);                      \
   X(hardswish_backward, HardswishBackward);     \
+  X(hardshrink, Hardshrink);                    \
+  X(softshrink, Softshrink);                    \
+  X(shrink_backward, ShrinkBackward);           \
   X(softsign, Softsign);                        \
   X(softsign_backward, SoftsignBackward);
 

@@ -360,6 +360,9 @@ WT_FORMULA(HardsigmoidBackward, Binary<kFloats>, WT_GX,
 WT_FORMULA(Hardswish, Unary<kFloats>, WT_V1, return x * minimum(maximum(x + V(3), V(0)), V(6)) * V(1.0 / 6););
 WT_FORMULA(HardswishBackward, Binary<kFloats>, WT_GX,
            return select(x <= V(-3), V(0), select(x >= V(3), g, g* fma(x, V(1.0 / 3), V(0.5)))););
+WT_FORMULA(Hardshrink, Binary<kFloats>, (V x, V lambd), return select(abs(x) <= lambd, V(0), x););
+WT_FORMULA(Softshrink, Binary<kFloats>, (V x, V lambd), return x - minimum(maximum(x, -lambd), lambd););
+WT_FORMULA(ShrinkBackward, Ternary<kFloats>, (V g, V x, V lambd), return select(abs(x) <= lambd, V(0), g););
 WT_FORMULA(Softsign, Unary<kFloats>, WT_V1, return x / (V(1) + abs(x)););
 // The last term is 0, or NaN at an infinity, where x / (1 + |x|) is NaN itself.
 WT_FORMULA(SoftsignBackward, Binary<kFloats>, WT_GX, {

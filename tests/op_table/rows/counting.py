@@ -221,7 +221,11 @@ ROWS = [
     ),
     Op(
         "ldexp",
-        lambda r: [S(r(3, 4), r.index(4, low=-3, high=4)), S(r(5), r.index(5, high=8))],
+        lambda r: [
+            S(r(3, 4), r.index(4, low=-3, high=4)),
+            S(r(5), r.index(5, high=8)),
+            S(np.array([1.5, -1.0, np.inf, 0.0]), np.array([-148, 127, -9000, 9000]), grad=False),
+        ],
         np.ldexp,
         dtypes=WIDE,
         method=True,

@@ -117,7 +117,10 @@ ROWS = [
     unary("sinc", np.sinc),
     Op(
         "polygamma",
-        lambda r: [S(n, r.positive(3, 5)) for n in range(4)] + [S(1, r.positive()), S(2, r.positive(0, 2))],
+        lambda r: (
+            [S(n, r.positive(3, 5)) for n in range(4)]
+            + [S(1, r.positive()), S(2, r.positive(0, 2)), S(9, r.positive(3, 5))]
+        ),
         lambda n, x: np.asarray(special.polygamma(n, x)),
         tol={"float64": (1e-11, 1e-11), "float32": (2e-5, 2e-5)},
         peer=("values", "layouts"),

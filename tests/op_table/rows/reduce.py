@@ -476,14 +476,14 @@ ROWS = [
     Op("logcumsumexp", lambda r: [S(r(3, 4), 0), S(r(2, 20), 1)], logcumsumexp, method=True),
     Op(
         "cummax",
-        lambda r: [S(r.distinct(3, 4), 0), S(r.distinct(2, 11), 1)],
+        lambda r: [S(r.distinct(3, 4), 0), S(r.distinct(2, 11), 1), S(r.distinct(2, 53), 1)],
         cumulative_extreme(np.maximum),
         out=True,
         **PAIR,
     ),
     Op(
         "cummin",
-        lambda r: [S(r.distinct(3, 4), 0), S(r.distinct(2, 11), 1)],
+        lambda r: [S(r.distinct(3, 4), 0), S(r.distinct(2, 11), 1), S(r.distinct(2, 53), 1)],
         cumulative_extreme(np.minimum),
         out=True,
         **PAIR,

@@ -159,7 +159,10 @@ ROWS = [
     ),
     Op(
         "kthvalue",
-        lambda r: [S(r.distinct(9), 3), S(r.distinct(3, 5), 2, 0), S(r.distinct(3, 5), 5, 1, True)],
+        lambda r: (
+            [S(r.distinct(9), 3), S(r.distinct(3, 5), 2, 0), S(r.distinct(3, 5), 5, 1, True)]
+            + [S(r.distinct(2, 41), 39, 1)]
+        ),
         kthvalue,
         result=("same", "int64"),
         method=True,
@@ -205,6 +208,7 @@ ROWS = [
         lambda r: [
             S(sorted_values(r, 7), r(2, 3)),
             S(sorted_values(r, 2, 5), r(2, 3)),
+            S(sorted_values(r, 2, 5), r(2, 9)),
             S(sorted_values(r, 5), sorted_values(r, 5), right=True),
             S(sorted_values(r, 5), sorted_values(r, 5), side="right"),
             S(np.array([3.0, 1.0, 2.0]), r(4), sorter=np.array([1, 2, 0])),

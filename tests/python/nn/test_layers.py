@@ -86,6 +86,13 @@ def test_nan_stays():
         assert bool(function(nan).isnan().all()), function.__name__
 
 
+def test_gradient_of_shrink_functions():
+    for function in (F.softshrink, F.hardshrink):
+        x = wt.tensor([-2.0, -0.5, 0.0, 0.5, 2.0, float("nan")], requires_grad=True)
+        function(x).sum().backward()
+        assert x.grad.tolist() == [1, 0, 0, 0, 1, 1], function.__name__
+
+
 def test_batch_norm_tracks_and_uses_statistics():
     layer = nn.BatchNorm1d(2, momentum=0.5)
     x = wt.tensor([[1.0, 10.0], [3.0, 30.0]])

@@ -103,3 +103,10 @@ def test_truth_values(name):
     wt.manual_seed(0)
     a, b = wt.rand(3001) < 0.5, wt.rand(3001) < 0.5
     same(BINARY[name](a, b), BINARY[name](a.long(), b.long()))
+
+
+def test_shifts_by_more_bits_than_there_are():
+    a = wt.tensor([1, -1, 5, -5, 5, -5, 3, -3, 7])
+    by = wt.tensor([63, 63, 64, 64, -1, -1, 0, 1, 2])
+    assert wt.bitwise_left_shift(a, by).tolist() == [-(2**63), -(2**63), 0, 0, 0, 0, 3, -6, 28]
+    assert wt.bitwise_right_shift(a, by).tolist() == [0, -1, 0, -1, 0, -1, 3, -2, 1]

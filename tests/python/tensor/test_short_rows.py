@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import warptape as wt
 
-SHAPES = [(3, 5, 7, 16), (2, 700, 3), (1300, 5), (4, 1, 900, 2), (2, 3, 4, 5, 6, 7)]
+SHAPES = [(3, 5, 7, 16), (70, 50), (2, 700, 3), (1300, 5), (4, 1, 900, 2), (2, 3, 4, 5, 6, 7)]
 RANDOM = np.random.default_rng(0)
 
 
