@@ -46,6 +46,11 @@ WORK: dict[str, Build] = {
     "softmax": lambda: (lambda x: x.softmax(-1), (leaf(1025, 517),)),
     "log_softmax of columns": lambda: (lambda x: x.log_softmax(0), (leaf(1025, 517),)),
     "cross_entropy": lambda: (partial(F.cross_entropy, target=targets(4099, 131)), (leaf(4099, 131),)),
+    "cross_entropy of images": lambda: (
+        partial(F.cross_entropy, target=targets(3 * 97 * 89, 11).view(3, 97, 89)),
+        (leaf(3, 11, 97, 89),),
+    ),
+    "pdist": lambda: (F.pdist, (leaf(99, 131),)),
     "mse_loss": lambda: (F.mse_loss, (leaf(1_300_003), leaf(1_300_003))),
     "layer_norm": lambda: (
         lambda x, w, b: F.layer_norm(x, (259,), w, b),
