@@ -118,6 +118,9 @@ LAYERS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
         x, draw(lib, "float32", 8, 64, 64, 2).tanh(), align_corners=False
     ),
     "pad_reflect": lambda lib, F, x, r, c: F.pad(x, (2, 2, 2, 2), mode="reflect"),
+    "depthwise conv2d": lambda lib, F, x, r, c: F.conv2d(
+        x, r[:32, :9].reshape(32, 1, 3, 3), padding=1, groups=32
+    ),
     "unfold": lambda lib, F, x, r, c: F.unfold(x, 3),
     "fold": lambda lib, F, x, r, c: F.fold(F.unfold(x, 3), (64, 64), 3),
     "pixel_shuffle": lambda lib, F, x, r, c: F.pixel_shuffle(x, 4),
@@ -130,6 +133,9 @@ LAYERS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
     "embedding_bag": lambda lib, F, x, r, c: F.embedding_bag(c.view(64, 8), r),
     "one_hot": lambda lib, F, x, r, c: F.one_hot(c, 1000),
     "cross_entropy": lambda lib, F, x, r, c: F.cross_entropy(r, c),
+    "cross_entropy of images": lambda lib, F, x, r, c: F.cross_entropy(
+        x, c[:64, None].expand(64, 512).reshape(8, 64, 64) % 32
+    ),
     "multi_margin_loss": lambda lib, F, x, r, c: F.multi_margin_loss(r, c),
     **{
         name: lambda lib, F, x, r, c, name=name: getattr(F, name)(r, r)
@@ -154,49 +160,78 @@ LAYERS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
 }
 
 
+def with_gradients(lib: Any, call: Callable[[], Any], leaves: list[Any], wanted: bool) -> Callable[[], Any]:
+    """The call; where wanted, with the gradients of its first result by the leaves that it depends on."""
+    if not wanted:
+        return call
+    for leaf in leaves:
+        leaf.requires_grad_()
+
+    def run() -> Any:
+        out = call()
+        while isinstance(out, (tuple, list)):
+            out = out[0]
+        return lib.autograd.grad(out, leaves, lib.ones_like(out), allow_unused=True)
+
+    return run
+
+
 def by_dtype(
-    call: Callable[[Any, Any, Any], Callable[[], Any]], dtype: str
+    call: Callable[[Any, Any, Any], Callable[[], Any]], dtype: str, backward: bool
 ) -> Callable[[Any], Callable[[], Any]]:
     """call(library, x, y) on operands of that dtype."""
-    return lambda lib: call(lib, draw(lib, dtype, SIZE, SIZE), draw(lib, dtype, SIZE, SIZE, seed=1))
+
+    def build(lib: Any) -> Callable[[], Any]:
+        x, y = draw(lib, dtype, SIZE, SIZE), draw(lib, dtype, SIZE, SIZE, seed=1)
+        return with_gradients(lib, call(lib, x, y), [x, y], backward)
+
+    return build
 
 
-def selection(name: str, dtype: str) -> Callable[[Any], Callable[[], Any]]:
+def selection(name: str, dtype: str, backward: bool) -> Callable[[Any], Callable[[], Any]]:
     def build(lib: Any) -> Callable[[], Any]:
         rng = np.random.default_rng(2)
         columns = lib.from_numpy(rng.integers(0, SIZE, SIZE))
         places = lib.from_numpy(rng.integers(0, SIZE, (SIZE, SIZE)))
         x, y = draw(lib, dtype, SIZE, SIZE), draw(lib, dtype, SIZE, SIZE, seed=1)
         mask = draw(lib, "bool", SIZE, SIZE, seed=3)
-        return lambda: SELECTIONS[name](lib, x, y, columns, places, mask)
+        call = lambda: SELECTIONS[name](lib, x, y, columns, places, mask)
+        return with_gradients(lib, call, [x, y], backward)
 
     return build
 
 
-def layer(name: str) -> Callable[[Any], Callable[[], Any]]:
+def layer(name: str, backward: bool) -> Callable[[Any], Callable[[], Any]]:
     def build(lib: Any) -> Callable[[], Any]:
         images, rows = draw(lib, "float32", 8, 32, 64, 64), draw(lib, "float32", 512, 1000)
         classes = lib.from_numpy(np.random.default_rng(4).integers(0, 500, 512))
-        return lambda: LAYERS[name](lib, lib.nn.functional, images, rows, classes)
+        call = lambda: LAYERS[name](lib, lib.nn.functional, images, rows, classes)
+        return with_gradients(lib, call, [images, rows], backward)
 
     return build
 
 
-def rows_of(dtype: str) -> list[Row]:
+def rows_of(dtype: str, backward: bool = False) -> list[Row]:
     calls: dict[str, Callable[[Any], Callable[[], Any]]] = {}
     for name in POINTWISE + WHOLE:
-        calls[name] = by_dtype(lambda lib, x, y, name=name: lambda: getattr(lib, name)(x), dtype)
+        calls[name] = by_dtype(lambda lib, x, y, name=name: lambda: getattr(lib, name)(x), dtype, backward)
     for name in ACTIVATIONS:
         calls[name] = by_dtype(
-            lambda lib, x, y, name=name: lambda: getattr(lib.nn.functional, name)(x), dtype
+            lambda lib, x, y, name=name: lambda: getattr(lib.nn.functional, name)(x), dtype, backward
         )
     for name in ALONG_ROWS:
-        calls[name] = by_dtype(lambda lib, x, y, name=name: lambda: getattr(x, name)(1), dtype)
+        calls[name] = by_dtype(lambda lib, x, y, name=name: lambda: getattr(x, name)(1), dtype, backward)
     for name in OPERATORS:
-        calls[name] = by_dtype(lambda lib, x, y, name=name: lambda: getattr(lib, name)(x, y), dtype)
+        calls[name] = by_dtype(lambda lib, x, y, name=name: lambda: getattr(lib, name)(x, y), dtype, backward)
     for name in SELECTIONS:
-        calls[name] = selection(name, dtype)
-    return [Row(f"{name}[{dtype}]", build) for name, build in calls.items()]
+        calls[name] = selection(name, dtype, backward)
+    kind = f"{dtype}, backward" if backward else dtype
+    return [Row(f"{name}[{kind}]", build) for name, build in calls.items()]
 
 
-ROWS = [row for dtype in DTYPES for row in rows_of(dtype)] + [Row(name, layer(name)) for name in LAYERS]
+ROWS = [
+    *(row for dtype in DTYPES for row in rows_of(dtype)),
+    *(Row(name, layer(name, False)) for name in LAYERS),
+    *rows_of("float32", backward=True),
+    *(Row(f"{name}[backward]", layer(name, True)) for name in LAYERS),
+]

@@ -1,7 +1,8 @@
-"""Compare single calls of some 1,400 functions and dtypes with PyTorch, one thread each.
+"""Compare single calls of some 1,600 functions and dtypes with PyTorch, one thread each.
 
     python benchmarks/ops.py                     all; takes more than 9 minutes
     python benchmarks/ops.py --only float64      those whose names have this in them
+    python benchmarks/ops.py --only backward     float32 with gradients
     python benchmarks/ops.py --keep              and write benchmarks/results/ops.md
 
 Prints how the ratios time(warptape) / time(PyTorch) are spread, and the rows above --limit. Calls

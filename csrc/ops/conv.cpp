@@ -17,23 +17,28 @@ namespace {
 using ConvSlot = kernels::Slot<kernels::ConvFn>;
 using InputSlot = kernels::Slot<kernels::ConvBackwardInputFn>;
 using WeightSlot = kernels::Slot<kernels::ConvBackwardWeightFn>;
-ConvSlot conv_slots[]{ConvSlot("conv"), ConvSlot("conv_channels_last"), ConvSlot("conv_depthwise")};
+ConvSlot conv_slots[]{ConvSlot("conv"), ConvSlot("conv_channels_last"), ConvSlot("conv_depthwise"),
+                      ConvSlot("conv_planes")};
 InputSlot input_slots[]{InputSlot("conv_backward_input"), InputSlot("conv_channels_last_backward_input"),
-                        InputSlot("conv_depthwise_backward_input")};
-WeightSlot weight_slots[]{WeightSlot("conv_backward_weight"),
-                          WeightSlot("conv_channels_last_backward_weight"),
-                          WeightSlot("conv_depthwise_backward_weight")};
+                        InputSlot("conv_depthwise_backward_input"), InputSlot("conv_planes_backward_input")};
+WeightSlot weight_slots[]{
+    WeightSlot("conv_backward_weight"), WeightSlot("conv_channels_last_backward_weight"),
+    WeightSlot("conv_depthwise_backward_weight"), WeightSlot("conv_planes_backward_weight")};
 kernels::Slot<kernels::ChainFn> chain_slot{"chain"};
 
 // The kernel that suits the layout, of those in `slots`.
 template <class Slot>
-Slot& kernel_of(const ConvPlan& p, Slot (&slots)[3]) {
+Slot& kernel_of(const ConvPlan& p, Slot (&slots)[4]) {
   return slots[static_cast<size_t>(p.kernel_used)];
 }
 
 // As PyTorch does: in the layout of the images or of the weight.
 void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
-  if (x.ndim() != 4 || !(suggests_channels_last(x) || suggests_channels_last(w))) return;
+  const bool depthwise = p.in_channels == p.groups && p.out_channels == p.groups;
+  if (x.ndim() != 4 || !(suggests_channels_last(x) || suggests_channels_last(w))) {
+    if (depthwise && !x.device().is_cuda()) p.kernel_used = ConvKernel::Planes;
+    return;
+  }
   p.format = MemoryFormat::ChannelsLast;
   if (x.device().is_cuda()) {
     p.kernel_used = ConvKernel::ChannelsLast;
@@ -42,7 +47,7 @@ void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
   const int64_t narrowest = std::min(p.in_channels, p.out_channels) / p.groups;
   if (p.groups == 1 || narrowest >= 8)
     p.kernel_used = ConvKernel::ChannelsLast;
-  else if (p.in_channels == p.groups && p.out_channels == p.groups)
+  else if (depthwise)
     p.kernel_used = ConvKernel::Depthwise;
 }
 

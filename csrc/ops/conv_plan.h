@@ -8,17 +8,18 @@
 
 namespace warptape::ops {
 
-// Depthwise, which works with channels last, is the CPU's; on CUDA ChannelsLast takes that case, too.
-enum class ConvKernel : uint8_t { RowMajor, ChannelsLast, Depthwise };
+// Depthwise, which works with channels last, and Planes, which is the same in row-major order, are the CPU's.
+enum class ConvKernel : uint8_t { RowMajor, ChannelsLast, Depthwise, Planes };
 
 struct ConvPlan : kernels::ConvPlan {
   MemoryFormat format;     // of the results
   ConvKernel kernel_used;  // where it works in another layout, the results are copied
   MemoryFormat kernel_format() const {
-    return kernel_used == ConvKernel::RowMajor ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
+    const bool row_major = kernel_used == ConvKernel::RowMajor || kernel_used == ConvKernel::Planes;
+    return row_major ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
   }
   // Whether the forward kernel computes the result where it stays, and runs elementwise ops on it.
-  bool takes_epilogue() const { return format == kernel_format() && kernel_used != ConvKernel::Depthwise; }
+  bool takes_epilogue() const { return format == kernel_format() && kernel_used <= ConvKernel::ChannelsLast; }
 };
 
 // What is computed with a convolution's result, without gradients; and the packed weight.

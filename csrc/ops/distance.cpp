@@ -44,29 +44,6 @@ Tensor cosine_similarity_impl(const Tensor& x1, const Tensor& x2, int64_t dim, d
   return sum(products, IntList{&dim, 1}, false, std::nullopt);
 }
 
-// The places of all pairs of `count` rows, first row first.
-std::pair<Tensor, Tensor> pairs(int64_t count, Device device) {
-  const int64_t n = count * (count - 1) / 2;
-  Tensor both = empty(Shape{2, n}, {DType::Int64, {}});
-  auto *a = both.data_as<int64_t>(), *b = a + n;
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t j = i + 1; j < count; ++j) *a++ = i, *b++ = j;
-  both = to(both, device, std::nullopt, false, false);
-  return {select(both, 0, 0), select(both, 0, 1)};
-}
-
-Tensor pdist_impl(const Tensor& x, double p) {
-  WT_CHECK(x.ndim() == 2, ShapeError, "pdist only supports 2D tensors, got: ", x.ndim(), "D");
-  check_floating("pdist", x);
-  WT_CHECK(p >= 0, Error, "pdist only supports non-negative p values, got ", p);
-  const int64_t count = x.sizes()[0];
-  const int64_t rows[] = {1};
-  if (count < 2) return narrow(sum(x, IntList(rows), false, std::nullopt), 0, 0, 0);
-  if (x.is_meta()) return empty(Shape{count * (count - 1) / 2}, options_of(x));
-  auto [first, second] = pairs(count, x.device());
-  return length(index_select(x, 0, first) - index_select(x, 0, second), p, -1, false);
-}
-
 const Op<Tensor(const Tensor&, double, int64_t, double)> normalize{
     "normalize",
     normalize_impl,
@@ -79,12 +56,6 @@ const Op<Tensor(const Tensor&, const Tensor&, int64_t, double)> cosine_similarit
     kFunction | kNN | kFloat32Cuda,
     {"x1", "x2", Arg::integer("dim", 1), {"eps", 1e-8}},
     "The cosine of the angle between x1 and x2 along dim, each length counting as at least eps."};
-const Op<Tensor(const Tensor&, double)> pdist{
-    "pdist",
-    pdist_impl,
-    kFunction | kNN | kFloat32Cuda,
-    {"input", {"p", 2.0}},
-    "[N, D] -> [N (N - 1) / 2], the p-norms of the differences of all pairs of rows, first row first."};
 
 }  // namespace
 

@@ -336,6 +336,8 @@ void cumprod_backward(Node& n, Gradients& g) {
   int64_t dim = n.data<int64_t>();
   Tensor x = conjugate(cast(n.saved(0), g[0].dtype()));
   if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
+  if (x.device().is_cpu() && !is_complex(x.dtype()) && !needs_grad(g[0], x))
+    return g.set(0, products_backward(g[0], x, dim));
   int64_t count = x.sizes()[dim];
   // With z the products before each element: gradient_i = z_i * t_i, where t_i = g_i + x_(i+1) * t_(i+1).
   // Windows double: before the step of s, t holds s terms, and `ahead` the product of the s elements after i.

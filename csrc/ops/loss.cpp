@@ -73,32 +73,39 @@ struct CrossEntropyData {
   Reduction reduction;
 };
 
-// What the kernels read, contiguous, [rows, classes], [rows] and [classes].
+// What the kernels read, contiguous: logits [rows / inner, classes, inner], target [rows], weight [classes].
 struct Planned {
+  bool turned;  // the class dim goes last: on devices, and where it lies so
   Tensor logits, target, weight;
-  int64_t classes;
+  int64_t classes, inner = 1;
 
   Planned(const Tensor& input, const Tensor& t, const Tensor& w)
-      : logits(raw_contiguous(classes_last(input))),
+      : turned(input.ndim() > 2 && (!input.device().is_cpu() || classes_last(input).is_contiguous())),
+        logits(raw_contiguous(turned ? classes_last(input) : input)),
         target(raw_contiguous(raw_cast(t, DType::Int64))),
         weight(w.defined() ? raw_contiguous(raw_cast(w, input.dtype())) : w),
-        classes(input.sizes()[class_dim(input)]) {}
+        classes(input.sizes()[class_dim(input)]) {
+    if (!turned)
+      for (int64_t d = 2; d < input.ndim(); ++d) inner *= input.sizes()[d];
+  }
 };
 
 kernels::CrossEntropyPlan plan_of(const View& logits, const View& target, const View& weight, int64_t rows,
-                                  int64_t classes, const CrossEntropyData& d) {
-  return {logits, target, weight, rows, classes, d.ignore_index, d.label_smoothing, d.reduction};
+                                  int64_t classes, int64_t inner, const CrossEntropyData& d) {
+  return {logits, target, weight, rows, classes, inner, d.ignore_index, d.label_smoothing, d.reduction};
 }
 
 // Of logits, target, weight: losses, weights, lse. By the dim that an error names.
 template <int kDim>
 constexpr KernelInfo kRowLosses{
     .name = "cross_entropy", .rows_in = 0b011, .rows_out = 0b111, .index_dim = kDim};
+constexpr KernelInfo kInnerLosses{.name = "cross_entropy", .index_dim = 1};  // where inner is not 1
 constexpr KernelInfo kSumLosses{"cross_entropy_sum"};
 // Of logits, target, lse and gradient, which is one for each row or one for all, weight, total.
 template <bool kEachRow>
 constexpr KernelInfo kRowGradients{
     .name = "cross_entropy_backward", .rows_in = kEachRow ? 0b1111 : 0b0111, .rows_out = 0b1, .over = 0};
+constexpr KernelInfo kInnerGradients{.name = "cross_entropy_backward", .over = 0};
 
 // In a region on the CPU the rows are noted as a kernel that others join, and the sums behind it.
 void fused_forward(const Tensor& loss, const Tensor& lse, const Tensor& total, const Planned& p, int dim,
@@ -109,14 +116,16 @@ void fused_forward(const Tensor& loss, const Tensor& lse, const Tensor& total, c
     Launch launch(loss.device());
     cross_entropy_slot(launch, loss.view(), lse.view(), total.view(),
                        plan_of(p.logits.planned_view(), p.target.planned_view(), planned_view_of(p.weight), n,
-                               p.classes, d));
+                               p.classes, p.inner, d));
     return launch.check_index("cross_entropy", dim);
   }
   const Tensor losses = empty(lse.sizes(), options_of(lse)), weights = empty(lse.sizes(), options_of(lse));
-  run_kernel(dim ? kRowLosses<1> : kRowLosses<0>, {p.logits, p.target, p.weight}, {losses, weights, lse}, n,
-             [classes = p.classes, d](const auto& ctx, const View* in, const View* out, int64_t rows) {
+  const KernelInfo& info = p.inner != 1 ? kInnerLosses : dim ? kRowLosses<1> : kRowLosses<0>;
+  run_kernel(info, {p.logits, p.target, p.weight}, {losses, weights, lse}, n,
+             [classes = p.classes, inner = p.inner, d](const auto& ctx, const View* in, const View* out,
+                                                       int64_t rows) {
                cross_entropy_rows_slot(ctx, out[0], out[1], out[2],
-                                       plan_of(in[0], in[1], in[2], rows, classes, d));
+                                       plan_of(in[0], in[1], in[2], rows, classes, inner, d));
              });
   run_kernel(kSumLosses, {losses, weights}, {loss, total}, n,
              [reduction = d.reduction](const auto& ctx, const View* in, const View* out, int64_t rows) {
@@ -134,13 +143,16 @@ Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& tar
   over |= !thread_state.deferral && &p.logits.storage() != &input.storage();
   Tensor dx = over ? alias(p.logits) : empty(p.logits.sizes(), options_of(p.logits));
   if (dx.numel())
-    run_kernel(d.reduction == Reduction::None ? kRowGradients<true> : kRowGradients<false>,
+    run_kernel(p.inner != 1                     ? kInnerGradients
+               : d.reduction == Reduction::None ? kRowGradients<true>
+                                                : kRowGradients<false>,
                {p.logits, p.target, lse, g, p.weight, total_weight}, {dx}, p.target.numel(),
-               [classes = p.classes, d](const auto& ctx, const View* in, const View* out, int64_t rows) {
+               [classes = p.classes, inner = p.inner, d](const auto& ctx, const View* in, const View* out,
+                                                         int64_t rows) {
                  cross_entropy_backward_slot(ctx, out[0], in[3], in[2], in[5],
-                                             plan_of(in[0], in[1], in[4], rows, classes, d));
+                                             plan_of(in[0], in[1], in[4], rows, classes, inner, d));
                });
-  return classes_last(dx, true);
+  return p.turned ? classes_last(dx, true) : dx;
 }
 
 // Every row's weight, 0 for ignored ones, and its target with those replaced by 0; constants of shape `kept`,

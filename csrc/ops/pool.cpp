@@ -2,9 +2,13 @@
 // these places; averages are linear, so their two nodes are each other's gradients.
 #include "ops/pool.h"
 
+#include <algorithm>
+#include <array>
+
 #include "kernels/pool.h"
 #include "ops/activation.h"
 #include "ops/elementwise.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 #include "tensor/memory_format.h"
 
@@ -280,8 +284,18 @@ Tensor avg_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> str
 }
 
 template <int N>
+constexpr std::array<int64_t, N> kLast = [] {
+  std::array<int64_t, N> dims{};
+  for (int64_t d = 0; d < N; ++d) dims[d] = d - N;
+  return dims;
+}();
+
+template <int N>
 Tensor adaptive_avg_impl(const Tensor& x, IntList sizes) {
   Pooling p = adaptive(kAdaptiveAvgNames[N], x, N, sizes);
+  // One window of all: a reduction shares it out among the lanes.
+  if (std::ranges::all_of(p.plan.out, [](int64_t n) { return n == 1; }) && !p.last() && x.device().is_cpu())
+    return mean(x, OptDims(kLast<N>), true, std::nullopt);
   return average(average_type(p), x, p);
 }
 

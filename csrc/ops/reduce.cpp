@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "kernels/products.h"
 #include "kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -22,6 +23,7 @@ Tensor ones_like(const Tensor& x) {
 using ReduceSlot = kernels::Slot<kernels::ReduceFn>;
 ReduceSlot sum_slot{"sum"}, mean_slot{"mean"}, prod_slot{"prod"}, any_slot{"any"}, all_slot{"all"},
     logsumexp_slot{"logsumexp"}, nansum_slot{"nansum"};
+kernels::Slot<kernels::CumprodBackwardFn> cumprod_backward_slot{"cumprod_backward"};
 kernels::Slot<kernels::VarFn> var_slot{"var"};
 kernels::Slot<kernels::NormFn> norm_slot{"norm"};
 
@@ -133,6 +135,7 @@ Tensor product_of_others(const Tensor& x, int64_t dim) {
   auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
   // Recorded, doubling keeps the derivatives right where elements are 0; else one scan from each end serves.
   if (!needs_grad(x) && !is_complex(x.dtype())) {
+    if (x.device().is_cpu()) return products_backward(Tensor(), x, dim);
     const Tensor turned = flip(cumprod(flip(part(x, 1, n - 1), Shape{dim}), dim, std::nullopt), Shape{dim});
     return products_before(x, dim) * cat(std::vector<Tensor>{turned, ones_like(part(x, 0, 1))}, dim);
   }
@@ -566,6 +569,13 @@ decltype(logsumexp) logsumexp{"logsumexp",
                               kBoth | kSpecial | kOut | kComplex | kFloat32Cuda | kAlongDims,
                               {"input", "dim", kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
+
+Tensor products_backward(const Tensor& g, const Tensor& x, int64_t dim) {
+  Tensor dx = empty(x.sizes(), options_of(x));
+  cumprod_backward_slot(Launch(x.device()), dx.view(), g.defined() ? g.view() : kernels::View{}, x.view(),
+                        static_cast<int>(dim));
+  return dx;
+}
 
 Tensor products_before(const Tensor& x, int64_t dim) {
   int64_t n = x.sizes()[dim];

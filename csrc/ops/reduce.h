@@ -27,6 +27,8 @@ extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> v
 // For every element the product of those before it along dim (at least one element), in log2(n) steps of
 // differentiable ops.
 Tensor products_before(const Tensor& x, int64_t dim);
+// On the CPU, not recorded: the gradient of cumprod(x); with g undefined the product of all others.
+Tensor products_backward(const Tensor& g, const Tensor& x, int64_t dim);
 
 // The result's shape with the reduced dims kept as 1, or left out.
 struct Reduced {

@@ -10,14 +10,38 @@ Tensor norm_except_dim_impl(const Tensor& v, int64_t pow, int64_t dim) {
   const auto p = static_cast<double>(pow);
   if (dim == -1) return vector_norm(v, p, std::nullopt, false, std::nullopt);
   dim = wrap_dim(dim, v.ndim(), "norm_except_dim");
-  const int64_t n = v.sizes()[dim], rest[] = {1};
-  Shape sizes(v.sizes().size(), 1);
-  sizes[dim] = n;
-  Tensor rows = reshape(transpose(v, 0, dim), Shape{n, n ? v.numel() / n : 0});
-  return reshape(vector_norm(rows, p, IntList(rest), false, std::nullopt), sizes);
+  Shape others;
+  for (int64_t d = 0; d < v.ndim(); ++d)
+    if (d != dim) others.push_back(d);
+  // No dims would mean all of them.
+  return others.empty() ? abs(v) : vector_norm(v, p, OptDims(others), true, std::nullopt);
 }
+
+// With n = |v| and s = g / n: dv = s * (d - v * t / n^2) and dg = t / n, where t sums d * v.
+void weight_norm_backward(Node& n, Gradients& grads) {
+  const Tensor &d = grads[0], v = n.saved(0), g = n.saved(1);
+  const Tensor norm = needs_grad(v) ? norm_except_dim_impl(v, 2, n.data<int64_t>()) : n.saved(2);
+  const Tensor along = tape_reduce_to(d * v, norm.sizes()) / norm, s = g / norm;
+  if (grads.wants(0)) grads.set(0, addcmul(d * s, v, -s * along / norm, Scalar(1)));
+  if (grads.wants(1)) grads.set(1, along);
+}
+constexpr NodeType kWeightNorm{"WeightNormInterfaceBackward0", weight_norm_backward};
+
 Tensor weight_norm_impl(const Tensor& v, const Tensor& g, int64_t dim) {
-  return v * (g / norm_except_dim_impl(v, 2, dim));
+  if (v.dtype() != g.dtype() || v.numel() == 0) return v * (g / norm_except_dim_impl(v, 2, dim));
+  Tensor out, norm;
+  {
+    NoGrad off;
+    norm = norm_except_dim_impl(v, 2, dim);
+    out = v * (g / norm);
+  }
+  if (needs_grad(v, g)) {
+    Ref<Node> n = record(kWeightNorm, v, g);
+    for (const Tensor& t : {v, g, norm}) n->save(t);
+    n->emplace<int64_t>(dim);
+    set_history(out, n);
+  }
+  return out;
 }
 
 const Op<Tensor(const Tensor&, int64_t, int64_t)> norm_except_dim{

@@ -1,5 +1,6 @@
 // Cross entropy over rows of logits. Forward reads each row once: running maximum and sum of exponentials
-// over pieces that stay in the first cache.
+// over pieces that stay in the first cache. Where the classes of a row lie apart, as in images, many rows
+// advance together.
 #include "kernels/loss.h"
 
 #include "kernels/cpu/fault.h"
@@ -72,26 +73,87 @@ C sum_in_pieces(const C* values, int64_t n) {
   return total;
 }
 
+// Row r's class, or -1 where the row does not count.
+WT_FN int64_t class_of(const CrossEntropyPlan& p, int64_t r) {
+  const int64_t target = p.target.as<int64_t>()[r];
+  return target == p.ignore_index || target < 0 || target >= p.classes ? -1 : target;
+}
+
+template <class C>
+struct RowResults {
+  C *losses, *weights, *lse;
+
+  // `all`: the weighted sum of the row's logits, for label smoothing.
+  WT_FN void set(const Settings<C>& s, int64_t r, int64_t target, C chosen, C norm, C all) const {
+    lse[r] = norm;
+    weights[r] = s.weight ? s.weight[target] : C(1);
+    losses[r] = (C(1) - s.smoothing) * weights[r] * (norm - chosen);
+    if (s.smoothing != 0) losses[r] += s.share * (s.weight_sum * norm - all);
+  }
+  WT_FN void skip(const LaunchContext& ctx, const CrossEntropyPlan& p, int64_t r) const {
+    losses[r] = weights[r] = lse[r] = 0;
+    const int64_t target = p.target.as<int64_t>()[r];
+    if (target != p.ignore_index) report_index(ctx, target, p.classes);
+  }
+};
+
+inline constexpr int64_t kBand = 256;  // rows that advance together
+
+// f(first row, rows, offset of the first one's first logit) for every band of rows side by side.
+template <class F>
+WT_FN void for_bands(const CrossEntropyPlan& p, F&& f) {
+  const int64_t bands = (p.inner + kBand - 1) / kBand;
+  parallel_for(p.rows / p.inner * bands, row_grain(p.classes * kBand), [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t outer = b / bands, column = b % bands * kBand;
+      f(outer * p.inner + column, p.inner - column < kBand ? p.inner - column : kBand,
+        outer * p.classes * p.inner + column);
+    }
+  });
+}
+
+template <class T, class C = Compute<T>>
+void loss_band(const LaunchContext& ctx, const RowResults<C>& to, const Settings<C>& s,
+               const CrossEntropyPlan& p, int64_t first, int64_t n, const T* x) {
+  C top[kBand], sum[kBand], all[kBand];
+  for (int64_t i = 0; i < n; ++i) top[i] = -__builtin_inf(), sum[i] = all[i] = 0;
+  for (int64_t c = 0; c < p.classes; ++c)
+    for_vectors<C>(n, [&](int64_t i, auto l) {
+      store(top + i, maximum(load(top + i, l), load(x + c * p.inner + i, l)), l);
+    });
+  for (int64_t c = 0; c < p.classes; ++c)
+    for_vectors<C>(n, [&](int64_t i, auto l) {
+      const Vec<C> v = load(x + c * p.inner + i, l);
+      store(sum + i, load(sum + i, l) + exp_below(v - load(top + i, l)), l);
+      if (s.smoothing != 0) store(all + i, load(all + i, l) + v * Vec<C>(s.weight ? s.weight[c] : C(1)), l);
+    });
+  for_vectors<C>(n, [&](int64_t i, auto l) { store(top + i, load(top + i, l) + log(load(sum + i, l)), l); });
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t target = class_of(p, first + i);
+    if (target < 0)
+      to.skip(ctx, p, first + i);
+    else
+      to.set(s, first + i, target, C(x[target * p.inner + i]), top[i], all[i]);
+  }
+}
+
 // Of each row its loss, its weight and its lse.
 template <class T, class C = Compute<T>>
-void loss_rows(const LaunchContext& ctx, C* losses, C* weights, C* lse, const CrossEntropyPlan& p) {
+void loss_rows(const LaunchContext& ctx, const RowResults<C>& to, const CrossEntropyPlan& p) {
   const Settings<C> s(ctx, p);
+  if (p.inner > 1)
+    return for_bands(p, [&](int64_t first, int64_t n, int64_t offset) {
+      loss_band(ctx, to, s, p, first, n, p.logits.as<T>() + offset);
+    });
   parallel_for(p.rows, row_grain(p.classes), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* x = p.logits.as<T>() + r * p.classes;
-      const int64_t target = p.target.as<int64_t>()[r];
-      losses[r] = weights[r] = lse[r] = 0;
-      if (target == p.ignore_index) continue;
-      if (target < 0 || target >= p.classes) {
-        report_index(ctx, target, p.classes);
-        continue;
-      }
-      const C norm = log_sum_exp<C>(x, p.classes);
-      lse[r] = norm;
-      weights[r] = s.weight ? s.weight[target] : C(1);
-      losses[r] = (C(1) - s.smoothing) * weights[r] * (norm - C(x[target]));
-      if (s.smoothing != 0)
-        losses[r] += s.share * (s.weight_sum * norm - weighted_sum(x, s.weight, p.classes));
+      const int64_t target = class_of(p, r);
+      if (target < 0)
+        to.skip(ctx, p, r);
+      else
+        to.set(s, r, target, C(x[target]), log_sum_exp<C>(x, p.classes),
+               s.smoothing != 0 ? weighted_sum(x, s.weight, p.classes) : C(0));
     }
   });
 }
@@ -114,7 +176,7 @@ void cross_entropy_rows(const LaunchContext& ctx, const View& losses, const View
   dispatch(FloatTypes{}, p.logits.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
-    loss_rows<T>(ctx, losses.as<C>(), weights.as<C>(), lse.as<C>(), p);
+    loss_rows<T>(ctx, RowResults<C>{losses.as<C>(), weights.as<C>(), lse.as<C>()}, p);
   });
 }
 
@@ -134,7 +196,7 @@ void cross_entropy(const LaunchContext& ctx, const View& loss, const View& lse, 
     using C = Compute<T>;
     C* losses = static_cast<C*>(ctx.scratch((2 * p.rows + 1) * sizeof(C)));
     C* weights = losses + p.rows;
-    loss_rows<T>(ctx, losses, weights, lse.as<C>(), p);
+    loss_rows<T>(ctx, RowResults<C>{losses, weights, lse.as<C>()}, p);
     sum_losses(loss.as<T>(), total_weight.as<C>(), losses, weights, p.rows, p.reduction);
   });
 }
@@ -164,23 +226,64 @@ void backward_row(T* dx, const T* x, Compute<T> norm, int64_t target, Compute<T>
   dx[target] = T(at);
 }
 
+// The same for rows side by side. g(row): what its loss's gradient is.
+template <class T, class G, class C = Compute<T>>
+void backward_band(T* dx, const T* x, const C* lse, const CrossEntropyPlan& p, const Settings<C>& s,
+                   int64_t first, int64_t n, G&& g) {
+  C factor[kBand], less[kBand], counts[kBand], chosen[kBand];
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t target = class_of(p, first + i);
+    counts[i] = C(target >= 0);
+    factor[i] = less[i] = chosen[i] = 0;
+    if (target < 0) continue;
+    const C up = g(first + i), hard = up * (C(1) - s.smoothing) * (s.weight ? s.weight[target] : C(1));
+    factor[i] = hard + up * s.share * s.weight_sum;
+    less[i] = up * s.share;
+    chosen[i] = C(x[target * p.inner + i]);  // dx may be x
+  }
+  auto slope = [&](Vec<C> v, int64_t i, auto l) {
+    return exp_below(v - load(lse + first + i, l)) * load(factor + i, l);
+  };
+  for (int64_t c = 0; c < p.classes; ++c) {
+    const Vec<C> weight(s.weight ? s.weight[c] : C(1));
+    for_vectors<C>(n, [&](int64_t i, auto l) {
+      const Vec<C> d = slope(load(x + c * p.inner + i, l), i, l) - load(less + i, l) * weight;
+      store(dx + c * p.inner + i, select(load(counts + i, l) != Vec<C>(0), d, Vec<C>(0)), l);
+    });
+  }
+  // The targets again, from values that were not rounded to T.
+  for_vectors<C>(n, [&](int64_t i, auto l) { store(chosen + i, slope(load(chosen + i, l), i, l), l); });
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t target = class_of(p, first + i);
+    if (target < 0) continue;
+    const C weight = s.weight ? s.weight[target] : C(1);
+    dx[target * p.inner + i] = T(chosen[i] - g(first + i) * (C(1) - s.smoothing) * weight - less[i] * weight);
+  }
+}
+
 void cross_entropy_backward(const LaunchContext& ctx, const View& dx, const View& dloss, const View& lse,
                             const View& total_weight, const CrossEntropyPlan& p) {
   dispatch(FloatTypes{}, p.logits.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
     const Settings<C> s(ctx, p);
+    const T* x = p.logits.as<T>();
+    auto g = [&](int64_t r) {
+      const C up(dloss.as<T>()[p.reduction == Reduction::None ? r : 0]);
+      return p.reduction == Reduction::Mean ? up / *total_weight.as<C>() : up;
+    };
+    if (p.inner > 1)
+      return for_bands(p, [&](int64_t first, int64_t n, int64_t offset) {
+        backward_band(dx.as<T>() + offset, x + offset, lse.as<C>(), p, s, first, n, g);
+      });
     parallel_for(p.rows, row_grain(p.classes), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         T* to = dx.as<T>() + r * p.classes;
-        const int64_t target = p.target.as<int64_t>()[r];
-        if (target == p.ignore_index || target < 0 || target >= p.classes) {
+        const int64_t target = class_of(p, r);
+        if (target < 0)
           std::memset(static_cast<void*>(to), 0, p.classes * sizeof(T));
-          continue;
-        }
-        C g = C(dloss.as<T>()[p.reduction == Reduction::None ? r : 0]);
-        if (p.reduction == Reduction::Mean) g /= *total_weight.as<C>();
-        backward_row(to, p.logits.as<T>() + r * p.classes, lse.as<C>()[r], target, g, s, p.classes);
+        else
+          backward_row(to, x + r * p.classes, lse.as<C>()[r], target, g(r), s, p.classes);
       }
     });
   });

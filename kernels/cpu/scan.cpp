@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/products.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -157,6 +158,65 @@ void cumprod(const LaunchContext& ctx, const View& out, const View& in, int dim)
   out.dtype == DType::Complex64 ? complex_products<float>(out, in, l) : complex_products<double>(out, in, l);
 }
 
+// With z_i the product before x_i, dx_i = z_i * t_i, where t_i = g_i + x_(i+1) * t_(i+1). Both are run at
+// once, from either end of the lines, `step` between the elements of one and `next` between lines: each is
+// stored up to the middle, and multiplies what it meets behind it. No element is divided by, for it may be 0.
+template <int kLines, class T>
+WT_FN void product_gradients(T* dx, const T* __restrict g, const T* __restrict x, int64_t length,
+                             int64_t step, int64_t next) {
+  using R = Running<T>;
+  R before[kLines], after[kLines];
+  for (int l = 0; l < kLines; ++l) before[l] = 1, after[l] = g ? R(0) : R(1);
+  cpu::in_pieces(length, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const bool first = 2 * k < length, last = 2 * k + 1 < length;
+      const int64_t i = k * step, j = (length - 1 - k) * step;
+      for (int l = 0; l < kLines; ++l) {
+        dx[i + l * next] = T(before[l] * (first ? R(1) : R(dx[i + l * next])));
+        before[l] *= R(x[i + l * next]);
+      }
+      for (int l = 0; l < kLines; ++l) {
+        if (g) after[l] += R(g[j + l * next]);
+        dx[j + l * next] = T(after[l] * (last ? R(1) : R(dx[j + l * next])));
+        after[l] *= R(x[j + l * next]);
+      }
+    }
+  });
+}
+
+void cumprod_backward(const LaunchContext& ctx, const View& dx, const View& dout, const View& x, int dim) {
+  const Lines l = lines_of(x, dim);
+  const int64_t n = x.numel(), count = l.outer * l.inner;
+  if (n == 0) return;
+  dispatch(Types<float, double>{}, x.dtype == DType::Float64 ? DType::Float64 : DType::Float32,
+           [&](auto tag) {
+             using T = typename decltype(tag)::type;
+             const T* from = packed_as<T>(ctx, x);
+             const T* g = dout.data ? packed_as<T>(ctx, dout) : nullptr;
+             with_results<T>(ctx, dx, n, [&](T* to) {
+               auto lines = [&](int64_t first, auto many, int64_t next) {
+                 const int64_t at = first / l.inner * l.length * l.inner + first % l.inner;
+                 product_gradients<decltype(many)::value>(to + at, g ? g + at : g, from + at, l.length,
+                                                          l.inner, next);
+               };
+               // Neighbours advance together: of the rows any, else those side by side.
+               constexpr std::integral_constant<int, 4> kRows;
+               constexpr std::integral_constant<int, 16> kColumns;
+               constexpr std::integral_constant<int, 1> kOne;
+               cpu::parallel_for(count, kReduceGrain / l.length / 16 * 16 + 16, [&](int64_t u, int64_t end) {
+                 while (u < end) {
+                   if (l.inner == 1 && u + 4 <= end)
+                     lines(u, kRows, l.length), u += 4;
+                   else if (u % l.inner + 16 <= l.inner && u + 16 <= end)
+                     lines(u, kColumns, 1), u += 16;
+                   else
+                     lines(u, kOne, 1), u += 1;
+                 }
+               });
+             });
+           });
+}
+
 struct Ascending {
   template <class T> WT_FN static bool takes(T v, T best) { return v >= best; }
 };
@@ -236,6 +296,7 @@ void scan_index(const LaunchContext& ctx, const View& values, const View& indice
 
 WT_KERNEL(cumsum, scan<Plus>);
 WT_KERNEL(cumprod, cumprod);
+WT_KERNEL(cumprod_backward, cumprod_backward);
 WT_KERNEL(logcumsumexp, scan<LogAdd>);
 WT_KERNEL(cummax, scan_index<Ascending>);
 WT_KERNEL(cummin, scan_index<Descending>);

@@ -42,10 +42,24 @@ WORK: dict[str, Build] = {
         lambda x, w, b: F.conv2d(x, w, b, padding=1),
         (leaf(5, 7, 33, 31), leaf(13, 7, 3, 3), leaf(13)),
     ),
+    "depthwise conv2d": lambda: (
+        lambda x, w: F.conv2d(x, w, stride=(1, 2), padding=2, groups=13),
+        (leaf(5, 13, 67, 71), leaf(13, 1, 5, 3)),
+    ),
+    "cumprod": lambda: (lambda x: (1 + x * 1e-3).cumprod(1), (leaf(131, 517),)),
+    "interpolate": lambda: (
+        partial(F.interpolate, size=(41, 90), mode="bicubic"),
+        (leaf(3, 11, 67, 71),),
+    ),
     "max_pool2d": lambda: (lambda x: F.max_pool2d(x, 3, 2), (leaf(5, 19, 65, 63),)),
     "softmax": lambda: (lambda x: x.softmax(-1), (leaf(1025, 517),)),
     "log_softmax of columns": lambda: (lambda x: x.log_softmax(0), (leaf(1025, 517),)),
     "cross_entropy": lambda: (partial(F.cross_entropy, target=targets(4099, 131)), (leaf(4099, 131),)),
+    "cross_entropy of images": lambda: (
+        partial(F.cross_entropy, target=targets(3 * 97 * 89, 11).view(3, 97, 89)),
+        (leaf(3, 11, 97, 89),),
+    ),
+    "pdist": lambda: (F.pdist, (leaf(99, 131),)),
     "mse_loss": lambda: (F.mse_loss, (leaf(1_300_003), leaf(1_300_003))),
     "layer_norm": lambda: (
         lambda x, w, b: F.layer_norm(x, (259,), w, b),

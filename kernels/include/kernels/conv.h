@@ -38,6 +38,7 @@ using ConvBackwardWeightFn = void(const LaunchContext&, const ConvPlan&, void* g
 // The same with channels innermost: input [N, H, W, C], weight [O, KH, KW, C / groups], output [N, OH, OW,
 // O]. Slots "conv_channels_last", "conv_channels_last_backward_input" and
 // "conv_channels_last_backward_weight". Of one channel per group on both sides, on the CPU: "conv_depthwise",
-// "conv_depthwise_backward_input", "conv_depthwise_backward_weight".
+// "conv_depthwise_backward_input", "conv_depthwise_backward_weight"; and row-major "conv_planes",
+// "conv_planes_backward_input", "conv_planes_backward_weight".
 
 }  // namespace warptape::kernels

@@ -9,11 +9,12 @@ namespace warptape::kernels {
 enum class Reduction : uint8_t { None, Mean, Sum };
 
 struct CrossEntropyPlan {
-  View logits;  // contiguous [rows, classes], floating
+  View logits;  // contiguous [rows / inner, classes, inner], floating
   View target;  // contiguous [rows], int64
   View weight;  // [classes], dtype of the logits, or null data
   int64_t rows;
   int64_t classes;
+  int64_t inner;  // 1 but on the CPU
   int64_t ignore_index;
   double label_smoothing;
   Reduction reduction;
@@ -33,8 +34,8 @@ using CrossEntropyRowsFn = void(const LaunchContext&, const View& losses, const 
 using CrossEntropySumFn = void(const LaunchContext&, const View& loss, const View& total_weight,
                                const View& losses, const View& weights, int64_t rows, Reduction);
 
-// Slot "cross_entropy_backward": dx [rows, classes] from dloss, of the loss's shape and dtype. dx may be the
-// logits themselves, of which nothing is left then.
+// Slot "cross_entropy_backward": dx, laid out as the logits, from dloss, of the loss's shape and dtype. dx
+// may be the logits themselves, of which nothing is left then.
 using CrossEntropyBackwardFn = void(const LaunchContext&, const View& dx, const View& dloss, const View& lse,
                                     const View& total_weight, const CrossEntropyPlan&);
 

@@ -351,10 +351,30 @@ ROWS = [
     Op("linalg.multi_dot", lambda r: [S([r(2, 3), r(3, 4), r(4, 2)])], np.linalg.multi_dot, tol=TOL),
     Op(
         "cdist",
-        lambda r: [S(r(3, 4), r(2, 4)), S(r(2, 3, 2), r(2, 4, 2), p=1.0)],
-        lambda a, b, p=2.0: (np.abs(a[..., :, None, :] - b[..., None, :, :]) ** p).sum(-1) ** (1 / p),
+        lambda r: [
+            S(r(3, 4), r(2, 4)),
+            S(r(2, 3, 2), r(2, 4, 2), p=1.0),
+            S(r(3, 5), r(2, 4, 5), p=float("inf")),
+            S(r(30, 3), r(2, 3), compute_mode="donot_use_mm_for_euclid_dist"),
+        ],
+        lambda a, b, p=2.0, compute_mode="": np.linalg.norm(
+            a[..., :, None, :] - b[..., None, :, :], p, axis=-1
+        ),
         dtypes=("float64", "float32"),
         tol={"float32": (1e-4, 1e-4)},
         second=False,
+    ),
+    Op(
+        "nn.functional.pdist",
+        lambda r: [S(r(5, 3)), *(S(r(4, 70), p) for p in (1.0, 2.0, 3.0, float("inf")))],
+        lambda x, p=2.0: np.linalg.norm((x[:, None] - x)[np.triu_indices(len(x), 1)], p, axis=-1),
+        dtypes=("float64", "float32"),
+        tol={"float32": (1e-5, 1e-5)},
+        aliases=("pdist",),
+        errors=(
+            E("ShapeError", np.ones(3)),
+            E("RuntimeError", np.ones((3, 2)), -1.0),
+            E("DtypeError", np.ones((3, 2)), dtype="int64"),
+        ),
     ),
 ]

@@ -196,6 +196,7 @@ def interpolate_samples(r: Rng) -> list[Sample]:
         S(r(1, 2, 3, 4), size=(5, 3)),
         S(r(1, 2, 5), size=7),
         S(r(1, 1, 2, 2), 4),
+        S(r(1, 5, 2, 6), size=(3, 2), mode="bilinear", align_corners=False),
     ]
     cases += [S(r(1, 2, 3, 4), size=(5, 6), mode="bilinear", align_corners=flag) for flag in (False, True)]
     return [*cases, S(r(1, 2, 5), size=8, mode="linear", align_corners=False)]

@@ -182,7 +182,8 @@ def with_dim(r: Rng) -> list[Sample]:
 
 
 def scan_samples(r: Rng) -> list[Sample]:
-    return [S(r(3, 4), 0), S(r(3, 4), 1), S(r(2, 3, 2), -2), S(r(2, 20), 1), S(r(), 0), S(r(0, 2), 1)]
+    wide = [S(r(5, 3), 1), S(r(2, 3, 19), 1)]
+    return [S(r(3, 4), 0), S(r(3, 4), 1), S(r(2, 3, 2), -2), S(r(2, 20), 1), S(r(), 0), S(r(0, 2), 1), *wide]
 
 
 MAXIMA = {"dtypes": NUMERIC, "exact": True, "method": True, "layouts": ("transposed", "stepped", "offset")}

@@ -276,3 +276,33 @@ def test_linear_cross_entropy_without_chunks() -> None:
         wt.nn.LinearCrossEntropyOptions(batch_chunk_size=0)
     with pytest.raises(IndexError):
         F.linear_cross_entropy(x, w, wt.tensor([0, 1, 2, 5]), options=options)
+
+
+@pytest.mark.parametrize("dtype", [wt.float32, wt.float64, wt.bfloat16, wt.float16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"reduction": "none"}], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_of_images_is_that_of_their_pixels(
+    dtype: wt.dtype, options: dict[str, Any], weighted: bool
+) -> None:
+    """Pixels side by side advance together, in bands of 256; ignored ones may hold anything."""
+    wt.manual_seed(0)
+    x, target = wt.randn(2, 5, 17, 19).to(dtype), wt.randint(0, 5, (2, 17, 19))
+    target[0, 3] = target[1, :, 18] = -100
+    x[0, :, 3, 4] = float("inf")
+    x[1, :, 2, 18] = float("nan")
+    weight = wt.rand(5).to(dtype) if weighted else None
+    images = x.clone().requires_grad_()
+    pixels = x.permute(0, 2, 3, 1).reshape(-1, 5).requires_grad_()
+    loss = F.cross_entropy(images, target, weight, **options)
+    expected = F.cross_entropy(pixels, target.flatten(), weight, **options)
+    wt.testing.assert_close(loss.flatten(), expected.flatten())
+    upstream = wt.rand(loss.shape).to(dtype)
+    (dx,) = wt.autograd.grad(loss, images, upstream)
+    (rows,) = wt.autograd.grad(expected, pixels, upstream.reshape(expected.shape))
+    assert dx.is_contiguous()
+    wt.testing.assert_close(dx.permute(0, 2, 3, 1).reshape(-1, 5), rows)
+
+
+def test_cross_entropy_of_images_refuses_what_is_no_class() -> None:
+    with pytest.raises(IndexError, match="7"):
+        F.cross_entropy(wt.zeros(1, 5, 3, 3), wt.full((1, 3, 3), 7))

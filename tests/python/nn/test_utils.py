@@ -58,6 +58,16 @@ def test_weight_norm(text, dim):
         nn.utils.remove_weight_norm(old)
 
 
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+def test_weight_norm_has_first_and_second_gradients(dim):
+    wt.manual_seed(0)
+    v = wt.randn(3, 4, 2, dtype=wt.float64, requires_grad=True)
+    g = wt.randn(wt.norm_except_dim(v, 2, dim).shape, dtype=wt.float64, requires_grad=True)
+    work = lambda v, g: wt._weight_norm(v, g, dim)
+    assert wt.autograd.gradcheck(work, (v, g))
+    assert wt.autograd.gradgradcheck(work, (v, g))
+
+
 def test_weight_norm_twice_and_its_warning():
     with pytest.warns(FutureWarning, match="deprecated in favor of"):
         module = nn.utils.weight_norm(nn.Linear(2, 2))
