@@ -353,6 +353,41 @@ def test_another_thread_reads():
     assert torch.compile(f)(torch.zeros(2)).tolist() == [2, 2] and seen == [[1, 1]]
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_other_threads_go_on_while_calls_run(at_once):
+    """Noting holds the GIL; what runs, at the end or at once, does not."""
+    x, ticks, done = torch.randn(700, 700), [0], threading.Event()
+    counts = []
+
+    @torch.compile
+    def f():
+        counts.append(ticks[0])
+        y = x.flatten().sort()[0] if at_once else x @ x @ x @ x
+        if at_once:
+            counts.append(ticks[0])
+        return y
+
+    f.region.adaptive = False
+
+    def count():
+        while not done.is_set():
+            ticks[0] += 1
+
+    other = threading.Thread(target=count)
+    other.start()
+    try:
+        for _ in range(100):
+            counts.clear()
+            f()
+            counts.append(ticks[0])
+            if counts[1] - counts[0] > 100:
+                return
+    finally:
+        done.set()
+        other.join()
+    raise AssertionError("the other thread stands still")
+
+
 def test_two_threads_call_one_function():
     f = torch.compile(lambda x: (x * 2 + 1).tanh())
     wrong = []
