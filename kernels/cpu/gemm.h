@@ -66,56 +66,31 @@ template <class Elem>
 class GemmRows {
  public:
   WT_INLINE GemmRows(const Elem* a, int64_t lda)
-      : first_(reinterpret_cast<const char*>(a)),
-        by_1_(lda * int64_t(sizeof(Elem))),
-        by_3_(3 * by_1_),
-        by_5_(5 * by_1_),
-        sixth_(first_ + by_5_) {}
+      : first_(reinterpret_cast<const char*>(a)), by_1_(lda * int64_t(sizeof(Elem))) {}
   WT_INLINE void next() { first_ += sizeof(Elem), sixth_ += sizeof(Elem); }
   // The compiler is not to see what stays the same from step to step, or it would keep it on the stack.
   WT_INLINE void forget() { asm("" : "+r"(first_), "+r"(sixth_), "+r"(by_1_), "+r"(by_3_), "+r"(by_5_)); }
   WT_INLINE Elem at(int row) const {
+    const auto [pointer, by, times] = kSums[row];
     Elem x;
-    __builtin_memcpy(&x, address(row), sizeof(Elem));
+    __builtin_memcpy(&x,
+                     (pointer ? sixth_ : first_) + times * (by == 1   ? by_1_
+                                                            : by == 3 ? by_3_
+                                                                      : by_5_),
+                     sizeof(Elem));
     return x;
   }
 
  private:
-  WT_INLINE const char* address(int row) const {
-    switch (row) {
-      case 0:
-        return first_;
-      case 1:
-        return first_ + by_1_;
-      case 2:
-        return first_ + 2 * by_1_;
-      case 3:
-        return first_ + by_3_;
-      case 4:
-        return first_ + 4 * by_1_;
-      case 5:
-        return sixth_;
-      case 6:
-        return first_ + 2 * by_3_;
-      case 7:
-        return sixth_ + 2 * by_1_;
-      case 8:
-        return first_ + 8 * by_1_;
-      case 9:
-        return sixth_ + 4 * by_1_;
-      case 10:
-        return first_ + 2 * by_5_;
-      case 11:
-        return sixth_ + 2 * by_3_;
-      case 12:
-        return first_ + 4 * by_3_;
-      default:
-        return sixth_ + 8 * by_1_;
-    }
-  }
+  struct Sum {
+    int pointer, by, times;
+  };
+  static constexpr Sum kSums[14] = {{0, 1, 0}, {0, 1, 1}, {0, 1, 2}, {0, 3, 1}, {0, 1, 4},
+                                    {1, 1, 0}, {0, 3, 2}, {1, 1, 2}, {0, 1, 8}, {1, 1, 4},
+                                    {0, 5, 2}, {1, 3, 2}, {0, 3, 4}, {1, 1, 8}};
   const char* first_;
-  int64_t by_1_, by_3_, by_5_;
-  const char* sixth_;
+  int64_t by_1_, by_3_ = 3 * by_1_, by_5_ = 5 * by_1_;
+  const char* sixth_ = first_ + by_5_;
 };
 
 // R rows by NV vectors of C, summed in registers over k elements. a: packed, R values a step, or where Lda is
