@@ -218,9 +218,9 @@ class WT_API Region final : public Deferral {
   // The last call, with the backward passes that follow it: see Note [Choice].
   struct Sample {
     Choice::Turn turn;
+    bool built = false;
     std::chrono::steady_clock::time_point since;
     double seconds = 0;
-    bool built = false;
   };
 
   RegionMutex mutex_;
@@ -233,8 +233,8 @@ class WT_API Region final : public Deferral {
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;
   int depth_ = 0;
-  Sample sample_;
   bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
+  Sample sample_;
 };
 
 // The op that Python called, where the error that is on its way came from a noted call of it.
