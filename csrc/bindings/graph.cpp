@@ -23,10 +23,15 @@ inline constexpr bool kBound<graph::Program> = true;
 
 namespace {
 // The thread that holds the mutex may want the GIL, to warn for one.
-void wait_without_gil(std::recursive_mutex& mutex) {
+void wait_without_gil(graph::RegionMutex& mutex) {
   if (!PyGILState_Check()) return mutex.lock();
   const GilRelease release;
   mutex.lock();
+}
+
+void* let_go_of_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+void take_gil_again(void* state) {
+  from_python([&] { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
 }
 
 py::list describe(const SmallVector<graph::Operand, 3>& operands) {
@@ -129,6 +134,7 @@ void init_graph(PyObject* module) {
   using graph::Region;
   graph::init();
   graph::wait_for = wait_without_gil;
+  graph::gil_hooks = {let_go_of_gil, take_gil_again};
   graph::seen_by_others = seen_by_numpy;
   bind_program(m);
   py::class_<Compiled, std::shared_ptr<Compiled>> compiled(m, "_Compiled", py::module_local());

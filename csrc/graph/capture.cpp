@@ -136,6 +136,7 @@ void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTa
   keys.next = 0;
   Restore<KeyTape*> again(thread_state.key_tape, &keys);
   out = {};
+  const WithoutGil without_gil;
   op.call(op, args.data(), out);
 }
 

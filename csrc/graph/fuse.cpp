@@ -183,7 +183,34 @@ class Fuser {
   }
 
  private:
+  // Whether the instruction, a kernel, computes in the memory of what nobody reads after it.
+  bool computes_over(uint32_t number) const {
+    const Insn& insn = program_.insns[number];
+    return insn.over && std::ranges::any_of(insn.in, [&](const Operand& o) {
+             const ProgramMemory& m = program_.memories[o.memory];
+             return o.sizes == insn.out[0].sizes && o.dtype == insn.out[0].dtype && !m.in && !m.out &&
+                    std::ranges::max(readers_[o.memory]) == number;
+           });
+  }
+
+  // Whether nothing but casts is around the step's kernels, and no memory is saved: others read all results,
+  // or a kernel needs none of its own. Passes over all rows are faster then.
+  bool gains_nothing(const Open& step) const {
+    if (!step.on_cpu || !step.kernels) return false;
+    bool over = false;
+    for (uint32_t i : step.insns) {
+      const bool kernel = program_.insns[i].kind == CallKind::Kernel;
+      if (!kernel && std::strcmp(program_.insns[i].name, "copy") != 0) return false;
+      over |= kernel && computes_over(i);
+    }
+    return over || std::ranges::all_of(step.stored, [](const auto& s) { return s.second > 0; });
+  }
+
   void close(size_t i) {
+    if (gains_nothing(open_[i])) {
+      for (uint32_t number : open_[i].insns) program_.steps.push_back({{number}});
+      return erase(i);
+    }
     program_.fused += static_cast<int64_t>(open_[i].insns.size()) - 1;
     if (open_[i].insns.size() > 1) program_.row_kernels += open_[i].kernels;
     program_.steps.push_back({std::move(open_[i].insns)});

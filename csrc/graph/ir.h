@@ -45,6 +45,7 @@ struct Insn {
   int64_t rows = 0;
   uint32_t rows_in = 0, rows_out = 0;
   bool checked = false;  // a Kernel that may find a bad index
+  bool over = false;     // a Kernel whose first result may be where a tensor of its geometry was
   // Of a Kernel: which of its tensors `in` and `out` are, in this order, as bits.
   uint32_t given_in = 0, given_out = 0;
   bool is_all_by_rows() const { return rows > 0 && rows_out == (1u << out.size()) - 1; }

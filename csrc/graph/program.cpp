@@ -102,6 +102,7 @@ Operand operand_of(const Tensor& t) {
 void describe_rows(Insn& insn, const Call& call) {
   const KernelInfo& info = call.kernel_info();
   insn.checked = info.index_dim >= 0;
+  insn.over = info.over >= 0;
   if (info.rows_in | info.rows_out) insn.rows = call.rows;
   for (size_t k = 0; k < call.operands.size(); ++k) {
     if (call.operands[k] == kIsNumber) continue;

@@ -146,6 +146,7 @@ class Parser {
     }
     const bool op = keyword("op"), node = !op && keyword("node"), kernel = !op && !node && keyword("kernel");
     i.checked = kernel && keyword("checked");
+    i.over = kernel && keyword("over");
     if (kernel && keyword("rows")) rows(i);
     i.name = names_.emplace(in_.word()).first->c_str();
     const bool sum = !op && !node && !kernel && std::string_view(i.name) == "sum_to_size";

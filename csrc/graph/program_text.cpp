@@ -17,9 +17,10 @@
 // instruction that does not run in the order in which it was noted has its number in that order before it;
 // the rest have the numbers that are left. `op` calls an op, `node` the backward of a node of the tape,
 // `kernel` a kernel; `rows [512, 1, 3]` before its name says that it may run on some of 512 rows at a time,
-// and which of its operands are by rows, as bits; `checked` before that, that it may find a bad index. What
-// has none of these is an elementwise launch, with the dtype in which it computes if its result has another,
-// or `sum_to_size`. `@backward`: a backward pass noted it.
+// and which of its operands are by rows, as bits; `checked` before that, that it may find a bad index, and
+// `over`, that its first result may be where a tensor of that geometry was. What has none of these is an
+// elementwise launch, with the dtype in which it computes if its result has another, or `sum_to_size`.
+// `@backward`: a backward pass noted it.
 #include "graph/ir.h"
 
 #include <algorithm>
@@ -45,6 +46,7 @@ void write_insn(std::ostream& out, const Insn& i) {
   if (i.kind == CallKind::Backward) out << "node ";
   if (i.kind == CallKind::Kernel) out << "kernel ";
   if (i.checked) out << "checked ";
+  if (i.over) out << "over ";
   if (i.rows) out << "rows " << Shape{i.rows, i.rows_in, i.rows_out} << " ";
   out << i.name;
   comma = "";

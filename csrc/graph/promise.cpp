@@ -121,8 +121,8 @@ void Fates::add(uint32_t memory, bool by_backward) {
   fate->second.early |= !by_backward;
 }
 
-std::recursive_mutex& promise_mutex() {
-  static auto* const mutex = new std::recursive_mutex;  // storages may go at the process's end
+RegionMutex& promise_mutex() {
+  static auto* const mutex = new RegionMutex;  // storages may go at the process's end
   return *mutex;
 }
 

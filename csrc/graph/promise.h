@@ -71,8 +71,9 @@ std::vector<std::unique_ptr<Promise>> make_promises(const std::vector<Recipe>& r
                                                     const std::shared_ptr<Fates>& fates,
                                                     std::vector<Call>& calls);
 
+class RegionMutex;
 // Held by whoever gives, takes or computes promises, and for Fates; after a region's, before a Programs'.
-std::recursive_mutex& promise_mutex();
+RegionMutex& promise_mutex();
 
 // From now on the storage, which is deferred, has its contents by the promise.
 void give_promise(Storage& s, std::unique_ptr<Promise> promise);

@@ -6,7 +6,9 @@
 
 namespace warptape::graph {
 
-void (*wait_for)(std::recursive_mutex& mutex) = [](std::recursive_mutex& mutex) { mutex.lock(); };
+void (*wait_for)(RegionMutex& mutex) = [](RegionMutex& mutex) { mutex.lock(); };
+
+GilHooks gil_hooks;
 
 Region& Region::of_thread() {
   thread_local Region region;
@@ -87,7 +89,7 @@ Call& Region::add(CallKind kind, const void* callee) {
 
 bool (*seen_by_others)(const Storage& s) = [](const Storage& s) { return s.exported() && !s.shared(); };
 
-Memory& Region::memory_of(Storage& s) {
+Memory& Region::memory_of(Storage& s, bool is_new) {
   exposed_ |= s.exported() && seen_by_others(s);
   if (s.pending) {
     auto& m = *static_cast<Memory*>(s.pending);
@@ -98,11 +100,12 @@ Memory& Region::memory_of(Storage& s) {
   if (s.device().is_cuda()) note_stream(s.device());
   Memory& m = memories_.emplace_back();
   m.region = this;
-  const RegionLock promises(promise_mutex());
-  m.promise = promise_of(s);
   m.storage = &s;
   m.number = static_cast<uint32_t>(memories_.size() - 1);
   m.depth = static_cast<uint32_t>(scopes_.size());
+  std::optional<RegionLock> promises;
+  if (!is_new) promises.emplace(promise_mutex());  // else there is no promise yet
+  m.promise = promise_of(s);
   s.pending = &m;
   return m;
 }
@@ -145,7 +148,7 @@ class InStreams {
 
 void Region::made(Storage& s) {
   RegionLock lock(mutex_);
-  memory_of(s).state = Memory::State::Unwritten;
+  memory_of(s, true).state = Memory::State::Unwritten;
 }
 
 // Before a call is noted that reads the tensor: what computes it, if it is promised, is noted as well. Not
@@ -362,6 +365,7 @@ void Region::leave_to_backward(const Executable& program, std::vector<std::uniqu
 }
 
 void Region::run_pending() {
+  const WithoutGil without_gil;
   std::vector<Call> calls = std::exchange(calls_, {});
   calls_.reserve(std::min<size_t>(calls.size(), 1024));  // what comes next is often alike
   std::deque<Memory> memories = std::exchange(memories_, {});

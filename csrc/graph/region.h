@@ -16,6 +16,7 @@
 // knowing it: nothing is noted inside of them (Scope::whole).
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -42,14 +43,66 @@ struct Attempts {
   bool are_whole() const { return whole > 1 && !mixed; }
 };
 
+// A recursive mutex. Its thread takes it again without an atomic operation, as it does several times for each
+// call that is noted.
+class RegionMutex {
+ public:
+  bool try_lock() {
+    if (is_mine()) return ++depth_;
+    if (!mutex_.try_lock()) return false;
+    take();
+    return true;
+  }
+  void lock() {
+    if (try_lock()) return;
+    mutex_.lock();
+    take();
+  }
+  void unlock() {
+    if (--depth_) return;
+    owner_.store(nullptr, std::memory_order_relaxed);
+    mutex_.unlock();
+  }
+
+ private:
+  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == &thread_state; }
+  void take() {
+    owner_.store(&thread_state, std::memory_order_relaxed);
+    depth_ = 1;
+  }
+  std::mutex mutex_;
+  std::atomic<const void*> owner_{nullptr};  // only its own thread finds itself here
+  int depth_ = 0;
+};
+
 // Waits for a mutex that another thread holds, without what that thread may wait for: the GIL. Set by the
 // bindings.
-extern WT_API void (*wait_for)(std::recursive_mutex& mutex);
+extern WT_API void (*wait_for)(RegionMutex& mutex);
+
+// Noting a call is too short to let go of the GIL; running what was noted is not. While it lives, this thread
+// does not hold it. Set by the bindings.
+struct WT_API GilHooks {
+  void* (*let_go)() = [] { return static_cast<void*>(nullptr); };  // null where the thread does not hold it
+  void (*take_again)(void* state) = [](void*) {};
+};
+extern WT_API GilHooks gil_hooks;
+class WithoutGil {
+ public:
+  WithoutGil() : state_(gil_hooks.let_go()) {}
+  ~WithoutGil() {
+    if (state_) gil_hooks.take_again(state_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  void* state_;
+};
 
 // Held by whoever notes or runs calls of a region.
 class RegionLock {
  public:
-  explicit RegionLock(std::recursive_mutex& mutex) : mutex_(mutex) {
+  explicit RegionLock(RegionMutex& mutex) : mutex_(mutex) {
     if (!mutex.try_lock()) wait_for(mutex);
   }
   ~RegionLock() { mutex_.unlock(); }
@@ -57,7 +110,7 @@ class RegionLock {
   RegionLock& operator=(const RegionLock&) = delete;
 
  private:
-  std::recursive_mutex& mutex_;
+  RegionMutex& mutex_;
 };
 
 // Whether code of this process that the runtime does not see may read or write the memory. Other processes,
@@ -137,7 +190,7 @@ class WT_API Region final : public Deferral {
   friend class Paused;
 
   Call& add(CallKind kind, const void* callee);
-  Memory& memory_of(Storage& s);
+  Memory& memory_of(Storage& s, bool is_new = false);
   void meet(const Tensor& t);
   static void settle_promises(const Tensor& t);
   void note_stream(Device device);
@@ -165,12 +218,12 @@ class WT_API Region final : public Deferral {
   // The last call, with the backward passes that follow it: see Note [Choice].
   struct Sample {
     Choice::Turn turn;
+    bool built = false;
     std::chrono::steady_clock::time_point since;
     double seconds = 0;
-    bool built = false;
   };
 
-  std::recursive_mutex mutex_;
+  RegionMutex mutex_;
   std::vector<Call> calls_;
   std::deque<Memory> memories_;
   std::vector<class Scope*> scopes_;
@@ -180,8 +233,8 @@ class WT_API Region final : public Deferral {
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;
   int depth_ = 0;
-  Sample sample_;
   bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
+  Sample sample_;
 };
 
 // The op that Python called, where the error that is on its way came from a noted call of it.

@@ -178,6 +178,12 @@ void cat_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kCat{"CatBackward0", cat_backward};
 
+// Many small parts, as the norms of all gradients, are noted as one call: a copy of each costs more to note
+// than to make.
+bool joins_many_small(const Tensor& out, size_t count) {
+  return count >= 8 && out.numel() <= 64 * static_cast<int64_t>(count);
+}
+
 // PyTorch lets an empty one-dimensional tensor stand among tensors of any shape.
 bool skipped(const Tensor& t) { return t.ndim() == 1 && t.numel() == 0; }
 
@@ -210,8 +216,9 @@ Tensor cat_impl(TensorList tensors, int64_t dim) {
   for (const Tensor& t : tensors)
     if (suggested_format(t) != format) format = MemoryFormat::Contiguous;
   Tensor out = empty_in(sizes, {kinds.result(), model->device()}, format);
+  const bool skips = joins_many_small(out, tensors.size()) && out.is_meta();
   int64_t at = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  for (size_t i = 0; i < tensors.size() && !skips; ++i) {
     int64_t n = joined.lengths[i];
     if (n <= 0) continue;
     Shape part = out.sizes();

@@ -390,6 +390,15 @@ class ChainBuilder {
     return dtype == DType::BFloat16 ? kRoundBFloat16 : dtype == DType::Float16 ? kRoundHalf : nullptr;
   }
 
+  // The result in registers is rounded for later steps; storing it does that by itself.
+  void round_for_later(int v) {
+    const DType dtype = value(v).dtype;
+    bool later = value(v).last > step_;
+    for (int o = 0; o < plan_.outputs; ++o)
+      later |= output_value_[o] == v && p_.operands.operands[o].dtype != dtype;
+    if (ChainHandler* handler = later ? rounding(dtype) : nullptr) emit(handler);
+  }
+
   static DType operand_type(const StepFormula& f, int k) {
     return f.mask_first && k == 0 ? DType::Bool : f.compute;
   }
@@ -431,7 +440,7 @@ class ChainBuilder {
     if (value(from).held == DType::Float32 && rounding(x.dtype)) {
       load(from);
       save_if_used_from(step_ + 1);
-      emit(rounding(x.dtype));
+      round_for_later(v);
       in_registers_ = v;
       publish(v);
     } else {
@@ -490,7 +499,7 @@ class ChainBuilder {
     if (f.predicate) {
       insn.out = index_of(out);
     } else {
-      if (rounding(s.result)) emit(rounding(s.result));
+      round_for_later(v);
       in_registers_ = v;
     }
     publish(v);

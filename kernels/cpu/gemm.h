@@ -55,6 +55,42 @@ struct GemmTile {
   int64_t cols;
   const Acc* bias;
   bool add;
+  int64_t lda = 0;  // for kAnyLda
+};
+
+inline constexpr int kAnyLda = -1;  // rows of A are where they are, GemmTile::lda apart
+
+// The addresses of 14 rows that are equally far apart, as sums that a load computes: of two pointers and
+// three distances, for there are not enough registers for a pointer to each.
+template <class Elem>
+class GemmRows {
+ public:
+  WT_INLINE GemmRows(const Elem* a, int64_t lda)
+      : first_(reinterpret_cast<const char*>(a)), by_1_(lda * int64_t(sizeof(Elem))) {}
+  WT_INLINE void next() { first_ += sizeof(Elem), sixth_ += sizeof(Elem); }
+  // The compiler is not to see what stays the same from step to step, or it would keep it on the stack.
+  WT_INLINE void forget() { asm("" : "+r"(first_), "+r"(sixth_), "+r"(by_1_), "+r"(by_3_), "+r"(by_5_)); }
+  WT_INLINE Elem at(int row) const {
+    const auto [pointer, by, times] = kSums[row];
+    Elem x;
+    __builtin_memcpy(&x,
+                     (pointer ? sixth_ : first_) + times * (by == 1   ? by_1_
+                                                            : by == 3 ? by_3_
+                                                                      : by_5_),
+                     sizeof(Elem));
+    return x;
+  }
+
+ private:
+  struct Sum {
+    int pointer, by, times;
+  };
+  static constexpr Sum kSums[14] = {{0, 1, 0}, {0, 1, 1}, {0, 1, 2}, {0, 3, 1}, {0, 1, 4},
+                                    {1, 1, 0}, {0, 3, 2}, {1, 1, 2}, {0, 1, 8}, {1, 1, 4},
+                                    {0, 5, 2}, {1, 3, 2}, {0, 3, 4}, {1, 1, 8}};
+  const char* first_;
+  int64_t by_1_, by_3_ = 3 * by_1_, by_5_ = 5 * by_1_;
+  const char* sixth_ = first_ + by_5_;
 };
 
 // R rows by NV vectors of C, summed in registers over k elements. a: packed, R values a step, or where Lda is
@@ -70,13 +106,15 @@ void gemm_micro(int64_t k, const Elem* a, const Elem* b, int64_t ldb, const Gemm
     }
   }
   GemmVec<Acc> acc[R][NV] = {};
-  for (int64_t p = 0; p < k; ++p, a += Lda ? 1 : R, b += ldb) {
+  GemmRows<Elem> rows(a, t.lda);
+  for (int64_t p = 0; p < k; ++p, a += Lda ? 1 : R, b += ldb, rows.next()) {
+    if (Lda == kAnyLda) rows.forget();
     GemmVec<Elem> bv[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) bv[j] = gemm_load(b + j * L);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      GemmVec<Elem> av = gemm_splat(a[Lda ? i * Lda : i]);
+      GemmVec<Elem> av = gemm_splat(Lda == kAnyLda ? rows.at(i) : a[Lda ? i * Lda : i]);
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) acc[i][j] = gemm_madd<Elem, Acc>(av, bv[j], acc[i][j]);
     }
@@ -166,8 +204,9 @@ template <class Kind>
 struct GemmBlocking {
   int64_t depth;  // elements (of kPack) of k in all
   int64_t block_rows, block_cols, block_depth, panel_rows;
-  bool in_place;  // no partial sums
-  bool b_direct;  // B is read where it is
+  bool in_place;    // no partial sums
+  bool b_direct;    // B is read where it is
+  int64_t lda = 0;  // in elements, for kAnyLda
   size_t a_bytes, b_bytes, partial_bytes;
 
   GemmBlocking(int64_t m, int64_t n, int64_t k, bool rows_of_b_contiguous, const GemmOut<Kind>& out) {
@@ -224,6 +263,7 @@ struct GemmBlock {
   typename Kind::Acc* partial;        // null when in place
   int64_t ld_partial;                 // 0: one tile, finished at once
   GemmOut<Kind> out;
+  int64_t lda = 0;  // for kAnyLda
 
   void run() const {
     if constexpr (kGemmTiles<Kind>) {
@@ -231,12 +271,24 @@ struct GemmBlock {
     } else {
       for (int64_t i = 0; i < rows; i += panel_rows) {
         int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
-        for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
+        for (int64_t j = 0; j < cols; j += Kind::kCols) {
+          if (Lda == kAnyLda) fetch_panel(i + panel_rows, j);
+          tile(i, r, j);
+        }
       }
     }
   }
 
  private:
+  // Its part of the rows from i on, which come next, for the tile at column j to fetch early.
+  WT_INLINE void fetch_panel(int64_t i, int64_t j) const {
+    const int64_t each = gemm_ceil(panel_rows, gemm_ceil(cols, Kind::kCols)), at = j / Kind::kCols * each;
+    int64_t to = i + (at + each < panel_rows ? at + each : panel_rows);
+    to = to < rows ? to : rows;
+    for (int64_t row = i + at; row < to; ++row)
+      for (int64_t p = 0; p < depth; p += 64 / int64_t(sizeof(typename Kind::Elem)))
+        __builtin_prefetch(a + row * lda + p);
+  }
   void tile(int64_t i, int64_t r, int64_t j) const {
     using Elem = typename Kind::Elem;
     using Acc = typename Kind::Acc;
@@ -245,17 +297,18 @@ struct GemmBlock {
     const Elem* panel = direct ? b + j : ldb ? b_tail : b + j * depth;
     int64_t step = direct ? ldb : Kind::kCols;
     auto micro = GemmMicros<Elem, Acc, Lda>::kTable[r - 1][nc > Kind::kLanes];
-    const Elem* rows_of_a = a + i * (Lda ? Lda : depth);
+    const Elem* rows_of_a = a + i * (Lda == kAnyLda ? lda : Lda ? Lda : depth);
     typename Kind::Storage* c = out.c + i * out.ldc + j;
     if constexpr (kGemmInPlace<Kind>) {
       if (!partial) {
-        GemmTile<Acc> t{c, out.ldc, nc, first && out.bias ? out.bias + j : nullptr, !first || out.beta != 0};
+        GemmTile<Acc> t{c,  out.ldc, nc, first && out.bias ? out.bias + j : nullptr, !first || out.beta != 0,
+                        lda};
         return micro(depth, rows_of_a, panel, step, t);
       }
     }
     Acc* sums = ld_partial ? partial + i * ld_partial + j : partial;
     int64_t ld = ld_partial ? ld_partial : Kind::kCols;
-    micro(depth, rows_of_a, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first});
+    micro(depth, rows_of_a, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first, lda});
     if (last)
       gemm_finish<Kind>(sums, ld, r, nc,
                         {c, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
@@ -341,6 +394,16 @@ void gemm_serial_tiles(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA
 }
 #endif
 
+// Where the block of A is: packed to `a`, or there already.
+template <class Elem, class PackA>
+WT_INLINE const Elem* gemm_packed_a(PackA&& pack_a, Elem* a, int64_t i, int64_t rows, int64_t p,
+                                    int64_t depth, int64_t width) {
+  if constexpr (std::is_void_v<decltype(pack_a(a, i, rows, p, depth, width))>)
+    return pack_a(a, i, rows, p, depth, width), a;
+  else
+    return pack_a(a, i, rows, p, depth, width);
+}
+
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
 // Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
 // p and depth in elements of kPack; a pack_a that returns a pointer had packed that block before. b_rows: B
@@ -363,11 +426,7 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
       if (whole < cols) pack_b(b, j + whole, cols - whole, p, depth);
       for (int64_t i = 0; i < m; i += bl.block_rows) {
         int64_t rows = m - i < bl.block_rows ? m - i : bl.block_rows;
-        const Elem* panels = a;
-        if constexpr (std::is_void_v<decltype(pack_a(a, i, rows, p, depth, bl.panel_rows))>)
-          pack_a(a, i, rows, p, depth, bl.panel_rows);
-        else
-          panels = pack_a(a, i, rows, p, depth, bl.panel_rows);
+        const Elem* panels = gemm_packed_a<Elem>(pack_a, a, i, rows, p, depth, bl.panel_rows);
         GemmBlock<Kind, Lda> block{rows,
                                    cols,
                                    depth,
@@ -380,7 +439,8 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
                                    p + depth == bl.depth,
                                    nullptr,
                                    0,
-                                   out};
+                                   out,
+                                   bl.lda};
         block.out.c += i * out.ldc + j;
         if (out.bias) block.out.bias += j;
         if (!bl.in_place) {
@@ -451,17 +511,17 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
       if (p) cpu::poll_interrupt();
       for (int64_t i = 0; i < size.m; i += bl.block_rows) {
         int64_t rows = size.m - i < bl.block_rows ? size.m - i : bl.block_rows;
-        pack_a(a, i, rows, p, depth, bl.panel_rows);
+        const Elem* panels = gemm_packed_a<Elem>(pack_a, a, i, rows, p, depth, bl.panel_rows);
         for (int64_t j = j0; j < j1; j += bl.block_cols) {
           int64_t cols = size.n - j < bl.block_cols ? size.n - j : bl.block_cols;
           auto* sums = partial && size.partial_cols ? partial + i * size.partial_cols + (j - j0) : partial;
           GemmBlock<Kind, Lda> block{rows,   cols,
                                      depth,  bl.panel_rows,
-                                     a,      b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth),
+                                     panels, b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth),
                                      0,      nullptr,
                                      p == 0, p + depth == bl.depth,
                                      sums,   size.partial_cols,
-                                     out};
+                                     out,    bl.lda};
           block.out.c += i * out.ldc + j;
           if (out.bias) block.out.bias += j;
           block.run();

@@ -145,6 +145,7 @@ template <class S, class E>
 struct GemmPacker {
   static constexpr int kPack = GemmIsPair<E> ? 2 : 1;
   static constexpr int kLanes = kGemmVecBytes / sizeof(E);
+  static constexpr int kAhead = 16;  // steps that are taken before the next panel, and are fetched early
   E* dst;
   int64_t width;  // rows of the panel in dst
   const S* src;
@@ -171,6 +172,7 @@ struct GemmPacker {
       const S* s = src + p * kPack * ks + i;
       int64_t n = rows - i < 0 ? 0 : rows - i < kLanes ? rows - i : kLanes;
       GemmVec<E> v;
+      for (int t = 0; t < kPack; ++t) __builtin_prefetch(s + (kAhead * kPack + t) * ks);
       if constexpr (kPack == 2) {
         v = gemm_widen_part(s, n);
         if (2 * p + 1 < k) v |= gemm_widen_part(s + ks, n) << 16;
@@ -189,7 +191,10 @@ struct GemmPacker {
       for (; (p + kLanes) * kPack <= k; p += kLanes) {
         GemmVec<E> block[kLanes];
 #pragma GCC unroll 16
-        for (int r = 0; r < kLanes; ++r) block[r] = load_k(row[r] + p * kPack, kLanes * kPack);
+        for (int r = 0; r < kLanes; ++r) {
+          __builtin_prefetch(row[r] + width * is + p * kPack);  // the next panel's
+          block[r] = load_k(row[r] + p * kPack, kLanes * kPack);
+        }
         gemm_transpose<E>(block);
 #pragma GCC unroll 16
         for (int t = 0; t < kLanes; ++t) put(p + t, i, block[t]);
@@ -253,10 +258,7 @@ void gemm_pack_panels(E* dst, int64_t width, bool pad, const S* src, int64_t is,
       for (int64_t i = 0; i < rows; i += width) {
         int64_t there = rows - i < width ? rows - i : width;
         GemmPacker<S, E> panel{dst + i * depth, pad ? width : there, src + i, is, ks, there, k};
-        for (int64_t p = p0; p < p0 + 16 && p < steps; ++p) {
-          __builtin_prefetch(src + i + (p + 16) * kPack * ks);  // the same panel's next steps
-          panel.step_along_rows(p);
-        }
+        for (int64_t p = p0; p < p0 + 16 && p < steps; ++p) panel.step_along_rows(p);
       }
     return;
   }

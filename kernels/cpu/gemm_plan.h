@@ -29,6 +29,8 @@ template <class Kind>
 struct Part {
   using S = typename Kind::Storage;
   using Elem = typename Kind::Elem;
+  static constexpr bool kReadsRows =
+      !kGemmTiles<Kind> && !std::is_integral_v<typename Kind::Acc> && sizeof(S) * Kind::kPack == sizeof(Elem);
   const MatmulPlan& p;
   const S* a;
   const S* b;
@@ -52,6 +54,23 @@ struct Part {
       gemm_pack_a<Kind>(dst, width, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
                         p.a.row_stride, p.a.col_stride, rows, values(at, depth));
     };
+  }
+  // Calls f(Lda, pack_a) for gemm_serial and gemm_with_shared. Rows of A that are contiguous are read where
+  // they are, unless they share the few places that the L1 cache has for addresses 4,096 bytes apart.
+  template <class F>
+  WT_INLINE void with_a(GemmBlocking<Kind>& bl, F&& f) const {
+    if constexpr (kReadsRows) {
+      const int64_t within = p.a.row_stride * int64_t(sizeof(S)) % 4096;
+      if (p.a.col_stride == 1 && p.k % Kind::kPack == 0 && p.a.row_stride % Kind::kPack == 0 &&
+          within >= 256 && within <= 4096 - 256) {
+        bl.lda = p.a.row_stride / Kind::kPack;
+        return f(std::integral_constant<int, kAnyLda>{},
+                 [this](Elem*, int64_t i, int64_t, int64_t at, int64_t, int64_t) {
+                   return reinterpret_cast<const Elem*>(a + i * p.a.row_stride + at * Kind::kPack);
+                 });
+      }
+    }
+    f(std::integral_constant<int, 0>{}, pack_a());
   }
   WT_INLINE auto pack_b() const {
     return [this](Elem* dst, int64_t j, int64_t cols, int64_t at, int64_t depth) {

@@ -52,8 +52,10 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
   const Part<Kind> part = part_of<Kind>(p, x, i0, m, j0);
   GemmBlocking<Kind> bl = part.blocking(m, n, true);
   char* scratch = static_cast<char*>(cpu::thread_scratch(bl.bytes()));
-  gemm_serial<Kind>(m, n, bl, part.pack_a(), part.pack_b(),
-                    reinterpret_cast<const typename Kind::Elem*>(part.b), p.b.row_stride, part.out, scratch);
+  const auto* b = reinterpret_cast<const typename Kind::Elem*>(part.b);
+  part.with_a(bl, [&](auto lda, auto&& pack_a) {
+    gemm_serial<Kind, lda.value>(m, n, bl, pack_a, part.pack_b(), b, p.b.row_stride, part.out, scratch);
+  });
 }
 
 // Rows of a task that multiplies them with all of B. On tiles they are as many as fit into half of the L2
@@ -81,8 +83,10 @@ void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p, const Matric
       int64_t i = t * rows, m = p.m - i < rows ? p.m - i : rows;
       const Part<Kind> part = part_of<Kind>(p, x, i, m, 0);
       GemmSharedSize<Kind> size{m, p.n, part.blocking(m, p.n, false)};
-      gemm_with_shared<Kind>(size, part.pack_a(), b, part.out,
-                             static_cast<char*>(cpu::thread_scratch(size.bytes())));
+      char* scratch = static_cast<char*>(cpu::thread_scratch(size.bytes()));
+      part.with_a(size.bl, [&](auto lda, auto&& pack_a) {
+        gemm_with_shared<Kind, lda.value>(size, pack_a, b, part.out, scratch);
+      });
       if (epilogue) epilogue->run((first + i) * p.n, (first + i + m) * p.n);
     }
   });

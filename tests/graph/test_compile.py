@@ -353,6 +353,57 @@ def test_another_thread_reads():
     assert torch.compile(f)(torch.zeros(2)).tolist() == [2, 2] and seen == [[1, 1]]
 
 
+@pytest.mark.parametrize("parts", [6, 60])
+def test_many_small_parts_are_joined_by_one_call(parts):
+    def step(xs):
+        xs = [x.detach().requires_grad_() for x in xs]
+        y = torch.stack([x.norm() for x in xs]) * 2
+        z = torch.cat([*xs, torch.ones(0)])
+        (y.sum() + (z * z).sum()).backward()
+        return [y, z, *(x.grad for x in xs)]
+
+    f, xs = torch.compile(step), [torch.randn(k % 5 + 1) for k in range(parts)]
+    f.region.adaptive = False
+    for _ in range(3):
+        assert all(same(a, b) for a, b in zip(f(xs), step(xs), strict=True))
+    assert f.explain().programs[-1].count(" = op cat(") == (2 if parts == 60 else 0)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_other_threads_go_on_while_calls_run(at_once):
+    """Noting holds the GIL; what runs, at the end or at once, does not."""
+    x, ticks, done = torch.randn(700, 700), [0], threading.Event()
+    counts = []
+
+    @torch.compile
+    def f():
+        counts.append(ticks[0])
+        y = x.flatten().sort()[0] if at_once else x @ x @ x @ x
+        if at_once:
+            counts.append(ticks[0])
+        return y
+
+    f.region.adaptive = False
+
+    def count():
+        while not done.is_set():
+            ticks[0] += 1
+
+    other = threading.Thread(target=count)
+    other.start()
+    try:
+        for _ in range(100):
+            counts.clear()
+            f()
+            counts.append(ticks[0])
+            if counts[1] - counts[0] > 100:
+                return
+    finally:
+        done.set()
+        other.join()
+    raise AssertionError("the other thread stands still")
+
+
 def test_two_threads_call_one_function():
     f = torch.compile(lambda x: (x * 2 + 1).tanh())
     wrong = []

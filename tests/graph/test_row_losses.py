@@ -197,3 +197,46 @@ def test_what_others_see_is_written_on_its_side_of_a_check() -> None:
     places = [text.index(name) for name in ("add(", "mul(", "first(", "}", "second(", "sub(")]
     assert places == sorted(places), text
     assert text.count("fused {") == 1, text
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_lone_cast_joins_only_what_saves_memory(apart: bool) -> None:
+    """Logits that backward reads are stored in any case, and its gradient takes their memory."""
+    target = torch.randint(0, 64, (32,))
+
+    def step(x: Any) -> Any:
+        x = x.detach().requires_grad_()
+        loss = F.cross_entropy(x.float() if apart else x.float() * 2, target)
+        loss.backward()
+        return loss, x.grad
+
+    f, x = by_rows(step), torch.randn(32, 64).bfloat16()
+    for _ in range(2):
+        assert all(same(a, b) for a, b in zip(f(x), step(x), strict=True))
+    assert f.explain().row_kernels == (0 if apart else 2)
+    assert "kernel over rows [32, 7, 1] cross_entropy_backward(" in f.explain().programs[-1]
+
+
+@pytest.mark.parametrize(
+    "first, second, over, joined",
+    [
+        ("", "", "", True),
+        (" out", "", "", True),
+        (" out", " out", "", False),  # all results are stored
+        ("", "", "over ", False),  # the kernel needs no memory,
+        (" out", "", "over ", True),  # unless others see what it reads
+    ],
+)
+@pytest.mark.parametrize("before", ["copy<float32>(%0:bfloat16[4, 4])", "neg(%0:float32[4, 4])"])
+def test_casts_around_a_kernel(before: str, first: str, second: str, over: str, joined: bool) -> None:
+    made = torch._C._Program.parse(f"""
+        %0: 64 bytes in out
+        %1: 64 bytes{first}
+        %2: 64 bytes{second}
+        %3: 32 bytes out
+        %1:float32[4, 4] = {before}
+        %2:float32[4, 4] = kernel {over}rows [4, 1, 1] kernel(%1:float32[4, 4])
+        %3:bfloat16[4, 4] = copy<float32>(%2:float32[4, 4])
+        """)
+    made.run_pass("fuse", least_row_bytes=1)
+    assert ("fused {" in made.text()) == (joined or before.startswith("neg")), made.text()

@@ -20,3 +20,40 @@ def test_columns_that_blocks_do_not_divide(columns, threads):
             np.testing.assert_allclose((x @ y.T.contiguous().T).double().numpy(), expected, atol=tolerance)
     finally:
         wt.set_num_threads(before)
+
+
+@pytest.fixture
+def threads():
+    before = wt.get_num_threads()
+    yield
+    wt.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [wt.float32, wt.float64, wt.bfloat16, wt.float16], ids=str)
+@pytest.mark.parametrize(
+    "m, k, n", [(5, 40, 70), (15, 200, 33), (129, 301, 100), (300, 800, 129), (640, 130, 384)]
+)
+@pytest.mark.usefixtures("threads")
+def test_rows_of_a_where_they_are(m, k, n, dtype):
+    """Contiguous rows are read where they are; columns, or rows that are 4,096 bytes apart, are packed."""
+    wt.manual_seed(0)
+    values, b, bias = wt.randn(m, k).to(dtype), wt.randn(k, n).to(dtype), wt.randn(n).to(dtype)
+    packed = wt.zeros(k, m, dtype=dtype).copy_(values.t()).t()
+    expected = [
+        packed @ b,
+        wt.addmm(bias, packed, b),
+        wt.baddbmm(wt.ones(1, m, n, dtype=dtype), packed[None], b[None]),
+    ]
+    step = 4096 // values.element_size()
+    for width in (k, k + 1, k + 2, k + 77, (k + step - 1) // step * step, max(k, step + 16)):
+        for start in (0, 1, 6):
+            rows = wt.zeros(m * width + start, dtype=dtype)[start:].view(m, width)[:, :k].copy_(values)
+            for count in (1, 4):
+                wt.set_num_threads(count)
+                found = [
+                    rows @ b,
+                    wt.addmm(bias, rows, b),
+                    wt.baddbmm(wt.ones(1, m, n, dtype=dtype), rows[None], b[None]),
+                ]
+                for one, other in zip(found, expected, strict=True):
+                    assert wt.equal(one, other)
