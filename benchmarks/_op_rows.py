@@ -154,8 +154,8 @@ LAYERS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
 }
 
 
-# name: (library, A [*, n, n], Hermitian positive definite S [*, n, n] and its factor L, B as A) -> what a loss
-# depends on
+# name: (library, A [*, n, n], Hermitian positive definite S [*, n, n] and its factor L, B as A)
+# -> what a loss depends on
 LINALG: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
     **{
         name: lambda lib, A, S, L, B, name=name: getattr(lib.linalg, name)(A)
@@ -201,7 +201,9 @@ def layer(name: str) -> Callable[[Any], Callable[[], Any]]:
     return build
 
 
-def matrices(name: str, dtype: str, shape: tuple[int, ...], backward: bool) -> Callable[[Any], Callable[[], Any]]:
+def matrices(
+    name: str, dtype: str, shape: tuple[int, ...], backward: bool
+) -> Callable[[Any], Callable[[], Any]]:
     """LINALG's call, with the gradients of all that it gives where `backward`."""
 
     def build(lib: Any) -> Callable[[], Any]:

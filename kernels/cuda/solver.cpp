@@ -192,14 +192,13 @@ void linalg_solve(const LaunchContext& ctx, const View& a, const View& pivots, c
   });
 }
 
-void linalg_determinant(const LaunchContext& ctx, const View& a, const View& value, const View& sign,
-                        const View& log) {
+void linalg_determinant(const LaunchContext& ctx, const View& a, const View& pivots, const View& value,
+                        const View& sign, const View& log) {
   by_solver(ctx, "linalg.det", a.dtype, [&](const Solver& s, auto t) {
     using T = typename decltype(t)::type;
     const Matrices<T> A(s.op(), a);
-    int *pivots = s.scratch<int>(int64_t{A.count} * A.n), *info = s.scratch<int>(A.count);
-    factor_lu(s, A, pivots, info);
-    determinants(ctx, s.op(), args_of(A), pivots, value.data, sign.data, log.data);
+    factor_lu(s, A, pivots.as<int>(), s.scratch<int>(A.count));
+    determinants(ctx, s.op(), args_of(A), pivots.as<int>(), value.data, sign.data, log.data);
   });
 }
 

@@ -315,17 +315,45 @@ def test_derivatives(name, field):
 
 
 @FIELDS
-def test_derivative_of_a_singular_determinant(field):
-    a = wt.tensor(any_(3, 2, field=field) @ any_(2, 3, field=field), requires_grad=True)
-    linalg.det(a).backward(wt.tensor(1.0, dtype=a.dtype))
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("rank", range(4))
+def test_derivative_of_a_determinant_of_any_rank(field, by_columns, rank):
+    exact = any_(3, rank, field=field) @ any_(rank, 3, field=field)
     minors = [
-        [
-            (-1) ** (i + j) * np.linalg.det(np.delete(np.delete(a.detach().numpy(), i, 0), j, 1))
-            for j in range(3)
-        ]
+        [(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(exact, i, 0), j, 1)) for j in range(3)]
         for i in range(3)
     ]
-    np.testing.assert_allclose(a.grad.numpy(), np.conj(minors), atol=1e-10)
+    a = wt.tensor(exact.T).mT if by_columns else wt.tensor(exact)
+    a.requires_grad_()
+    for create_graph in (False, True):
+        found = wt.autograd.grad(linalg.det(a), a, wt.tensor(1.0, dtype=a.dtype), create_graph=create_graph)[
+            0
+        ]
+        np.testing.assert_allclose(found.detach().numpy(), np.conj(minors), atol=1e-10)
+
+
+@FIELDS
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_derivatives_by_kept_factors_are_those_of_derivatives_that_have_one(field, by_columns):
+    A, B = wt.tensor(any_(2, 4, 4, field=field)), wt.tensor(any_(2, 4, 3, field=field))
+    if by_columns:
+        A = A.mT.contiguous().mT
+    for f, inputs in {
+        lambda a: linalg.slogdet(a)[1]: (A,),
+        linalg.det: (A,),
+        linalg.solve: (A, B),
+        lambda a, b: linalg.solve(a, b.mH, left=False): (A, B),
+        lambda a, b: linalg.solve(a[0], b): (A, B),
+    }.items():
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        out = f(*leaves)
+        grad = wt.tensor(any_(*out.shape, field="complex" if out.is_complex() else "real"))
+        for once, twice in zip(
+            wt.autograd.grad(out, leaves, grad, retain_graph=True),
+            wt.autograd.grad(out, leaves, grad, create_graph=True),
+            strict=True,
+        ):
+            close(once, twice.detach(), 1e-10)
 
 
 def test_equal_eigenvalues_have_a_derivative():
