@@ -330,17 +330,15 @@ std::string zero_block(int info) {
                  "diagonal factor D is singular");
 }
 
-// By LAPACK for all devices.
-FactoredInfo ldl_factored(const char* op, const Tensor& given, bool hermitian, bool check_errors) {
-  check_square(op, given);
-  const Tensor A = on_host(given);
+FactoredInfo ldl_factored(const char* op, const Tensor& A, bool hermitian, bool check_errors) {
+  check_square(op, A);
   Shape steps = batch_of(A);
   steps.push_back(A.size(-1));
   const Tensor LD = matrix_copy(A), pivots = new_zeros(steps, DType::Int32, A),
                info = new_zeros(batch_of(A), DType::Int32, A);
   launch(ldl_slot, LD, Flat(LD, 2), Flat(pivots, 1), hermitian, Flat(info, 0));
   if (check_errors) check_info(op, info, zero_block);
-  return {placed(LD, given), placed(pivots, given), placed(info, given)};
+  return {LD, pivots, info};
 }
 FactoredInfo ldl_factor_ex_impl(const Tensor& A, bool hermitian, bool check_errors) {
   return ldl_factored("linalg.ldl_factor_ex", A, hermitian, check_errors);
@@ -362,13 +360,13 @@ Tensor ldl_solve_impl(const Tensor& LD, const Tensor& pivots, const Tensor& B, b
            pivots.sizes(), " instead");
   check_equation(op, LD, B, true);
   const Shape batch = broadcast_shapes(batch_of(LD), batch_of(B), op);
-  const Tensor a = matrix_copy(on_host(LD), batch), x = matrix_copy(on_host(B), batch);
+  const Tensor a = as_matrices(LD, batch), x = matrix_copy(B, batch);
   Shape steps = batch;
   steps.push_back(LD.size(-1));
   const Tensor p = new_empty(steps, DType::Int32, a);
   if (!p.is_meta()) raw_copy(p, expand_view(pivots, steps));
   launch(ldl_solve_slot, x, Flat(a, 2), Flat(p, 1), Flat(x, 2), hermitian);
-  return placed(x, B);
+  return x;
 }
 
 const Arg kHermitian{"hermitian", false, kKeywordOnly};

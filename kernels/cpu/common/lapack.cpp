@@ -1,6 +1,7 @@
 // Factors of matrices and systems of equations. The library runs in the calling thread: our pool splits the
 // batch.
 #include "common/lapack.h"
+#include "common/reflectors.h"
 
 #include <dlfcn.h>
 
@@ -226,6 +227,8 @@ void lapack_qr(const LaunchContext&, const View& a, const View& tau) {
       call<T, "geqrf">(&A.m, &A.n, A.data, &A.ld, static_cast<T*>(tau.data), w, s, &done);
     });
     each_matrix(A.count, 2 * work_of(A), [&](int64_t i) {
+      if (A.m <= kSmallRows && A.n <= kSmallRows && is_moderate(A[i], A.size()))
+        return factor_small_qr(A, A[i], vector<T>(tau, i));
       auto work = room<T>(size);
       int result;
       call<T, "geqrf">(&A.m, &A.n, A[i], &A.ld, vector<T>(tau, i), work.get(), &size, &result);
@@ -248,6 +251,7 @@ void lapack_reflectors(const LaunchContext&, const View& a, const View& tau) {
     const int k = static_cast<int>(tau.sizes[1]);
     const int size = workspace<T>([&](T* w, int* s) { form(A, A.data, k, tau.as<T>(), w, s); });
     each_matrix(A.count, 2 * work_of(A), [&](int64_t i) {
+      if (A.m <= kSmallRows) return form_small_q(A, A[i], k, vector<T>(tau, i));
       auto work = room<T>(size);
       form(A, A[i], k, vector<T>(tau, i), work.get(), &size);
     });

@@ -315,6 +315,26 @@ def test_derivatives(name, field):
 
 
 @FIELDS
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 8, 8), (2, 16, 5), (2, 5, 16), (17, 4), (4, 17), (16, 1)])
+def test_qr_of_small_matrices_is_that_of_lapack(field, dtype, shape):
+    a = any_(*shape, field=field).astype(np.result_type(dtype, np.complex64) if field == "complex" else dtype)
+    a[..., 0, :1] = 0  # what has no sign
+    limit = 2e-5 if dtype == np.float32 else 1e-13
+    for mode in ("reduced", "complete"):
+        found = linalg.qr(wt.tensor(a), mode=mode)
+        for x, y in zip(found, np.linalg.qr(a, mode=mode), strict=True):
+            np.testing.assert_allclose(x.numpy(), y, atol=limit)
+        assert linalg.diagonal(found.R).is_complex() == (field == "complex")
+        assert not np.iscomplexobj(a) or np.abs(linalg.diagonal(found.R).imag.numpy()).max() < limit
+    for scale in (1e-30, 1e30) if dtype == np.float32 else (1e-200, 1e200):
+        Q, R = linalg.qr(wt.tensor((a * dtype(scale)).astype(a.dtype)))
+        np.testing.assert_allclose((Q @ (R / scale)).numpy(), a, atol=limit)
+    assert linalg.qr(wt.zeros(4, 3)).R.tolist() == wt.zeros(3, 3).tolist()
+    assert linalg.qr(wt.full((4, 3), float("nan"))).R.isnan().any()
+
+
+@FIELDS
 @pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("rank", range(4))
 def test_derivative_of_a_determinant_of_any_rank(field, by_columns, rank):
