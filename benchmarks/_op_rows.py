@@ -151,13 +151,32 @@ LAYERS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
     "einsum": lambda lib, F, x, r, c: lib.einsum("bcij,bcik->bcjk", x, x),
     **{
         f"linalg_{name}": lambda lib, F, x, r, c, name=name: getattr(lib.linalg, name)(r[:200, :200])
-        for name in ["inv", "det", "qr", "svd", "eigh", "slogdet", "pinv", "matrix_exp"]
+        for name in ["pinv", "matrix_exp"]
     },
     **{name: lambda lib, F, x, r, c, name=name: getattr(lib, name)(SIZE, SIZE) for name in ("rand", "randn")},
     "randperm": lambda lib, F, x, r, c: lib.randperm(100000),
     "multinomial": lambda lib, F, x, r, c: lib.multinomial(r.abs(), 10),
     "trunc_normal_": lambda lib, F, x, r, c: lib.nn.init.trunc_normal_(lib.empty(SIZE, SIZE)),
 }
+
+
+# name: (library, A [*, n, n], Hermitian positive definite S [*, n, n] and its factor L, B as A)
+# -> what a loss depends on
+LINALG: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
+    **{
+        name: lambda lib, A, S, L, B, name=name: getattr(lib.linalg, name)(A)
+        for name in ("inv", "det", "slogdet", "qr", "svd")
+    },
+    **{
+        name: lambda lib, A, S, L, B, name=name: getattr(lib.linalg, name)(S) for name in ("cholesky", "eigh")
+    },
+    "solve": lambda lib, A, S, L, B: lib.linalg.solve(A, B),
+    "solve_vector": lambda lib, A, S, L, B: lib.linalg.solve(A, B[..., :1]),
+    "cholesky_solve": lambda lib, A, S, L, B: lib.cholesky_solve(B, L),
+    "lstsq": lambda lib, A, S, L, B: lib.linalg.lstsq(A, B)[0],
+}
+# Sizes of batches of square matrices.
+MATRICES = [(8, 8), (32, 32), (200, 200), (512, 512), (64, 8, 8)]
 
 
 def with_gradients(lib: Any, call: Callable[[], Any], leaves: list[Any], wanted: bool) -> Callable[[], Any]:
@@ -211,6 +230,43 @@ def layer(name: str, backward: bool) -> Callable[[Any], Callable[[], Any]]:
     return build
 
 
+def matrices(
+    name: str, dtype: str, shape: tuple[int, ...], backward: bool
+) -> Callable[[Any], Callable[[], Any]]:
+    """LINALG's call, with the gradients of all that it gives where `backward`."""
+
+    def build(lib: Any) -> Callable[[], Any]:
+        A, B = draw(lib, dtype, *shape), draw(lib, dtype, *shape, seed=1)
+        S = A @ A.mT / shape[-1] + lib.eye(shape[-1], dtype=A.dtype)
+        L = lib.linalg.cholesky(S)
+        leaves = [A, S, L, B]
+
+        def call() -> Any:
+            found = LINALG[name](lib, *leaves)
+            if not backward:
+                return found
+            losses = [found] if isinstance(found, lib.Tensor) else [x for x in found if x.requires_grad]
+            return lib.autograd.grad([x.sum() for x in losses], leaves, allow_unused=True)
+
+        for x in leaves:
+            x.requires_grad_(backward)
+        return call
+
+    return build
+
+
+def matrix_rows(dtype: str) -> list[Row]:
+    return [
+        Row(
+            f"linalg_{name}{'_backward' * backward}_{'x'.join(map(str, shape))}[{dtype}]",
+            matrices(name, dtype, shape, backward),
+        )
+        for name in LINALG
+        for shape in MATRICES
+        for backward in (False, True)
+    ]
+
+
 def rows_of(dtype: str, backward: bool = False) -> list[Row]:
     calls: dict[str, Callable[[Any], Callable[[], Any]]] = {}
     for name in POINTWISE + WHOLE:
@@ -234,4 +290,5 @@ ROWS = [
     *(Row(name, layer(name, False)) for name in LAYERS),
     *rows_of("float32", backward=True),
     *(Row(f"{name}[backward]", layer(name, True)) for name in LAYERS),
+    *(row for dtype in ("float32", "float64") for row in matrix_rows(dtype)),
 ]

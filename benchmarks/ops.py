@@ -1,4 +1,4 @@
-"""Compare single calls of some 1,600 functions and dtypes with PyTorch, one thread each.
+"""Compare single calls of some 2,000 functions and dtypes with PyTorch, one thread each.
 
     python benchmarks/ops.py                     all; takes more than 9 minutes
     python benchmarks/ops.py --only float64      those whose names have this in them

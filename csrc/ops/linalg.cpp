@@ -70,6 +70,10 @@ Tensor matrix_copy(const Tensor& x, const Shape& batch) {
   return out;
 }
 
+Tensor as_matrices(const Tensor& x, const Shape& batch) {
+  return batch_of(x) == batch && transposed(x).is_contiguous() ? x : matrix_copy(x, batch);
+}
+
 Tensor on_host(const Tensor& x) {
   if (x.is_meta() || x.device().is_cpu()) return x;
   NoGrad off;

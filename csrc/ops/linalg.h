@@ -29,6 +29,8 @@ Tensor new_matrices(const Shape& sizes, DType dtype, const Tensor& like);  // co
 // A copy of x, its batch repeated to `batch`.
 Tensor matrix_copy(const Tensor& x, const Shape& batch);
 inline Tensor matrix_copy(const Tensor& x) { return matrix_copy(x, batch_of(x)); }
+// x itself where it already lies so: for what a kernel reads alone.
+Tensor as_matrices(const Tensor& x, const Shape& batch);
 // For what only LAPACK does: tensors of another device are copied to the host, and results back to `like`'s.
 Tensor on_host(const Tensor& x);
 Tensor placed(const Tensor& host, const Tensor& like);
@@ -76,5 +78,6 @@ extern WT_API const Op<MatrixTriple(const Tensor&, bool, std::optional<std::stri
 extern WT_API const Op<Tensor(const Tensor&, std::optional<std::string_view>)> svdvals;
 extern WT_API const Op<MatrixTriple(const Tensor&, bool, bool)> lu_factor_ex;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> householder_product;
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool)> linalg_lu_solve;
 
 }  // namespace warptape::ops

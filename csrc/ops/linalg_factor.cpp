@@ -13,6 +13,7 @@ namespace {
 
 kernels::Slot<kernels::CholeskyFn> cholesky_slot{"linalg_cholesky"};
 kernels::Slot<kernels::LuFn> lu_slot{"linalg_lu"};
+kernels::Slot<kernels::LuSolveFn> lu_solve_slot{"linalg_lu_solve"};
 kernels::Slot<kernels::RowOrderFn> row_order_slot{"linalg_row_order"};
 kernels::Slot<kernels::LdlFn> ldl_slot{"linalg_ldl"};
 kernels::Slot<kernels::LdlSolveFn> ldl_solve_slot{"linalg_ldl_solve"};
@@ -96,6 +97,11 @@ std::string zero_pivot(int info) {
       "pivot)");
 }
 
+void check_pivot(const char* op, int pivot, int64_t m) {
+  WT_CHECK(pivot >= 1 && pivot <= m, Error, op, ": pivots must be ",
+           pivot < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
+           ", that is between 1 and LU.size(-2), got ", pivot, "; did you pass the result of lu_factor?");
+}
 // The row of A that each row of L U is, int64 [*, m]: pivots are exchanges, one after another. A device tells
 // a bad one at its next synchronisation.
 Tensor row_order(const char* op, const Tensor& pivots, int64_t m) {
@@ -114,10 +120,7 @@ Tensor row_order(const char* op, const Tensor& pivots, int64_t m) {
   for (int64_t b = 0; b < order.numel() / m; ++b, row += m, step += k) {
     std::iota(row, row + m, 0);
     for (int64_t i = 0; i < k; ++i) {
-      WT_CHECK(step[i] >= 1 && step[i] <= m, Error, op, ": pivots must be ",
-               step[i] < 1 ? "greater or equal to 1" : "smaller or equal to LU.size(-2)",
-               ", that is between 1 and LU.size(-2), got ", step[i],
-               "; did you pass the result of lu_factor?");
+      check_pivot(op, step[i], m);
       if (i < m) std::swap(row[i], row[step[i] - 1]);
     }
   }
@@ -217,6 +220,20 @@ FactoredInfo lu_impl(const Tensor& A, bool pivot) {
   return lu_unpack_impl(LU, pivots, true, pivot);
 }
 
+// By LAPACK, where no derivative is wanted.
+Tensor solved_on_host(const char* op, const Tensor& LU, const Tensor& pivots, const Tensor& B,
+                      bool adjoined) {
+  const Shape batch = broadcast_shapes(batch_of(LU), batch_of(B), op);
+  Shape steps = batch;
+  steps.push_back(LU.size(-1));
+  const Tensor a = as_matrices(LU, batch), x = matrix_copy(B, batch),
+               p = raw_contiguous(expand_view(detach(pivots), steps));
+  const int* all = p.data_as<int>();
+  for (int64_t i = 0; i < p.numel(); ++i) check_pivot(op, all[i], LU.size(-1));
+  launch(lu_solve_slot, x, Flat(a, 2), Flat(p, 1), Flat(x, 2), adjoined);
+  return x;
+}
+
 Tensor linalg_lu_solve_impl(const Tensor& LU, const Tensor& pivots, const Tensor& B, bool left,
                             bool adjoined) {
   const char* op = "linalg.lu_solve";
@@ -228,8 +245,12 @@ Tensor linalg_lu_solve_impl(const Tensor& LU, const Tensor& pivots, const Tensor
            " for LU ", LU);
   check_equation(op, LU, B, left);
   const Tensor right = left ? B : adjoint(B);
-  const Tensor order = row_order(op, pivots, LU.size(-1));
   Tensor x;
+  if (LU.device().is_cpu() && !needs_grad(LU, B)) {
+    x = solved_on_host(op, LU, pivots, right, adjoined == left);
+    return left ? x : adjoint(x);
+  }
+  const Tensor order = row_order(op, pivots, LU.size(-1));
   if (adjoined == left) {
     x = solve_triangular(adjoint(LU), right, false, true, false);
     x = solve_triangular(adjoint(LU), x, true, true, true);
@@ -256,6 +277,12 @@ decltype(lu_factor_ex) lu_factor_ex{"lu_factor_ex",
                                     "lu_factor, with the place, from 1, of the first zero on U's diagonal as "
                                     "info (*), 0 where there is none.",
                                     {"LU", "pivots", "info"}};
+decltype(linalg_lu_solve) linalg_lu_solve{
+    "lu_solve",
+    linalg_lu_solve_impl,
+    kLinalg | kFloats | kLeading,
+    {"LU", "pivots", "B", {"left", true, kKeywordOnly}, {"adjoint", false, kKeywordOnly}},
+    "X with A X = B, or X A = B without `left`, or of A^H with `adjoint`, by the result of lu_factor."};
 
 namespace {
 
@@ -288,12 +315,6 @@ const Op<FactoredInfo(const Tensor&, const Tensor&, bool, bool)> lu_unpack{
     {"LU_data", "LU_pivots", {"unpack_data", true}, {"unpack_pivots", true}},
     "linalg.lu's P, L and U from the result of linalg.lu_factor; what is not asked for is empty.",
     {"P", "L", "U"}};
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool)> linalg_lu_solve{
-    "lu_solve",
-    linalg_lu_solve_impl,
-    kLinalg | kFloats | kLeading,
-    {"LU", "pivots", "B", {"left", true, kKeywordOnly}, {"adjoint", false, kKeywordOnly}},
-    "X with A X = B, or X A = B without `left`, or of A^H with `adjoint`, by the result of lu_factor."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> lu_solve{
     "lu_solve",
     lu_solve_impl,
@@ -309,17 +330,15 @@ std::string zero_block(int info) {
                  "diagonal factor D is singular");
 }
 
-// By LAPACK for all devices.
-FactoredInfo ldl_factored(const char* op, const Tensor& given, bool hermitian, bool check_errors) {
-  check_square(op, given);
-  const Tensor A = on_host(given);
+FactoredInfo ldl_factored(const char* op, const Tensor& A, bool hermitian, bool check_errors) {
+  check_square(op, A);
   Shape steps = batch_of(A);
   steps.push_back(A.size(-1));
   const Tensor LD = matrix_copy(A), pivots = new_zeros(steps, DType::Int32, A),
                info = new_zeros(batch_of(A), DType::Int32, A);
   launch(ldl_slot, LD, Flat(LD, 2), Flat(pivots, 1), hermitian, Flat(info, 0));
   if (check_errors) check_info(op, info, zero_block);
-  return {placed(LD, given), placed(pivots, given), placed(info, given)};
+  return {LD, pivots, info};
 }
 FactoredInfo ldl_factor_ex_impl(const Tensor& A, bool hermitian, bool check_errors) {
   return ldl_factored("linalg.ldl_factor_ex", A, hermitian, check_errors);
@@ -341,13 +360,13 @@ Tensor ldl_solve_impl(const Tensor& LD, const Tensor& pivots, const Tensor& B, b
            pivots.sizes(), " instead");
   check_equation(op, LD, B, true);
   const Shape batch = broadcast_shapes(batch_of(LD), batch_of(B), op);
-  const Tensor a = matrix_copy(on_host(LD), batch), x = matrix_copy(on_host(B), batch);
+  const Tensor a = as_matrices(LD, batch), x = matrix_copy(B, batch);
   Shape steps = batch;
   steps.push_back(LD.size(-1));
   const Tensor p = new_empty(steps, DType::Int32, a);
   if (!p.is_meta()) raw_copy(p, expand_view(pivots, steps));
   launch(ldl_solve_slot, x, Flat(a, 2), Flat(p, 1), Flat(x, 2), hermitian);
-  return placed(x, B);
+  return x;
 }
 
 const Arg kHermitian{"hermitian", false, kKeywordOnly};

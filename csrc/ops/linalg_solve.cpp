@@ -1,5 +1,6 @@
 // Systems of equations, inverses, determinants.
 #include "ops/copy.h"
+#include "ops/factory.h"
 #include "ops/linalg.h"
 #include "ops/masked.h"
 
@@ -34,7 +35,7 @@ constexpr NodeType kTriangular{"LinalgSolveTriangularBackward0", triangular_back
 
 Tensor triangular(const Tensor& A, const Tensor& B, TriangularData d) {
   const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.solve_triangular");
-  const Tensor a = matrix_copy(A, batch), X = matrix_copy(B, batch);
+  const Tensor a = as_matrices(A, batch), X = matrix_copy(B, batch);
   launch(triangular_slot, X, Flat(a, 2), Flat(X, 2), d.left, d.upper, d.unit);
   if (needs_grad(A, B)) {
     Ref<Node> n = record(kTriangular, A, B);
@@ -84,20 +85,25 @@ std::string not_invertible(int info) {
                  " is zero, the inversion could not be completed because the input matrix is singular.");
 }
 
-// X with A X = B, and the infos.
-Pair solved(const Tensor& A, const Tensor& B) {
+// A's factors, X with A X = B, and the infos.
+struct Solved {
+  Tensor LU, pivots, X, info;
+};
+Solved solved(const Tensor& A, const Tensor& B) {
   const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.solve");
   const Tensor a = matrix_copy(A, batch), x = matrix_copy(B, batch);
   Shape steps = batch;
   steps.push_back(A.size(-1));
   const Tensor pivots = new_empty(steps, DType::Int32, A), info = new_zeros(batch, DType::Int32, A);
   launch(solve_slot, x, Flat(a, 2), Flat(pivots, 1), Flat(x, 2), Flat(info, 0));
-  return {x, info};
+  return {a, pivots, x, info};
 }
 
+// By the factors, unless a derivative of the derivative is wanted: they have no history.
 void solve_backward(Node& n, Gradients& g) {
   const Tensor A = n.saved(0), X = n.saved(1);
-  const Tensor gB = linalg_solve(adjoint(A), g[0], true);
+  const Tensor gB = needs_grad(A, g[0]) ? linalg_solve(adjoint(A), g[0], true)
+                                        : linalg_lu_solve(n.saved(2), n.saved(3), g[0], true, true);
   if (g.wants(0)) g.set(0, -matmul(gB, adjoint(X)));
   g.set(1, gB);
 }
@@ -116,13 +122,15 @@ Pair solve_checked(const char* op, const Tensor& A, const Tensor& B, bool left, 
     auto [X, info] = solve_checked(op, transposed(A), transposed(B), true, check_errors);
     return {transposed(X), info};
   }
-  auto [X, info] = solved(A, B);
+  auto [LU, pivots, X, info] = solved(A, B);
   if (check_errors) check_info(op, info, singular);
   if (needs_grad(A, B)) {
     Ref<Node> n = record(kSolve, A, B);
     n->save(A);
     set_history(X, n);
     n->save_output(X);
+    n->save(LU);
+    n->save(pivots);
   }
   return {X, info};
 }
@@ -141,7 +149,7 @@ constexpr NodeType kInv{"LinalgInvExBackward0", inv_backward};
 
 Pair inverted(const char* op, const Tensor& A, bool check_errors) {
   check_square(op, A);
-  auto [X, info] = solved(A, identity(A.size(-1), A));
+  auto [LU, pivots, X, info] = solved(A, identity(A.size(-1), A));
   if (check_errors) check_info(op, info, not_invertible);
   if (needs_grad(A)) {
     Ref<Node> n = record(kInv, A);
@@ -155,11 +163,24 @@ Pair inv_ex_impl(const Tensor& A, bool check_errors) { return inverted("linalg.i
 
 // ---- determinants --------------------------------------------------------------------------------------
 
-// As PyTorch, of the transpose where that is laid out as LAPACK wants it.
-Tensor determinant_copy(const Tensor& A) {
-  return matrix_copy(A.is_contiguous() && !is_complex(A.dtype()) ? transposed(A) : A);
-}
+// What is kept of a determinant: the factors, as PyTorch those of the transpose where that is laid out as
+// LAPACK wants it.
+struct DeterminantFactors {
+  explicit DeterminantFactors(const Tensor& A)
+      : transpose(A.is_contiguous() && !is_complex(A.dtype())),
+        LU(matrix_copy(transpose ? transposed(A) : A)),
+        pivots(new_empty(Shape(A.sizes().begin(), A.sizes().end() - 1), DType::Int32, A)) {}
+  bool transpose;
+  Tensor LU, pivots;
+};
 const kernels::View kNone{};
+
+Tensor times(const Tensor& number, const Tensor& x) { return unsqueeze(unsqueeze(number, -1), -1) * x; }
+
+// A^-H times a number, by the factors.
+Tensor scaled_inverse(const Tensor& LU, const Tensor& pivots, bool transpose, const Tensor& number) {
+  return linalg_lu_solve(LU, pivots, times(number, identity(LU.size(-1), LU)), true, !transpose);
+}
 
 // Whether rounding leaves nothing of a determinant: it is small beside Hadamard's bound, the product of the
 // rows' norms.
@@ -177,7 +198,6 @@ bool is_singular(const Tensor& A, const Tensor& value) {
 // diagonal.
 Tensor cofactors(const Tensor& A) {
   const Tensor value = det(A);
-  auto times = [](const Tensor& number, const Tensor& x) { return unsqueeze(unsqueeze(number, -1), -1) * x; };
   if (value.device().is_meta() || !is_singular(A, value))
     return times(conjugate(value), adjoint(std::get<0>(inv_ex(A, false))));
   auto [U, S, Vh] = linalg_svd(A, false, std::nullopt);
@@ -188,18 +208,35 @@ Tensor cofactors(const Tensor& A) {
       prod_dim(masked_fill(expand(unsqueeze(S, -2), sizes), own, 1.0), -1, false, std::nullopt);
   return times(conjugate(det(U) * det(Vh)), matmul(U * unsqueeze(others, -2), Vh));
 }
+// The same times a number by the factors L U of a matrix near A: pivots that are only rounding are replaced
+// by as much. The adjugate is a polynomial of the matrix, so that of a near one is near, also where A is
+// singular.
+Tensor scaled_cofactors(const Tensor& LU, const Tensor& pivots, bool transpose, const Tensor& number) {
+  const bool single = itemsize(real_of(LU.dtype())) == 4;
+  const int64_t whole[] = {-2, -1}, n = LU.size(-1);
+  const Tensor largest = squeeze_dim(amax(abs(LU), IntList{whole, 2}, true), -1);
+  const Tensor least = clamp_min_ts(largest * (single ? 0x1p-23 : 0x1p-52), single ? 0x1p-120 : 0x1p-1000);
+  const Tensor own = diagonal_of(LU), kept = where(ge(abs(own), least), own, cast(least, own.dtype()));
+  const Tensor exchanged = ne(pivots, add_ts(index_range(n, LU.device()), 1, 1));
+  const Tensor sign = prod_dim(where(exchanged, kept * -1, kept), -1, false, std::nullopt);
+  return scaled_inverse(LU + diag_embed(kept - own, 0, -2, -1), pivots, transpose, number * conjugate(sign));
+}
 void det_backward(Node& n, Gradients& g) {
-  g.set(0, unsqueeze(unsqueeze(g[0], -1), -1) * cofactors(n.saved(0)));
+  const Tensor A = n.saved(0);
+  if (needs_grad(A, g[0]) || !A.numel()) return g.set(0, times(g[0], cofactors(A)));
+  g.set(0, scaled_cofactors(n.saved(1), n.saved(2), n.data<bool>(), g[0]));
 }
 constexpr NodeType kDet{"LinalgDetBackward0", det_backward};
 
 Tensor det_impl(const Tensor& A) {
   check_square("linalg.det", A);
-  const Tensor a = determinant_copy(A), out = new_empty(batch_of(A), A.dtype(), A);
-  launch(determinant_slot, a, Flat(a, 2), Flat(out, 0), kNone, kNone);
+  const DeterminantFactors f(A);
+  const Tensor out = new_empty(batch_of(A), A.dtype(), A);
+  launch(determinant_slot, out, Flat(f.LU, 2), Flat(f.pivots, 1), Flat(out, 0), kNone, kNone);
   if (needs_grad(A)) {
     Ref<Node> n = record(kDet, A);
-    n->save(A);
+    n->emplace<bool>(f.transpose);
+    for (const Tensor& t : {A, f.LU, f.pivots}) n->save(t);
     set_history(out, n);
   }
   return out;
@@ -211,22 +248,26 @@ void slogdet_backward(Node& n, Gradients& g) {
   const Tensor A = n.saved(0), sign = n.saved(1);
   Tensor grad = g[1].defined() ? g[1] : zeros(sign.sizes(), {real_of(sign.dtype()), sign.device()});
   if (is_complex(A.dtype())) grad = complex(grad, g[0].defined() ? imag(g[0] * conjugate(sign)) : grad * 0);
-  g.set(0, unsqueeze(unsqueeze(grad, -1), -1) * adjoint(std::get<0>(inv_ex(A, false))));
+  if (needs_grad(A, grad)) return g.set(0, times(grad, adjoint(std::get<0>(inv_ex(A, false)))));
+  g.set(0, scaled_inverse(n.saved(2), n.saved(3), n.data<bool>(), grad));
 }
 constexpr NodeType kSlogdet{"LinalgSlogdetBackward0", slogdet_backward};
 
 Pair slogdet_of(const char* op, const Tensor& A) {
   check_square(op, A);
   const Shape batch = batch_of(A);
-  const Tensor a = determinant_copy(A), sign = new_empty(batch, A.dtype(), A),
-               log = new_empty(batch, real_of(A.dtype()), A);
-  launch(determinant_slot, a, Flat(a, 2), kNone, Flat(sign, 0), Flat(log, 0));
+  const DeterminantFactors f(A);
+  const Tensor sign = new_empty(batch, A.dtype(), A), log = new_empty(batch, real_of(A.dtype()), A);
+  launch(determinant_slot, sign, Flat(f.LU, 2), Flat(f.pivots, 1), kNone, Flat(sign, 0), Flat(log, 0));
   if (needs_grad(A)) {
     Ref<Node> n = record(kSlogdet, A);
     n->save(A);
     set_history(sign, n);
     set_history(log, n);
+    n->emplace<bool>(f.transpose);
     n->save_output(sign, 0);
+    n->save(f.LU);
+    n->save(f.pivots);
   }
   return {sign, log};
 }

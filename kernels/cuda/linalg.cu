@@ -2,6 +2,7 @@
 // what it does goes on from one to the next.
 #include "kernels/cuda/linalg_kernels.h"
 
+#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/complex.cuh"
 #include "kernels/cuda/memory.cuh"
 #include "kernels/linalg.h"
@@ -113,6 +114,64 @@ __global__ void __launch_bounds__(kThreads)
     gather_kernel(T* out, const T* from, int64_t per, int64_t numel, int64_t step) {
   const int64_t i = own_index();
   if (i < numel) out[i] = from[i / per * step + i % per];
+}
+
+template <class To, class From>
+__global__ void __launch_bounds__(kThreads) convert_kernel(To* out, const From* from, int64_t n) {
+  const int64_t i = own_index();
+  if (i < n) out[i] = static_cast<To>(from[i]);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) identity_kernel(T* a, int64_t m, int64_t n, int64_t numel) {
+  const int64_t i = own_index();
+  if (i < numel) a[i] = T(i % m == i / m % n);
+}
+
+// One warp's line of C: a column, or a row if not `left`. Its numbers are `stride` apart.
+struct Line {
+  int64_t rows, k, stride;  // rows: of the reflectors
+  bool left, adjoint;
+};
+template <class T>
+WT_DEVICE T warp_sum(T x) {
+  auto add = [](auto a, auto b) { return a + b; };
+  if constexpr (kIsComplex<T>)
+    return T(warp_reduce(x.re, add), warp_reduce(x.im, add));
+  else
+    return warp_reduce(x, add);
+}
+// x -= t v (v^H x); of a row, transposed, v's conjugate takes the place of v. Each lane keeps to its own
+// numbers, so that no lane waits for what another has written.
+template <class T>
+WT_DEVICE void reflect(T* x, const T* v, T t, int64_t i, const Line& line) {
+  const int lane = threadIdx.x % kWarp;
+  auto of_v = [&](int64_t p) {
+    const T value = p == i ? T(1) : v[p];
+    return line.left ? value : conjugated(value);
+  };
+  T sum(0);
+  const int64_t first = i / kWarp * kWarp + lane;
+  for (int64_t p = first; p < line.rows; p += kWarp)
+    if (p >= i) sum = sum + conjugated(of_v(p)) * x[p * line.stride];
+  t = (line.adjoint ? conjugated(t) : t) * warp_sum(sum);
+  for (int64_t p = first; p < line.rows; p += kWarp)
+    if (p >= i) x[p * line.stride] = x[p * line.stride] - t * of_v(p);
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    reflectors_kernel(T* c, int64_t count, int64_t m, int64_t n, const T* v, int64_t v_step, const T* tau,
+                      Line line) {
+  const int64_t lines = line.left ? n : m, at = own_index() / kWarp, matrix = at / lines;
+  if (matrix >= count) return;
+  T* x = c + matrix * m * n + at % lines * (line.left ? m : 1);
+  v += matrix * v_step, tau += matrix * line.k;
+  // Q is the first reflector times the others: the last one comes first to what stands right of it.
+  const bool forward = line.left == line.adjoint;
+  for (int64_t step = 0; step < line.k; ++step) {
+    const int64_t i = forward ? step : line.k - 1 - step;
+    reflect(x, v + i * line.rows, tau[i], i, line);
+  }
 }
 
 template <class R>
@@ -252,6 +311,31 @@ void gather_matrices(const LaunchContext& ctx, const char* op, void* out, const 
     using T = typename decltype(t)::type;
     launch_each(ctx, op, count * per, gather_kernel<T>, static_cast<T*>(out), static_cast<const T*>(from),
                 per, count * per, step);
+  });
+}
+
+void narrow_pivots(const LaunchContext& ctx, const char* op, int* out, const int64_t* from, int64_t n) {
+  launch_each(ctx, op, n, convert_kernel<int, int64_t>, out, from, n);
+}
+void widen_pivots(const LaunchContext& ctx, const char* op, int64_t* out, const int* from, int64_t n) {
+  launch_each(ctx, op, n, convert_kernel<int64_t, int>, out, from, n);
+}
+
+void fill_identity(const LaunchContext& ctx, const char* op, const MatrixArgs& a) {
+  const int64_t numel = a.count * a.m * a.n;
+  by_type(a.dtype, op, [&](auto t) {
+    using T = typename decltype(t)::type;
+    launch_each(ctx, op, numel, identity_kernel<T>, static_cast<T*>(a.data), a.m, a.n, numel);
+  });
+}
+
+void apply_reflectors(const LaunchContext& ctx, const char* op, const MatrixArgs& c, const ReflectorArgs& q) {
+  const Line line{q.left ? c.m : c.n, q.k, q.left ? 1 : c.m, q.left, q.adjoint};
+  const int64_t lines = c.count * (q.left ? c.n : c.m);
+  by_type(c.dtype, op, [&](auto t) {
+    using T = typename decltype(t)::type;
+    launch_each(ctx, op, lines * kWarp, reflectors_kernel<T>, static_cast<T*>(c.data), c.count, c.m, c.n,
+                static_cast<const T*>(q.v.data), q.v.m * q.v.n, static_cast<const T*>(q.tau), line);
   });
 }
 

@@ -40,6 +40,21 @@ void gather_matrices(const LaunchContext& ctx, const char* op, void* out, const 
 // Complex eigenvectors of real matrices: a pair comes as its real and its imaginary part.
 void join_pairs(const LaunchContext& ctx, const char* op, const View& vectors, const void* parts,
                 const View& values);
+// C [count, m, n] becomes Q C, or C Q if not `left`, of Q's adjoint where `adjoint`: Q is the product of k
+// reflectors tau [count, k] in the columns of `v` [count, m or n, any]. For many small matrices: a warp takes
+// a column of C, or a row.
+struct ReflectorArgs {
+  MatrixArgs v;
+  const void* tau;
+  int64_t k;
+  bool left, adjoint;
+};
+void apply_reflectors(const LaunchContext& ctx, const char* op, const MatrixArgs& c, const ReflectorArgs& q);
+// The first n columns of the identity.
+void fill_identity(const LaunchContext& ctx, const char* op, const MatrixArgs& a);
+// Pivots as LAPACK has them from those of cuSOLVER's routines that name types by arguments, and back.
+void narrow_pivots(const LaunchContext& ctx, const char* op, int* out, const int64_t* from, int64_t n);
+void widen_pivots(const LaunchContext& ctx, const char* op, int64_t* out, const int* from, int64_t n);
 // From packed factors [count, n, n] and pivots; those of the three that have data.
 void determinants(const LaunchContext& ctx, const char* op, const MatrixArgs& lu, const int* pivots,
                   void* value, void* sign, void* log);

@@ -11,7 +11,7 @@ namespace warptape::kernels::cuda {
 
 namespace {
 constexpr size_t kMaxDevices = 64;
-// cuBLAS's batched LU is made for small matrices; larger ones fill the device one by one.
+// cuBLAS's batched LU and QR are made for small matrices; larger ones fill the device one by one.
 constexpr int kBatchedRows = 256;
 
 [[noreturn]] void raise_status(const char* op, const char* routine, const char* library, int status) {
@@ -99,10 +99,23 @@ void factor_lu(const Solver& s, const Matrices<T>& a, int* pivots, int* info) {
             "getrf");
 }
 
+// As PyTorch: 16 rows more are worth a matrix more.
+template <class T>
+bool is_qr_batch(const Matrices<T>& a) {
+  return a.m <= kBatchedRows && a.count >= std::max(2, a.m / 16);
+}
+
 template <class T>
 void factor_qr(const Solver& s, const Matrices<T>& a, T* tau) {
   using R = Routines<T>;
   if (a.empty()) return;
+  if (is_qr_batch(a)) {
+    int refused = 0;  // on the host: an argument that cuBLAS does not take
+    const auto blas = s.blas();
+    return s.check(R::geqrf_batched(blas, a.m, a.n, s.pointers(a), a.ld, s.pointers(tau, a.least(), a.count),
+                                    &refused, a.count),
+                   "geqrfBatched");
+  }
   int size = 0, *info = s.scratch<int>(1);
   s.check(R::geqrf_size(s.handle(), a.m, a.n, lib(a.data), a.ld, &size), "geqrf_bufferSize");
   T* work = s.scratch<T>(size);
@@ -118,6 +131,8 @@ void multiply_by_q(const Solver& s, const Matrices<T>& a, T* tau, int k, const M
                    bool adjoint) {
   using R = Routines<T>;
   if (c.empty() || k == 0) return;
+  if (is_qr_batch(a))
+    return apply_reflectors(s.ctx(), s.op(), args_of(c), {args_of(a), tau, k, left, adjoint});
   const cublasSideMode_t side = left ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
   const cublasOperation_t op = turned<T>(adjoint);
   int size = 0, *info = s.scratch<int>(1);
@@ -192,14 +207,13 @@ void linalg_solve(const LaunchContext& ctx, const View& a, const View& pivots, c
   });
 }
 
-void linalg_determinant(const LaunchContext& ctx, const View& a, const View& value, const View& sign,
-                        const View& log) {
+void linalg_determinant(const LaunchContext& ctx, const View& a, const View& pivots, const View& value,
+                        const View& sign, const View& log) {
   by_solver(ctx, "linalg.det", a.dtype, [&](const Solver& s, auto t) {
     using T = typename decltype(t)::type;
     const Matrices<T> A(s.op(), a);
-    int *pivots = s.scratch<int>(int64_t{A.count} * A.n), *info = s.scratch<int>(A.count);
-    factor_lu(s, A, pivots, info);
-    determinants(ctx, s.op(), args_of(A), pivots, value.data, sign.data, log.data);
+    factor_lu(s, A, pivots.as<int>(), s.scratch<int>(A.count));
+    determinants(ctx, s.op(), args_of(A), pivots.as<int>(), value.data, sign.data, log.data);
   });
 }
 
@@ -240,6 +254,15 @@ void linalg_qr(const LaunchContext& ctx, const View& a, const View& tau) {
   });
 }
 
+// Of many small matrices: their product with the identity.
+template <class T>
+void form_batched(const Solver& s, const Matrices<T>& a, T* tau, int k) {
+  Matrices<T> v = a;
+  v.data = s.scratch<T>(a.count * a.size());
+  gather_matrices(s.ctx(), s.op(), v.data, a.data, dtype_of<T>, a.count, a.size(), a.size());
+  fill_identity(s.ctx(), s.op(), args_of(a));
+  if (k) apply_reflectors(s.ctx(), s.op(), args_of(a), {args_of(v), tau, k, true, false});
+}
 void linalg_reflectors(const LaunchContext& ctx, const View& a, const View& tau) {
   by_solver(ctx, "linalg.householder_product", a.dtype, [&](const Solver& s, auto t) {
     using T = typename decltype(t)::type;
@@ -247,6 +270,7 @@ void linalg_reflectors(const LaunchContext& ctx, const View& a, const View& tau)
     const Matrices<T> A(s.op(), a);
     if (A.empty()) return;
     const int k = static_cast<int>(tau.sizes[1]);
+    if (is_qr_batch(A)) return form_batched(s, A, tau.as<T>(), k);
     int size = 0, *info = s.scratch<int>(1);
     s.check(R::form_size(s.handle(), A.m, A.n, k, lib(A.data), A.ld, lib(tau.as<T>()), &size),
             "orgqr_bufferSize");
@@ -264,6 +288,79 @@ void linalg_multiply_reflectors(const LaunchContext& ctx, const View& a, const V
     using T = typename decltype(t)::type;
     multiply_by_q(s, Matrices<T>(s.op(), a), tau.as<T>(), static_cast<int>(tau.sizes[1]),
                   Matrices<T>(s.op(), c), left, adjoint);
+  });
+}
+
+// ---- LDL -----------------------------------------------------------------------------------------------
+
+void linalg_ldl(const LaunchContext& ctx, const View& a, const View& pivots, bool hermitian,
+                const View& info) {
+  by_solver(ctx, "linalg.ldl_factor", a.dtype, [&](const Solver& s, auto t) {
+    using T = typename decltype(t)::type;
+    constexpr cudaDataType kData = Routines<T>::kData;
+    const Matrices<T> A(s.op(), a);
+    if (A.empty()) return;
+    const bool adjoint = hermitian && kComplexMatrix<T>;
+    const int64_t steps = int64_t{A.count} * A.n;
+    auto* p = s.scratch<int64_t>(steps);
+    Work w;
+    s.check((adjoint ? cusolverDnXhetrf_bufferSize : cusolverDnXsytrf_bufferSize)(
+                s.handle(), s.params(), fill(false), A.n, kData, A.data, A.ld, p, kData, &w.device_bytes,
+                &w.host_bytes),
+            "Xsytrf_bufferSize");
+    w.take(s);
+    for (int i = 0; i < A.count; ++i)
+      s.check((adjoint ? cusolverDnXhetrf : cusolverDnXsytrf)(
+                  s.handle(), s.params(), fill(false), A.n, kData, A[i], A.ld, p + int64_t{i} * A.n, kData,
+                  w.on_device, w.device_bytes, w.on_host.data(), w.host_bytes, info.as<int>() + i),
+              "Xsytrf");
+    narrow_pivots(ctx, s.op(), pivots.as<int>(), p, steps);
+    clear_outside(ctx, s.op(), args_of(A), Triangle::Lower);
+    w.finish(s);
+  });
+}
+
+template <class T>
+struct LdlSystem {
+  const Matrices<T>&A, &B;
+  bool adjoint;
+  void ask(const Solver& s, const int64_t* pivots, Work& w) const {
+    constexpr cudaDataType kData = Routines<T>::kData;
+    s.check(
+        adjoint
+            ? cusolverDnXhetrs_bufferSize(s.handle(), s.params(), fill(false), A.n, B.n, kData, A.data, A.ld,
+                                          pivots, kData, B.data, B.ld, &w.device_bytes, &w.host_bytes)
+            : cusolverDnXsytrs_bufferSize(s.handle(), fill(false), A.n, B.n, kData, A.data, A.ld, pivots,
+                                          kData, B.data, B.ld, &w.device_bytes, &w.host_bytes),
+        "Xsytrs_bufferSize");
+  }
+  void solve(const Solver& s, int i, const int64_t* pivots, Work& w, int* info) const {
+    constexpr cudaDataType kData = Routines<T>::kData;
+    s.check(adjoint
+                ? cusolverDnXhetrs(s.handle(), s.params(), fill(false), A.n, B.n, kData, A[i], A.ld, pivots,
+                                   kData, B[i], B.ld, w.on_device, w.device_bytes, w.on_host.data(),
+                                   w.host_bytes, info)
+                : cusolverDnXsytrs(s.handle(), fill(false), A.n, B.n, kData, A[i], A.ld, pivots, kData, B[i],
+                                   B.ld, w.on_device, w.device_bytes, w.on_host.data(), w.host_bytes, info),
+            "Xsytrs");
+  }
+};
+void linalg_ldl_solve(const LaunchContext& ctx, const View& a, const View& pivots, const View& b,
+                      bool hermitian) {
+  by_solver(ctx, "linalg.ldl_solve", a.dtype, [&](const Solver& s, auto t) {
+    using T = typename decltype(t)::type;
+    const Matrices<T> A(s.op(), a), B(s.op(), b);
+    if (B.empty()) return;
+    const int64_t steps = int64_t{A.count} * A.n;
+    auto* p = s.scratch<int64_t>(steps);
+    widen_pivots(ctx, s.op(), p, pivots.as<const int>(), steps);
+    const LdlSystem<T> system{A, B, hermitian && kComplexMatrix<T>};
+    Work w;
+    system.ask(s, p, w);
+    w.take(s);
+    int* info = s.scratch<int>(1);
+    for (int i = 0; i < A.count; ++i) system.solve(s, i, p + int64_t{i} * A.n, w, info);
+    w.finish(s);
   });
 }
 
@@ -304,6 +401,8 @@ WT_KERNEL(linalg_solve, linalg_solve);
 WT_KERNEL(linalg_determinant, linalg_determinant);
 WT_KERNEL(linalg_triangular, linalg_triangular);
 WT_KERNEL(linalg_cholesky, linalg_cholesky);
+WT_KERNEL(linalg_ldl, linalg_ldl);
+WT_KERNEL(linalg_ldl_solve, linalg_ldl_solve);
 WT_KERNEL(linalg_qr, linalg_qr);
 WT_KERNEL(linalg_reflectors, linalg_reflectors);
 WT_KERNEL(linalg_multiply_reflectors, linalg_multiply_reflectors);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/linalg_kernels.h"
 #include "kernels/cuda/runtime.h"
@@ -48,6 +49,7 @@ struct Routines;
     static constexpr auto trsm_batched = cublas##L##trsmBatched;                         \
     static constexpr auto getrf_batched = cublas##L##getrfBatched;                       \
     static constexpr auto getrs_batched = cublas##L##getrsBatched;                       \
+    static constexpr auto geqrf_batched = cublas##L##geqrfBatched;                       \
   }
 WT_ROUTINES(float, float, float, CUDA_R_32F, CUDA_R_32F, S, Sor);
 WT_ROUTINES(double, double, double, CUDA_R_64F, CUDA_R_64F, D, Dor);
@@ -110,8 +112,12 @@ class Solver {
   // Where each of the matrices lies, in device memory.
   template <class T>
   typename Routines<T>::Number** pointers(const Matrices<T>& a) const {
-    auto** at = scratch<typename Routines<T>::Number*>(a.count);
-    matrix_pointers(ctx_, op_, reinterpret_cast<void**>(at), a.data, a.size() * int64_t{sizeof(T)}, a.count);
+    return pointers(a.data, a.size(), a.count);
+  }
+  template <class T>
+  typename Routines<T>::Number** pointers(T* first, int64_t step, int64_t count) const {
+    auto** at = scratch<typename Routines<T>::Number*>(count);
+    matrix_pointers(ctx_, op_, reinterpret_cast<void**>(at), first, step * int64_t{sizeof(T)}, count);
     return at;
   }
   const LaunchContext& ctx() const { return ctx_; }
@@ -124,6 +130,21 @@ class Solver {
   const char* op_;
   Handles& handles_;
   std::unique_lock<std::mutex> lock_;
+};
+
+// Work memory of the routines that name types by arguments, on both sides.
+struct Work {
+  size_t device_bytes = 0, host_bytes = 0;
+  void* on_device = nullptr;
+  std::vector<char> on_host;
+  void take(const Solver& s) {
+    on_device = s.scratch<char>(static_cast<int64_t>(device_bytes));
+    on_host.resize(std::max<size_t>(host_bytes, 1));
+  }
+  // Nothing says that the host's is done with before the stream is.
+  void finish(const Solver& s) const {
+    if (host_bytes) cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(s.ctx().stream)), s.op());
+  }
 };
 
 // f(solver, tag) with the type of the matrices.

@@ -1,7 +1,5 @@
 // Eigenvalues and singular values by cuSOLVER. Matrices that are not finite are not given to it: their values
 // are NaN, as on the CPU.
-#include <vector>
-
 #include "kernels/cuda/solver.h"
 #include "kernels/slot.h"
 
@@ -26,17 +24,6 @@ class NotFinite {
   const Solver& s_;
   int64_t count_;
   int* state_;
-};
-
-// Work memory of the routines that name types by arguments, on both sides.
-struct Work {
-  size_t device_bytes = 0, host_bytes = 0;
-  void* on_device = nullptr;
-  std::vector<char> on_host;
-  void take(const Solver& s) {
-    on_device = s.scratch<char>(static_cast<int64_t>(device_bytes));
-    on_host.resize(std::max<size_t>(host_bytes, 1));
-  }
 };
 
 constexpr cusolverEigMode_t mode(bool vectors) {
@@ -109,8 +96,7 @@ void eig_by_solver(const Solver& s, const Matrices<T>& a, Complex<RealOf<T>>* va
                             vectors ? vectors + i * a.size() : nullptr, a.ld, R::kData, w.on_device,
                             w.device_bytes, w.on_host.data(), w.host_bytes, info + i),
             "Xgeev");
-  // Nothing says that the host's work memory is done with before the stream is.
-  if (w.host_bytes) cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(s.ctx().stream)), s.op());
+  w.finish(s);
 }
 
 void linalg_eig(const LaunchContext& ctx, const View& a, const View& values, const View& vectors,

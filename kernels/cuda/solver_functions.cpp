@@ -24,7 +24,11 @@ WT_BLAS(cublasSetStream_v2, (cublasHandle_t handle, cudaStream_t stream), (handl
   WT_BLAS(cublas##L##getrsBatched,                                                                         \
           (cublasHandle_t handle, cublasOperation_t trans, int n, int nrhs, const T* const a[], int lda,   \
            const int* pivots, T* const b[], int ldb, int* info, int count),                                \
-          (handle, trans, n, nrhs, a, lda, pivots, b, ldb, info, count))
+          (handle, trans, n, nrhs, a, lda, pivots, b, ldb, info, count))                                   \
+  WT_BLAS(                                                                                                 \
+      cublas##L##geqrfBatched,                                                                             \
+      (cublasHandle_t handle, int m, int n, T* const a[], int lda, T* const tau[], int* info, int count),  \
+      (handle, m, n, a, lda, tau, info, count))
 WT_BLAS_OF(S, float)
 WT_BLAS_OF(D, double)
 WT_BLAS_OF(C, cuComplex)
@@ -157,3 +161,42 @@ WT_SOLVER(cusolverDnXgeev,
            size_t host_bytes, int* info),
           (handle, params, left, right, n, type_a, a, lda, type_w, w, type_vl, vl, ldvl, type_vr, vr, ldvr,
            compute, on_device, device_bytes, on_host, host_bytes, info))
+
+// Of symmetric matrices (sy) and of Hermitian ones (he).
+#define WT_SOLVER_LDL(name)                                                                                \
+  WT_SOLVER(cusolverDnX##name##_bufferSize,                                                                \
+            (cusolverDnHandle_t handle, cusolverDnParams_t params, cublasFillMode_t uplo, int64_t n,       \
+             cudaDataType type_a, const void* a, int64_t lda, const int64_t* pivots, cudaDataType compute, \
+             size_t* device_bytes, size_t* host_bytes),                                                    \
+            (handle, params, uplo, n, type_a, a, lda, pivots, compute, device_bytes, host_bytes))          \
+  WT_SOLVER(cusolverDnX##name,                                                                             \
+            (cusolverDnHandle_t handle, cusolverDnParams_t params, cublasFillMode_t uplo, int64_t n,       \
+             cudaDataType type_a, void* a, int64_t lda, int64_t* pivots, cudaDataType compute,             \
+             void* on_device, size_t device_bytes, void* on_host, size_t host_bytes, int* info),           \
+            (handle, params, uplo, n, type_a, a, lda, pivots, compute, on_device, device_bytes, on_host,   \
+             host_bytes, info))
+WT_SOLVER_LDL(sytrf)
+WT_SOLVER_LDL(hetrf)
+WT_SOLVER(cusolverDnXsytrs_bufferSize,
+          (cusolverDnHandle_t handle, cublasFillMode_t uplo, int64_t n, int64_t nrhs, cudaDataType type_a,
+           const void* a, int64_t lda, const int64_t* pivots, cudaDataType type_b, void* b, int64_t ldb,
+           size_t* device_bytes, size_t* host_bytes),
+          (handle, uplo, n, nrhs, type_a, a, lda, pivots, type_b, b, ldb, device_bytes, host_bytes))
+WT_SOLVER(cusolverDnXsytrs,
+          (cusolverDnHandle_t handle, cublasFillMode_t uplo, int64_t n, int64_t nrhs, cudaDataType type_a,
+           const void* a, int64_t lda, const int64_t* pivots, cudaDataType type_b, void* b, int64_t ldb,
+           void* on_device, size_t device_bytes, void* on_host, size_t host_bytes, int* info),
+          (handle, uplo, n, nrhs, type_a, a, lda, pivots, type_b, b, ldb, on_device, device_bytes, on_host,
+           host_bytes, info))
+WT_SOLVER(cusolverDnXhetrs_bufferSize,
+          (cusolverDnHandle_t handle, cusolverDnParams_t params, cublasFillMode_t uplo, int64_t n,
+           int64_t nrhs, cudaDataType type_a, const void* a, int64_t lda, const int64_t* pivots,
+           cudaDataType type_b, void* b, int64_t ldb, size_t* device_bytes, size_t* host_bytes),
+          (handle, params, uplo, n, nrhs, type_a, a, lda, pivots, type_b, b, ldb, device_bytes, host_bytes))
+WT_SOLVER(cusolverDnXhetrs,
+          (cusolverDnHandle_t handle, cusolverDnParams_t params, cublasFillMode_t uplo, int64_t n,
+           int64_t nrhs, cudaDataType type_a, const void* a, int64_t lda, const int64_t* pivots,
+           cudaDataType type_b, void* b, int64_t ldb, void* on_device, size_t device_bytes, void* on_host,
+           size_t host_bytes, int* info),
+          (handle, params, uplo, n, nrhs, type_a, a, lda, pivots, type_b, b, ldb, on_device, device_bytes,
+           on_host, host_bytes, info))

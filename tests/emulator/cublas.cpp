@@ -125,6 +125,29 @@ cublasStatus_t getrs_batched(cublasHandle_t handle, cublasOperation_t trans, int
   });
 }
 
+// As getrs_batched's, info lies on the host.
+template <class T>
+cublasStatus_t geqrf_batched(cublasHandle_t handle, int m, int n, T* const* a, int lda, T* const* tau,
+                             int* info, int count) {
+  auto held = emulator::lock();
+  if (!info || emulator::place_of(info).device >= 0) return kInvalid;
+  *info = 0;
+  if (!is_handle(handle) || m < 0 || n < 0 || count < 0 || lda < std::max(m, 1) ||
+      !is_memory(handle->device, a, count) || !is_memory(handle->device, tau, count))
+    return kInvalid;
+  return run(handle, [=, device = handle->device] {
+    static Slot<QrFn> qr{"linalg_qr"};
+    const int k = std::min(m, n);
+    for (int i = 0; i < count; ++i) {
+      auto* at = own(matrix_at(device, a, i, m, n, lda, "geqrfBatched"));
+      auto* row = own(matrix_at(device, tau, i, k, 1, std::max(k, 1), "geqrfBatched (tau)"));
+      Dense<Own<T>> dense(at, m, n, lda);
+      on_cpu(qr, View(dense), View(Row<Own<T>>(row, k)));
+      dense.store(at, lda);
+    }
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -163,6 +186,10 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
                                          const T* const a[], int lda, const int* pivots, T* const b[],       \
                                          int ldb, int* info, int count) {                                    \
     return getrs_batched(handle, trans, n, nrhs, a, lda, pivots, b, ldb, info, count);                       \
+  }                                                                                                          \
+  cublasStatus_t cublas##L##geqrfBatched(cublasHandle_t handle, int m, int n, T* const a[], int lda,         \
+                                         T* const tau[], int* info, int count) {                             \
+    return geqrf_batched(handle, m, n, a, lda, tau, info, count);                                            \
   }
 WT_CUBLAS(S, float)
 WT_CUBLAS(D, double)

@@ -28,7 +28,9 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
                                          int* info, int count);                                              \
   cublasStatus_t cublas##L##getrsBatched(cublasHandle_t handle, cublasOperation_t trans, int n, int nrhs,    \
                                          const T* const A[], int lda, const int* pivots, T* const B[],       \
-                                         int ldb, int* info, int count);
+                                         int ldb, int* info, int count);                                     \
+  cublasStatus_t cublas##L##geqrfBatched(cublasHandle_t handle, int m, int n, T* const A[], int lda,         \
+                                         T* const tau[], int* info, int count);
 EMULATED_CUBLAS(S, float)
 EMULATED_CUBLAS(D, double)
 EMULATED_CUBLAS(C, cuComplex)

@@ -2,40 +2,13 @@
 // by what the documentation demands: sizes and leading dims, types that go together, memory that is there and
 // on the handle's device, work memory of the size that was asked for. Then it is one task of its stream,
 // which leaves nothing in work memory or in inputs that the routine destroys.
-#include "cusolverDn.h"
-
-#include "solver_host.h"
-
-struct cusolverDnContext {
-  int device;
-  cudaStream_t stream;
-};
-struct cusolverDnParams {};
-struct gesvdjInfo {};
+#include "cusolver_host.h"
 
 namespace {
 
 using namespace emulator::solver;
-constexpr auto kOk = CUSOLVER_STATUS_SUCCESS;
-constexpr auto kInvalid = CUSOLVER_STATUS_INVALID_VALUE;
-
-bool refuses() {
-  const char* refused = std::getenv("WARPTAPE_EMULATED_REFUSE");
-  return refused && !std::strcmp(refused, "solver");
-}
-bool is_handle(cusolverDnHandle_t handle) {
-  const auto* stream = handle ? emulator::resolve(handle->stream) : nullptr;
-  return stream && stream->device == handle->device && emulator::current_device() == handle->device;
-}
-cusolverStatus_t run(cusolverDnHandle_t handle, emulator::Work work) {
-  if (refuses()) return CUSOLVER_STATUS_NOT_SUPPORTED;
-  return emulator::enqueue(handle->stream, std::move(work)) == cudaSuccess ? kOk
-                                                                           : CUSOLVER_STATUS_EXECUTION_FAILED;
-}
-
 // What a routine asks for: of no use here, but it must be there.
 int work_numbers(int m, int n) { return m + n + 7; }
-size_t work_bytes(int64_t n) { return size_t(n) * 24 + 40; }
 cusolverStatus_t tell_size(bool valid, int* lwork, int m, int n) {
   if (!valid || !lwork) return kInvalid;
   *lwork = work_numbers(m, n);
@@ -241,37 +214,6 @@ constexpr int kBatchedMost = 32;
 
 // ---- eigenvalues ---------------------------------------------------------------------------------------
 
-bool is_real(cudaDataType t) { return t == CUDA_R_32F || t == CUDA_R_64F; }
-bool is_double(cudaDataType t) { return t == CUDA_R_64F || t == CUDA_C_64F; }
-bool is_type(cudaDataType t) { return is_real(t) || t == CUDA_C_32F || t == CUDA_C_64F; }
-DType dtype_of_library(cudaDataType t) {
-  return t == CUDA_R_32F   ? DType::Float32
-         : t == CUDA_R_64F ? DType::Float64
-         : t == CUDA_C_32F ? DType::Complex64
-                           : DType::Complex128;
-}
-template <class F>
-void by_type(cudaDataType t, F&& f) {
-  dispatch(Types<float, double, Complex<float>, Complex<double>>{}, dtype_of_library(t), f);
-}
-template <class T> struct PartOf {
-  using type = T;
-};
-template <class R> struct PartOf<Complex<R>> {
-  using type = R;
-};
-
-struct Buffers {
-  void* on_device;
-  size_t device_bytes;
-  void* on_host;
-  size_t host_bytes;
-  bool suit(int device, int64_t numbers) const {
-    return device_bytes >= work_bytes(numbers) && emulator::lies_on(device, on_device, device_bytes) &&
-           host_bytes >= work_bytes(numbers) && on_host && emulator::place_of(on_host).device < 0;
-  }
-};
-
 // Eigenvalues are real, vectors come in place of A.
 struct Eigh {
   cusolverEigMode_t job;
@@ -372,11 +314,6 @@ cusolverStatus_t run_eig(cusolverDnHandle_t handle, cusolverDnParams_t params, c
     eig(a, w, vr, info);
     spoil(work.on_device, work.device_bytes);
   });
-}
-cusolverStatus_t tell_bytes(bool valid, size_t* device_bytes, size_t* host_bytes, int64_t numbers) {
-  if (!valid || !device_bytes || !host_bytes) return kInvalid;
-  *device_bytes = *host_bytes = work_bytes(numbers);
-  return kOk;
 }
 
 }  // namespace

@@ -242,6 +242,51 @@ Ran eig(const Call& c) {
                              c.null_host ? nullptr : host.data(), on_host, info_of(c, m)),
              m);
 }
+// Symmetric, with blocks of two on D: its diagonal is 0 in places.
+Numbers indefinite() {
+  Numbers a = definite();
+  for (int j = 0; j < 3; ++j) a[size_t(j * kLd + j)] = 0;
+  return a;
+}
+Ran ldl(const Call& c, std::vector<int64_t>* pivots = nullptr) {
+  const Buffers m(indefinite());
+  const Memory<int64_t> steps(kRows);
+  size_t on_device = 0, on_host = 0;
+  cusolverDnXsytrf_bufferSize(c.solver, opened().params, CUBLAS_FILL_MODE_LOWER, kRows, CUDA_R_64F, m.a, kLd,
+                              steps, CUDA_R_64F, &on_device, &on_host);
+  std::vector<char> host(on_host);
+  const Ran out =
+      ran(cusolverDnXsytrf(c.solver, c.params, c.uplo, kRows, c.type, a_of(c, m), c.ld,
+                           c.no_tau ? nullptr : steps.data, c.compute, m.work.data, on_device - c.bytes_less,
+                           c.null_host ? nullptr : host.data(), on_host, info_of(c, m)),
+          m);
+  if (pivots) *pivots = steps.read();
+  return out;
+}
+Ran factor_ldl(const Call& c) { return ldl(c); }
+Ran hermitian_ldl(const Call& c) {  // which a real matrix is not given to, and a mistake by itself
+  const Buffers m(indefinite());
+  const Memory<int64_t> steps(kRows);
+  std::vector<char> host(512);
+  return ran(cusolverDnXhetrf(c.solver, c.params, c.uplo, 2, c.type, a_of(c, m), c.ld, steps, c.type,
+                              m.work.data, 512, host.data(), host.size(), info_of(c, m)),
+             m);
+}
+Ran ldl_solve(const Call& c) {
+  std::vector<int64_t> pivots;
+  const Ran factors = ldl(opened(), &pivots);
+  const Buffers m(factors.a);
+  const Memory<int64_t> steps(pivots);
+  size_t on_device = 0, on_host = 0;
+  cusolverDnXsytrs_bufferSize(c.solver, CUBLAS_FILL_MODE_LOWER, kRows, kRight, CUDA_R_64F, m.a, kLd, steps,
+                              CUDA_R_64F, m.b, kLd, &on_device, &on_host);
+  std::vector<char> host(on_host);
+  return ran(
+      cusolverDnXsytrs(c.solver, c.uplo, kRows, kRight, c.type, a_of(c, m), c.ld,
+                       c.no_tau ? nullptr : steps.data, c.values, m.b, c.k + kLd - kColumns, m.work.data,
+                       on_device - c.bytes_less, c.null_host ? nullptr : host.data(), on_host, info_of(c, m)),
+      m);
+}
 Ran triangle(const Call& c) {
   const Buffers m(definite());
   const double two = 2;
@@ -264,6 +309,21 @@ Ran lu_batched(const Call& c) {
   return ran(cublasDgetrfBatched(c.blas, kRows, const_cast<double* const*>(list), c.ld, m.pivots,
                                  info_of(c, m), c.count),
              m);
+}
+Ran qr_batched(const Call& c) {
+  const Buffers m(matrix(kColumns, 1, kBatch));
+  const auto all = pointers(m.a, kColumns, c);
+  std::vector<double*> tau;
+  for (int i = 0; i < kBatch; ++i) tau.push_back(c.no_tau && i == 1 ? g_on_host : m.tau + i * kColumns);
+  const Memory<double*> matrices(all), taus(tau);
+  int refused = 0;
+  return ran(
+      cublasDgeqrfBatched(c.blas, c.m, kColumns, matrices.data, c.ld, c.null_host ? tau.data() : taus.data,
+                          c.no_info          ? nullptr
+                          : c.host_is_device ? m.info.data
+                                             : &refused,
+                          c.count),
+      m);
 }
 Ran lu_solve_batched(const Call& c) {
   const Ran factors = lu_batched(opened());
@@ -306,6 +366,20 @@ void check_factors() {
   g_case = "ormqr";
   CHECK(turned.status == 0 &&
         is_product(transposed(q.a), entry(right), entry(turned.b), kColumns, kRight, kRows));
+  g_case = "Xsytrs";
+  const Ran by_ldl = ldl_solve(opened());
+  const Numbers symmetric = indefinite();
+  CHECK(by_ldl.status == 0 &&
+        is_product(entry(symmetric), entry(by_ldl.b), entry(right), kRows, kRight, kRows));
+  std::vector<int64_t> pivots;
+  const Ran l_and_d = ldl(opened(), &pivots);
+  CHECK(pivots[0] < 0 && pivots[0] == pivots[1]);     // a block of two
+  CHECK(at(l_and_d.a, 0, 1) == at(symmetric, 0, 1));  // the other triangle is left alone
+  g_case = "geqrfBatched";
+  const Ran batch = qr_batched(opened());
+  CHECK(batch.status == 0);
+  for (int j = 0; j < kColumns; ++j)  // its first matrix is the one above
+    for (int i = 0; i < kRows; ++i) CHECK(at(batch.a, i, j) == at(factors.a, i, j));
   g_case = "trsm";
   const Ran x = triangle(opened());
   auto l = [&](int i, int j) { return i > j ? 0 : at(d, i, j); };  // the transpose of the lower triangle
@@ -409,6 +483,22 @@ void check_mistakes() {
       {"getrfBatched: a leading dim below the rows", lu_batched, short_ld},
       {"getrsBatched: info on the device", lu_solve_batched, [](Call& c) { c.host_is_device = true; }},
       {"potrfBatched: no info", cholesky_batched, no_info},
+      {"Xsytrf: no pivots", factor_ldl, [](Call& c) { c.no_tau = true; }},
+      {"Xsytrf: a leading dim below the rows", factor_ldl, short_ld},
+      {"Xsytrf: another compute type", factor_ldl, [](Call& c) { c.compute = CUDA_R_32F; }},
+      {"Xsytrf: an unknown triangle", factor_ldl, odd_fill},
+      {"Xsytrf: no work memory on the host", factor_ldl, [](Call& c) { c.null_host = true; }},
+      {"Xsytrf: work memory too small", factor_ldl, [](Call& c) { c.bytes_less = 1; }},
+      {"Xsytrf: no info", factor_ldl, no_info},
+      {"Xsytrs: right sides of another type", ldl_solve, [](Call& c) { c.values = CUDA_R_32F; }},
+      {"Xsytrs: a leading dim of the right sides below the rows", ldl_solve, [](Call& c) { c.k = 0; }},
+      {"Xsytrs: pivots are not there", ldl_solve, [](Call& c) { c.no_tau = true; }},
+      {"Xsytrs: work memory too small", ldl_solve, [](Call& c) { c.bytes_less = 1; }},
+      {"geqrfBatched: a leading dim below the rows", qr_batched, short_ld},
+      {"geqrfBatched: pointers to tau on the host", qr_batched, [](Call& c) { c.null_host = true; }},
+      {"geqrfBatched: info on the device", qr_batched, [](Call& c) { c.host_is_device = true; }},
+      {"geqrfBatched: no info", qr_batched, no_info},
+      {"geqrfBatched: more matrices than pointers", qr_batched, [](Call& c) { c.count = kBatch + 1; }},
   };
   for (const Mistake& mistake : mistakes) {
     g_case = mistake.name;
@@ -419,6 +509,11 @@ void check_mistakes() {
     CHECK(out.status != 0);
     CHECK(out.a == out.given);  // nothing ran
   }
+  g_case = "Xhetrf: a real matrix";
+  Call complex = opened();
+  complex.type = CUDA_C_64F;
+  complex.ld = 2;  // of numbers twice as large
+  CHECK(hermitian_ldl(complex).status == 0 && hermitian_ldl(opened()).status != 0);
   g_case = "a handle of another device";
   Call call = opened();
   cudaSetDevice(1);
@@ -431,8 +526,10 @@ int run_fatal(const std::string& routine, const std::string& mistake) {
   Call call = opened();
   if (mistake == "host") call.host_a = true;
   if (mistake == "beyond") call.a_offset = 3;
+  if (mistake == "tau") call.no_tau = true;
   (routine == "getrfBatched"   ? lu_batched
    : routine == "getrsBatched" ? lu_solve_batched
+   : routine == "geqrfBatched" ? qr_batched
                                : cholesky_batched)(call);
   return 0;
 }

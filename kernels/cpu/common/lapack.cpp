@@ -1,6 +1,7 @@
 // Factors of matrices and systems of equations. The library runs in the calling thread: our pool splits the
 // batch.
 #include "common/lapack.h"
+#include "common/reflectors.h"
 
 #include <dlfcn.h>
 
@@ -93,6 +94,18 @@ void lapack_solve(const LaunchContext&, const View& a, const View& pivots, const
   });
 }
 
+void lapack_lu_solve(const LaunchContext&, const View& lu, const View& pivots, const View& b, bool adjoint) {
+  dispatch(LapackTypes{}, lu.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    const Matrices<T> A(lu), B(b);
+    const char form = adjoint ? 'C' : 'N';
+    each_matrix(A.count, double(A.m) * double(B.size()), [&](int64_t i) {
+      int done;
+      call<T, "getrs">(&form, &A.n, &B.n, A[i], &A.ld, vector<int>(pivots, i), B[i], &B.ld, &done);
+    });
+  });
+}
+
 template <class T>
 Real<T> size_of(T x) {
   if constexpr (kIsComplex<T>)
@@ -110,21 +123,21 @@ T sign_of(T x) {
   }
 }
 
-void lapack_determinant(const LaunchContext&, const View& a, const View& value, const View& sign,
-                        const View& log) {
+void lapack_determinant(const LaunchContext&, const View& a, const View& pivots, const View& value,
+                        const View& sign, const View& log) {
   dispatch(LapackTypes{}, a.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     const Matrices<T> A(a);
     each_matrix(A.count, work_of(A), [&](int64_t i) {
-      auto pivots = room<int>(A.n);
+      int* steps = vector<int>(pivots, i);
       int info;
-      factor_lu(A, A[i], pivots.get(), &info);
+      factor_lu(A, A[i], steps, &info);
       T product(1), signs(1);
       Real<T> sum = 0;
       for (int j = 0; j < A.n; ++j) {
         T x = A[i][int64_t{j} * A.m + j];
         sum += log.data ? std::log(size_of(x)) : 0;
-        if (pivots[j] != j + 1) x = T(0) - x;
+        if (steps[j] != j + 1) x = T(0) - x;
         product = product * x;
         signs = signs * sign_of(x);
       }
@@ -214,6 +227,8 @@ void lapack_qr(const LaunchContext&, const View& a, const View& tau) {
       call<T, "geqrf">(&A.m, &A.n, A.data, &A.ld, static_cast<T*>(tau.data), w, s, &done);
     });
     each_matrix(A.count, 2 * work_of(A), [&](int64_t i) {
+      if (A.m <= kSmallRows && A.n <= kSmallRows && is_moderate(A[i], A.size()))
+        return factor_small_qr(A, A[i], vector<T>(tau, i));
       auto work = room<T>(size);
       int result;
       call<T, "geqrf">(&A.m, &A.n, A[i], &A.ld, vector<T>(tau, i), work.get(), &size, &result);
@@ -236,6 +251,7 @@ void lapack_reflectors(const LaunchContext&, const View& a, const View& tau) {
     const int k = static_cast<int>(tau.sizes[1]);
     const int size = workspace<T>([&](T* w, int* s) { form(A, A.data, k, tau.as<T>(), w, s); });
     each_matrix(A.count, 2 * work_of(A), [&](int64_t i) {
+      if (A.m <= kSmallRows) return form_small_q(A, A[i], k, vector<T>(tau, i));
       auto work = room<T>(size);
       form(A, A[i], k, vector<T>(tau, i), work.get(), &size);
     });
@@ -273,6 +289,7 @@ void lapack_multiply_reflectors(const LaunchContext&, const View& a, const View&
 
 WT_KERNEL(linalg_lu, lapack_lu);
 WT_KERNEL(linalg_solve, lapack_solve);
+WT_KERNEL(linalg_lu_solve, lapack_lu_solve);
 WT_KERNEL(linalg_determinant, lapack_determinant);
 WT_KERNEL(linalg_triangular, lapack_triangular);
 WT_KERNEL(linalg_cholesky, lapack_cholesky);

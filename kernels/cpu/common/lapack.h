@@ -105,10 +105,16 @@ enum class Content : uint8_t { Finite, Infinite, NaN };
 
 template <class T>
 Content content(const T* a, int64_t n) {
-  const auto* parts = reinterpret_cast<const Real<T>*>(a);
-  Real<T> none = 0;  // turns into NaN
-  const int64_t count = n * static_cast<int64_t>(sizeof(T) / sizeof(Real<T>));
-  for (int64_t i = 0; i < count; ++i) none += parts[i] - parts[i];
+  using R = Real<T>;
+  const auto* parts = reinterpret_cast<const R*>(a);
+  const int64_t count = n * static_cast<int64_t>(sizeof(T) / sizeof(R));
+  constexpr int64_t kLanes = 64 / sizeof(R);  // sums that do not wait for each other
+  R lanes[kLanes] = {}, none = 0;             // turn into NaN
+  int64_t done = 0;
+  for (; done + kLanes <= count; done += kLanes)
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] += parts[done + j] - parts[done + j];
+  for (; done < count; ++done) none += parts[done] - parts[done];
+  for (const R lane : lanes) none += lane;
   if (none == 0) return Content::Finite;
   for (int64_t i = 0; i < count; ++i)
     if (std::isnan(parts[i])) return Content::NaN;

@@ -24,10 +24,14 @@ using RowOrderFn = void(const LaunchContext&, const View& order, const View& piv
 // Slot "linalg_solve": A [n, n] becomes its packed factors, B [n, k] the X with A X = B.
 using SolveFn = void(const LaunchContext&, const View& a, const View& pivots, const View& b,
                      const View& info);
-// Slot "linalg_determinant": A [n, n] is overwritten. Where they have data, `value` [] is the determinant,
-// and `sign` [] and `log` [], real, its sign and the logarithm of its absolute value.
-using DeterminantFn = void(const LaunchContext&, const View& a, const View& value, const View& sign,
-                           const View& log);
+// Slot "linalg_lu_solve", the CPU's alone: B [n, k] becomes the X with A X = B, or A^H X = B where `adjoint`,
+// by what "linalg_lu" made of A. Every pivot is from 1 to n.
+using LuSolveFn = void(const LaunchContext&, const View& lu, const View& pivots, const View& b, bool adjoint);
+// Slot "linalg_determinant": A [n, n] and pivots [n] become what "linalg_lu" makes of A. Where they have
+// data, `value` [] is the determinant, and `sign` [] and `log` [], real, its sign and the logarithm of its
+// absolute value.
+using DeterminantFn = void(const LaunchContext&, const View& a, const View& pivots, const View& value,
+                           const View& sign, const View& log);
 // Slot "linalg_triangular": B becomes the X with A X = B, or X A = B if not `left`.
 using TriangularFn = void(const LaunchContext&, const View& a, const View& b, bool left, bool upper,
                           bool unit);

@@ -16,7 +16,8 @@ from warptape import linalg
 pytestmark = pytest.mark.cuda
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
-# Batches of up to 256 rows are factored, and of up to 32 have their singular values found, all at once.
+# Batches of up to 256 rows are factored, and of up to 32 have their singular values found, all at once. QR
+# takes one matrix more for 16 rows more.
 SIZES = [(4,), (3, 5), (2, 3, 4), (2, 40), (1, 6)]
 rng = np.random.default_rng(0)
 
@@ -92,7 +93,9 @@ def test_of_square_matrices(size: tuple[int, ...], dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 6, 4), (2, 4, 6), (2, 40, 35), (2, 3, 40)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 3), (3, 5), (2, 6, 4), (2, 4, 6), (2, 40, 35), (2, 3, 40), (2, 50, 3)], ids=str
+)
 def test_of_matrices_of_any_shape(shape: tuple[int, ...], dtype: Any) -> None:
     a = numbers(*shape, dtype=dtype)
     for mode in ("reduced", "complete", "r"):
@@ -114,6 +117,8 @@ def test_of_matrices_of_any_shape(shape: tuple[int, ...], dtype: Any) -> None:
         c = numbers(*shape[:-1], 2, dtype=dtype)
         for transpose in (False, True):
             both("ormqr", lambda f, t, x, adj=transpose: torch.ormqr(f, t, x, transpose=adj), factors, tau, c)
+            right = lambda f, t, x, adj=transpose: torch.ormqr(f, t, x, left=False, transpose=adj)
+            both("ormqr", right, factors, tau, c.mT)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -236,6 +241,24 @@ def test_factors_without_pivoting(shape: tuple[int, ...], dtype: Any) -> None:
     if shape[-2] == shape[-1]:
         b = numbers(*shape[:-1], 2, dtype=dtype)
         close(linalg.lu_solve(packed, pivots, b.to("cuda")), linalg.solve(a, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_indefinite_matrices(size: tuple[int, ...], dtype: Any) -> None:
+    a, b = numbers(*size, size[-1], dtype=dtype), numbers(*size, 2, dtype=dtype)
+    for hermitian in (False, True):
+        x = a + (a.mH if hermitian else a.mT)
+        x.diagonal(0, -2, -1)[..., : size[-1] // 2] = 0  # blocks of two
+        both("ldl_factor_ex", lambda x, h=hermitian: linalg.ldl_factor_ex(x, hermitian=h), x)
+        packed, pivots = linalg.ldl_factor(x.to("cuda"), hermitian=hermitian)
+        found = linalg.ldl_solve(packed, pivots, b.to("cuda"), hermitian=hermitian)
+        close(x.to("cuda") @ found, b)
+    singular = torch.zeros(2, 3, 3, dtype=dtype)
+    for given in (singular, singular.to("cuda")):
+        assert linalg.ldl_factor_ex(given).info.tolist() == [1, 1]
+        with pytest.raises(linalg.LinAlgError, match=r"D\[1,1\] is exactly zero"):
+            linalg.ldl_factor(given)
 
 
 def test_empty_matrices() -> None:

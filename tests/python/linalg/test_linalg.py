@@ -315,17 +315,65 @@ def test_derivatives(name, field):
 
 
 @FIELDS
-def test_derivative_of_a_singular_determinant(field):
-    a = wt.tensor(any_(3, 2, field=field) @ any_(2, 3, field=field), requires_grad=True)
-    linalg.det(a).backward(wt.tensor(1.0, dtype=a.dtype))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 8, 8), (2, 16, 5), (2, 5, 16), (17, 4), (4, 17), (16, 1)])
+def test_qr_of_small_matrices_is_that_of_lapack(field, dtype, shape):
+    a = any_(*shape, field=field).astype(np.result_type(dtype, np.complex64) if field == "complex" else dtype)
+    a[..., 0, :1] = 0  # what has no sign
+    limit = 2e-5 if dtype == np.float32 else 1e-13
+    for mode in ("reduced", "complete"):
+        found = linalg.qr(wt.tensor(a), mode=mode)
+        for x, y in zip(found, np.linalg.qr(a, mode=mode), strict=True):
+            np.testing.assert_allclose(x.numpy(), y, atol=limit)
+        assert linalg.diagonal(found.R).is_complex() == (field == "complex")
+        assert not np.iscomplexobj(a) or np.abs(linalg.diagonal(found.R).imag.numpy()).max() < limit
+    for scale in (1e-30, 1e30) if dtype == np.float32 else (1e-200, 1e200):
+        Q, R = linalg.qr(wt.tensor((a * dtype(scale)).astype(a.dtype)))
+        np.testing.assert_allclose((Q @ (R / scale)).numpy(), a, atol=limit)
+    assert linalg.qr(wt.zeros(4, 3)).R.tolist() == wt.zeros(3, 3).tolist()
+    assert linalg.qr(wt.full((4, 3), float("nan"))).R.isnan().any()
+
+
+@FIELDS
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("rank", range(4))
+def test_derivative_of_a_determinant_of_any_rank(field, by_columns, rank):
+    exact = any_(3, rank, field=field) @ any_(rank, 3, field=field)
     minors = [
-        [
-            (-1) ** (i + j) * np.linalg.det(np.delete(np.delete(a.detach().numpy(), i, 0), j, 1))
-            for j in range(3)
-        ]
+        [(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(exact, i, 0), j, 1)) for j in range(3)]
         for i in range(3)
     ]
-    np.testing.assert_allclose(a.grad.numpy(), np.conj(minors), atol=1e-10)
+    a = wt.tensor(exact.T).mT if by_columns else wt.tensor(exact)
+    a.requires_grad_()
+    for create_graph in (False, True):
+        found = wt.autograd.grad(linalg.det(a), a, wt.tensor(1.0, dtype=a.dtype), create_graph=create_graph)[
+            0
+        ]
+        np.testing.assert_allclose(found.detach().numpy(), np.conj(minors), atol=1e-10)
+
+
+@FIELDS
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_derivatives_by_kept_factors_are_those_of_derivatives_that_have_one(field, by_columns):
+    A, B = wt.tensor(any_(2, 4, 4, field=field)), wt.tensor(any_(2, 4, 3, field=field))
+    if by_columns:
+        A = A.mT.contiguous().mT
+    for f, inputs in {
+        lambda a: linalg.slogdet(a)[1]: (A,),
+        linalg.det: (A,),
+        linalg.solve: (A, B),
+        lambda a, b: linalg.solve(a, b.mH, left=False): (A, B),
+        lambda a, b: linalg.solve(a[0], b): (A, B),
+    }.items():
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        out = f(*leaves)
+        grad = wt.tensor(any_(*out.shape, field="complex" if out.is_complex() else "real"))
+        for once, twice in zip(
+            wt.autograd.grad(out, leaves, grad, retain_graph=True),
+            wt.autograd.grad(out, leaves, grad, create_graph=True),
+            strict=True,
+        ):
+            close(once, twice.detach(), 1e-10)
 
 
 def test_equal_eigenvalues_have_a_derivative():
