@@ -172,9 +172,14 @@ void multiply_quant(const LaunchContext& ctx, const QuantLinearPlan& p) {
   }
 #endif
   const Activations a = quantize_rows<T>(ctx, p, tile_height(p.rows), 4);
-  const int64_t block = p.rows == 1 ? a.groups : 65536 / q.group_bytes;
+  PackedSize size{p.rows, gemm_ceil(p.outputs, kPanelOutputs), a.groups, 65536 / q.group_bytes,
+                  q.panel_bytes};
+  if (p.rows == 1) {  // 128 KB take 3 microseconds: beside that, what a task costs is little
+    size.block = a.groups;
+    size.task_panels = gemm_ceil(131072, kTaskPanels * q.panel_bytes) * kTaskPanels;
+  }
   for_packed_tiles(
-      {p.rows, gemm_ceil(p.outputs, kPanelOutputs), a.groups, block, q.panel_bytes},
+      size,
       [&](const PackedTile& tile) {
         dispatch_tile<QuantTiles>(tile, [&](auto r, auto panels, const PackedTile& t) __attribute__((
                                             always_inline)) { quant_micro<Kind, r, panels>(a, q, t); });
