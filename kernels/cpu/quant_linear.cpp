@@ -10,10 +10,12 @@ namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
 // Both the integer sums of a group and the sums of all groups stay in registers, but for AVX2's tallest
-// tiles.
+// tiles. One row waits for memory: it takes panel by panel, as they lie in memory, which is one stream.
 struct QuantTiles {
   template <int R>
-  static constexpr int kPanels = kGemmVecBytes == 64 ? (R <= 3 ? 4 : 2)
+  static constexpr int kPanels = kGemmVecBytes == 64 ? (R == 1   ? 1
+                                                        : R <= 3 ? 4
+                                                                 : 2)
                                  : R == 1            ? 2
                                                      : 1;
 };
@@ -67,7 +69,7 @@ WT_INLINE void row_sums(const int32_t* x, const uint8_t* w, const QuantWeight& q
     Words low[P], high[P];
 #pragma GCC unroll 8
     for (int v = 0; v < P; ++v) {
-      if (q.ahead) __builtin_prefetch(w + v * q.panel_bytes + q.ahead, 0, 2);
+      __builtin_prefetch(w + v * q.panel_bytes + kFetchAhead, 0, 3);
       const Words both = gemm_load(reinterpret_cast<const int32_t*>(w + v * q.panel_bytes));
       low[v] = both & 0x0f0f0f0f;
       high[v] = both & int32_t(0xf0f0f0f0);
@@ -94,10 +96,7 @@ WT_INLINE void group_sums(const int32_t* x, const uint8_t* w, const QuantWeight&
     for (int v = 0; v < V; ++v)
       wv[v] = gemm_load(
           reinterpret_cast<const int32_t*>(w + v / kEach * q.panel_bytes + v % kEach * kGemmVecBytes));
-    if (R == 1 && q.ahead) {
-#pragma GCC unroll 8
-      for (int v = 0; v < P; ++v) __builtin_prefetch(w + v * q.panel_bytes + q.ahead, 0, 2);
-    }
+    if constexpr (R == 1 && kFetchAhead) __builtin_prefetch(w + kFetchAhead, 0, 3);
     if constexpr (Kind::kBits == 8) {
       quant_step<Kind::kVnni>(x, wv, sums);
     } else {
@@ -173,8 +172,14 @@ void multiply_quant(const LaunchContext& ctx, const QuantLinearPlan& p) {
   }
 #endif
   const Activations a = quantize_rows<T>(ctx, p, tile_height(p.rows), 4);
+  PackedSize size{p.rows, gemm_ceil(p.outputs, kPanelOutputs), a.groups, 65536 / q.group_bytes,
+                  q.panel_bytes};
+  if (p.rows == 1) {  // 128 KB take 3 microseconds: beside that, what a task costs is little
+    size.block = a.groups;
+    size.task_panels = gemm_ceil(131072, kTaskPanels * q.panel_bytes) * kTaskPanels;
+  }
   for_packed_tiles(
-      {p.rows, gemm_ceil(p.outputs, kPanelOutputs), a.groups, 65536 / q.group_bytes, q.panel_bytes},
+      size,
       [&](const PackedTile& tile) {
         dispatch_tile<QuantTiles>(tile, [&](auto r, auto panels, const PackedTile& t) __attribute__((
                                             always_inline)) { quant_micro<Kind, r, panels>(a, q, t); });

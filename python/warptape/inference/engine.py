@@ -397,12 +397,16 @@ class LLMEngine:
         self.num_scheduled_tokens = {}
         if not batch["requests"]:
             return []
-        generating = prompt_tokens = 0
-        for number, count in zip(batch["requests"], batch["starts"].diff().tolist()):
+        generating = prompt_tokens = keys = 0
+        counts, lengths = batch["starts"].diff().tolist(), batch["lengths"].tolist()
+        for number, count, length in zip(batch["requests"], counts, lengths):
             request = self._of_number[number]
             self.num_scheduled_tokens[request.id] = self.num_scheduled_tokens.get(request.id, 0) + count
-            begun = bool(request.completions[number].output.token_ids)
-            generating, prompt_tokens = generating + begun, prompt_tokens + (0 if begun else count)
+            if request.completions[number].output.token_ids:
+                generating += 1
+            else:
+                prompt_tokens += count
+                keys += count * (2 * length - count + 1) // 2
         changed: dict[str, Request] = {}
         try:
             self._begin_masks(batch)
@@ -426,7 +430,7 @@ class LLMEngine:
             self._take(request, number, tokens, logprobs, finish)
             changed[request.id] = request
         if self._pacer is not None:
-            self._pacer.observe(time.perf_counter() - start, generating, prompt_tokens)
+            self._pacer.observe(time.perf_counter() - start, generating, prompt_tokens, keys)
         outputs = [self._finished(request) for request in changed.values()]
         return [output for output in outputs if output is not None]
 
