@@ -208,7 +208,7 @@ def attention_forward(kind: str) -> Row:
     else:
         part = Part(
             "attention_mma.cu",
-            r"^mma_forward<BFloat16, 128>",
+            r"^mma_forward<BFloat16, 128, false>",
             128,
             HEADS * T / 64,
             moved,

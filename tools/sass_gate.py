@@ -65,7 +65,9 @@ RULES = [
     Rule("grouped_mm.cu", "grouped_mma", 128, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
     Rule("grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
     # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers.
-    Rule("attention_mma.cu", "mma_forward", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("attention_mma.cu", "merge_splits", 64),
     Rule(
         "attention_mma_backward.cu", "mma_query_gradient", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA"), spills=16
     ),

@@ -40,6 +40,10 @@ DENSE = {
     "narrow heads, more queries": Case(1, 1, 300, 100, 24, 40, True),
     "narrow heads, more keys": Case(1, 1, 40, 300, 80, 120, True),
     "one of each": Case(1, 1, 1, 1, 64, 64, True),
+    "one query, grouped, splits of the keys": Case(8, 2, 1, 1200, 128, 128, b=2),
+    "one query, narrow heads, splits of the keys": Case(3, 1, 1, 600, 24, 40),
+    "a few queries, splits of the keys": Case(2, 1, 7, 1100, 64, 64),
+    "a few queries, splits that nobody sees": Case(2, 2, 16, 1100, 64, 80, True),
 }
 
 
@@ -61,9 +65,12 @@ SEQUENCES = {
 
 # File, what is taken out, and the case that shows it. On a GPU each would read what is not there yet, or
 # overwrite what is still read.
-FORWARD, BACKWARD = "attention_wgmma", "attention_wgmma_backward"
+FORWARD, BACKWARD, SPLITS = "attention_wgmma", "attention_wgmma_backward", "attention_mma"
 LONG, TALL = Case(1, 1, 64, 700, 64, 64), Case(1, 1, 300, 64, 64, 64)
+FEW = Case(4, 2, 1, 1100, 64, 64)
 FAULTS = [
+    (SPLITS, "    from = maximum(from, int64_t(blockIdx.y) * kSplitKeys);\n", FEW),
+    (SPLITS, "    seen = minimum(seen, int64_t(blockIdx.y + 1) * kSplitKeys);\n", FEW),
     (FORWARD, "  wait_barrier(&barriers.q, 0);\n", LONG),
     (FORWARD, "    wait_barrier(&barriers.k.full[keys.stage], keys.parity);\n", LONG),
     (FORWARD, "    wait_barrier(&barriers.v.full[values.stage], values.parity);\n", LONG),
@@ -231,6 +238,7 @@ CHOICES = [
     "    if (call.captured) return false;  // and the next call measures\n",
     "    if (const State state = state_.load(); state != State::Unknown) return state == State::Own;\n",
     " || call.deterministic",
+    "    if (call.is_own()) return own();\n",
     "    own(), library();  // the first calls load code\n",
 ]
 
