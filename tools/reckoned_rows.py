@@ -195,7 +195,7 @@ def attention_forward(kind: str) -> Row:
         # 8 products of 16 along the head and 8 along 128 keys; the first scores and the last values apart.
         part = Part(
             "attention_wgmma.cu",
-            r"^wgmma_forward<BFloat16, 128>",
+            r"^wgmma_forward<BFloat16, 128, true>",
             384,
             HEADS * T / 128,
             moved,

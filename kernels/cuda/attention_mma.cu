@@ -33,30 +33,12 @@ struct Partial {
 template <class T>
 WT_DEVICE void make_scores(float (&s)[kKeys / 8][4], const Problem& p, const Part& part, int64_t h, int64_t t,
                            int64_t s0, bool all_seen) {
-  const int lane = threadIdx.x % kWarp;
-  if (all_seen) {
-    const float scale = float(p.scale) * kLog2E;
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) s[j][c] *= scale;
-    return;
-  }
+  if (!all_seen) return mask_scores<T>(s, p, part, h, t, s0 + threadIdx.x % 4 * 2);
+  const float scale = float(p.scale) * kLog2E;
 #pragma unroll
   for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
-    for (int c = 0; c < 4; ++c)
-      s[j][c] = p.masked<T>(s[j][c], part, h, t + c / 2 * 8, s0 + j * 8 + lane % 4 * 2 + c % 2) * kLog2E;
-}
-
-template <class T>
-WT_DEVICE void drop(float (&s)[kKeys / 8][4], const Problem& p, int64_t b, int64_t h, int64_t t, int64_t s0) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-      s[j][c] *= p.factor<float>(b, h, t + c / 2 * 8, s0 + j * 8 + lane % 4 * 2 + c % 2);
+    for (int c = 0; c < 4; ++c) s[j][c] *= scale;
 }
 
 template <class T, int D>
@@ -118,7 +100,7 @@ __global__ void __launch_bounds__(kMmaThreads, kBlocks<D>)
     make_scores<T>(s, p, part, h, t, s0, !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys));
     softmax.advance(s, shrink);
     rescale(result, shrink);
-    if (p.threshold) drop<T>(s, p, part.b, h, t, s0);
+    if (p.threshold) drop_scores(s, p, part.b, h, t, s0 + threadIdx.x % 4 * 2);
     add_product<kKeys, D>(result, s, tiles.v[turn]);
   }
   wait_copies<0>();

@@ -165,6 +165,55 @@ WT_DEVICE void rescale(float (&sums)[N][4], const float (&shrink)[2]) {
     for (int c = 0; c < 4; ++c) value[c] *= shrink[c / 2];
 }
 
+// Products of query t, or t + 8, and keys s0, s0 + 1, s0 + 8 .. become scores in powers of two, minus
+// infinity where hidden.
+template <class T, int N>
+WT_DEVICE void mask_scores(float (&s)[N][4], const Problem& p, const Part& part, int64_t h, int64_t t,
+                           int64_t s0) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      s[j][c] = p.masked<T>(s[j][c], part, h, t + c / 2 * 8, s0 + j * 8 + c % 2) * kLog2E;
+}
+// Those of the probabilities that dropout takes become zero.
+template <int N>
+WT_DEVICE void drop_scores(float (&s)[N][4], const Problem& p, int64_t b, int64_t h, int64_t t, int64_t s0) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[j][c] *= p.factor<float>(b, h, t + c / 2 * 8, s0 + j * 8 + c % 2);
+}
+
+// What the lane knows of one query.
+struct Query {
+  int t;
+  float lse, delta;  // lse in powers of two; minus infinity where it saw no key, and outside
+
+  WT_DEVICE Query(const Slopes& g, int64_t line, int at, bool inside) : t(at), lse(-INFINITY), delta(0) {
+    if (!inside) return;
+    lse = static_cast<const float*>(g.lse)[line + t] * kLog2E;
+    delta = static_cast<const float*>(g.delta)[line + t];
+  }
+};
+
+// With F dropout's factor: the product of query and key becomes P F, that of dout and value P (G F - delta).
+// Plain: the query sees the key, and nothing is dropped.
+template <class T, bool Plain>
+WT_DEVICE void make_slope(float& product, float& up, const Problem& p, const Part& part, const Query& q,
+                          int64_t h, int64_t key) {
+  if constexpr (Plain) {
+    product = power_of_two(product * (float(p.scale) * kLog2E) - q.lse);
+    up = product * (up - q.delta);
+  } else {
+    const float score = p.masked<T>(product, part, h, q.t, key) * kLog2E;
+    const float probability = q.lse == -INFINITY ? 0.0f : power_of_two(score - q.lse);
+    const float factor = p.threshold ? p.factor<float>(part.b, h, q.t, key) : 1.0f;
+    product = probability * factor;
+    up = probability * (up * factor - q.delta);
+  }
+}
+
 // Calls f(D) with 64 or 128, whichever holds both head sizes.
 template <class F>
 void with_head_size(const Sizes& n, F&& f) {

@@ -11,35 +11,6 @@ namespace {
 constexpr int kKeys = 64;
 template <int D> constexpr int kQueries = D == 64 ? 64 : 32;  // of a tile: two results are in registers
 
-// What the lane knows of one query.
-struct Query {
-  int t;
-  float lse, delta;  // lse in powers of two; minus infinity where it saw no key, and outside
-
-  WT_DEVICE Query(const Slopes& g, int64_t line, int at, bool inside) : t(at), lse(-INFINITY), delta(0) {
-    if (!inside) return;
-    lse = static_cast<const float*>(g.lse)[line + t] * kLog2E;
-    delta = static_cast<const float*>(g.delta)[line + t];
-  }
-};
-
-// With F dropout's factor: the product of query and key becomes P F, that of dout and value P (G F - delta).
-// Plain: the query sees the key, and nothing is dropped.
-template <class T, bool Plain>
-WT_DEVICE void make_slope(float& product, float& up, const Problem& p, const Part& part, const Query& q,
-                          int64_t h, int64_t key) {
-  if constexpr (Plain) {
-    product = power_of_two(product * (float(p.scale) * kLog2E) - q.lse);
-    up = product * (up - q.delta);
-  } else {
-    const float score = p.masked<T>(product, part, h, q.t, key) * kLog2E;
-    const float probability = q.lse == -INFINITY ? 0.0f : power_of_two(score - q.lse);
-    const float factor = p.threshold ? p.factor<float>(part.b, h, q.t, key) : 1.0f;
-    product = probability * factor;
-    up = probability * (up * factor - q.delta);
-  }
-}
-
 template <class T, int D>
 struct QueryTiles {
   T q[kMmaRows * D], up[kMmaRows * D], k[2][kKeys * D], v[2][kKeys * D];

@@ -38,10 +38,12 @@ struct Part {
   WT_DEVICE bool sees(int64_t t, int64_t s) const {
     return t < queries && s < keys && s <= t + last && s >= t + first;
   }
-  // Whether so many queries from t0 on all see so many keys from s0 on.
+  // Whether so many queries from t0 on all see so many keys from s0 on; or those of them that are there do.
   WT_DEVICE bool sees_all(int64_t t0, int rows, int64_t s0, int cols) const {
-    return t0 + rows <= queries && s0 + cols <= keys && s0 + cols - 1 <= t0 + last &&
-           s0 >= t0 + rows - 1 + first;
+    return t0 + rows <= queries && s0 + cols <= keys && is_within(t0, rows, s0, cols);
+  }
+  WT_DEVICE bool is_within(int64_t t0, int rows, int64_t s0, int cols) const {
+    return s0 + cols - 1 <= t0 + last && s0 >= t0 + rows - 1 + first;
   }
   // Keys from() to until() - 1 are seen by some of the queries from t0 on, in tiles of `tile`.
   WT_DEVICE int64_t from(int64_t t0, int tile) const {

@@ -16,8 +16,8 @@ template <int D> constexpr int kKeys = D == 64 ? 128 : 64;  // of a tile: a grad
 constexpr int kQueries = 64;                                // of a tile: two gradients are
 
 struct Barriers {
-  uint64_t own;   // the tiles of the block's own rows
-  TileRing ring;  // pairs of tiles of the other side
+  uint64_t own, cleared[kConsumers];  // the tiles of the block's own rows; for TailClearing
+  TileRing ring;                      // pairs of tiles of the other side
 };
 
 // The block's own rows, and the pairs of tiles that it walks over.
@@ -51,11 +51,13 @@ WT_DEVICE void fetch_pair(const Args& args, Tiles<N, D>& tiles, Barriers& barrie
   for (int i = 0; i < 2; ++i) fetch_tile(tiles.pairs[turn.stage].of[i], args.other[i], row, h, b, full);
 }
 
-// Both scores of the next pair: of the block's rows with each tile, to be waited for.
+// Both scores of the next pair: of the block's rows with each tile, to be waited for. Of the pair's rows
+// `count` are there.
 template <class T, int N, int D>
-WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], const Tiles<N, D>& tiles, int group,
-                        Barriers& barriers, const TileTurn& turn) {
+WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], Tiles<N, D>& tiles, int group,
+                        Barriers& barriers, const TileTurn& turn, TailClearing& tail, int count) {
   wait_barrier(&barriers.ring.full[turn.stage], turn.parity);
+  tail.clear(count, tiles.pairs[turn.stage].of[0], tiles.pairs[turn.stage].of[1]);
   fence_products();
   ask_scores<T>(s, tiles.own[0], group, tiles.pairs[turn.stage].of[0]);
   ask_scores<T>(up, tiles.own[1], group, tiles.pairs[turn.stage].of[1]);
@@ -66,38 +68,47 @@ WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], const Tiles
 
 template <int D>
 WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
-  const QueryPlace at(args.p, args.blocks);
-  fetch_own(args, tiles, barriers, at.t0, at.h, at.b);
+  const QueryPlace at(args.p, args.blocks, kKeys<D>);
+  if (at.from >= at.seen) return;
+  const int b = int(at.part.b), first = int(at.part.key);
+  fetch_own(args, tiles, barriers, int(at.part.query) + at.t0, at.h, b);
   TileTurn turn;
-  for (int s0 = 0; s0 < at.seen; s0 += kKeys<D>, turn.next())
-    fetch_pair(args, tiles, barriers, turn, s0, at.shared, at.b);
+  for (int s0 = at.from; s0 < at.seen; s0 += kKeys<D>, turn.next())
+    fetch_pair(args, tiles, barriers, turn, first + s0, at.shared, b);
 }
 
 template <class T, int D>
 WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
   constexpr int N = kKeys<D>;
   const Problem& p = args.p;
-  const QueryPlace at(args.p, args.blocks);
+  const QueryPlace at(args.p, args.blocks, N);
+  const Part& part = at.part;
   const Consumer me;
   const float scale = float(p.scale) * kLog2E;
   float lse[2], delta[2], result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
   uint32_t slopes[N / 16][4];
-  int until[2];
+  int from[2], until[2];  // the keys that each of the lane's two queries sees
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int t = at.t0 + me.row + 8 * half;
-    const int64_t line = at.head * p.n.queries + t;
-    lse[half] = t < p.n.queries ? args.lse[line] * kLog2E : 0.0f;
-    delta[half] = t < p.n.queries ? args.delta[line] : 0.0f;
-    until[half] = int(p.band.until(t, p.n.keys));
+    const int64_t line = p.line(part, at.h) + t;
+    lse[half] = t < part.queries ? args.lse[line] * kLog2E : 0.0f;
+    delta[half] = t < part.queries ? args.delta[line] : 0.0f;
+    from[half] = t + part.first - me.column(),
+    until[half] = minimum(t + part.last + 1, part.keys) - me.column();
   }
   TileTurn turn;
+  TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
+  auto ask_scores_from = [&](int s0) {
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.keys - s0);
+  };
   auto ask_gradient = [&](int s0) {  // with both scores there
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const bool seen = s0 + j * 8 + me.column() + c % 2 < until[c / 2];
+        const int key = s0 + j * 8 + c % 2;
+        const bool seen = key < until[c / 2] && key >= from[c / 2];
         const float probability = seen ? power_of_two(s[j][c] * scale - lse[c / 2]) : 0.0f;
         up[j][c] = probability * (up[j][c] - delta[c / 2]);
       }
@@ -106,38 +117,41 @@ WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, 
     ask_product<T>(result, slopes, tiles.pairs[turn.stage].of[0]);
     commit_products();
   };
-  wait_barrier(&barriers.own, 0);
-  ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
-  wait_products<0>();
-  for (int s0 = N; s0 < at.seen; s0 += N) {
-    ask_gradient(s0 - N);
-    uint64_t* last = &barriers.ring.empty[turn.stage];
-    turn.next();
-    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
-    wait_products<0>();  // the gradient of the last keys, the scores of these
-    release(last);
+  if (at.from < at.seen) {
+    wait_barrier(&barriers.own, 0);
+    ask_scores_from(at.from);
+    wait_products<0>();
+    int s0 = at.from;
+    for (; s0 + N < at.seen; s0 += N) {
+      ask_gradient(s0);
+      uint64_t* last = &barriers.ring.empty[turn.stage];
+      turn.next();
+      ask_scores_from(s0 + N);
+      wait_products<0>();  // the gradient of the last keys, the scores of these
+      release(last);
+    }
+    ask_gradient(s0);
+    wait_products<0>();
   }
-  ask_gradient((at.seen - 1) / N * N);
-  wait_products<0>();
   const float factors[2] = {float(p.scale), float(p.scale)};
-  const Rows<T> to{args.to.at<T>(at.b, at.h), args.to.strides[2], p.n.queries, p.n.d};
-  store_rows<D>(to, at.t0 + me.warp_row(), result, factors);
+  store_rows<D>(query_rows<T>(args.to, part, at.h, p.n.d), at.t0 + me.warp_row(), result, factors);
 }
 
 // ---- the gradients of keys and values ----
 
 // Of all query heads that read the keys, in order.
 struct KeyPlace {
-  int b, shared, s0, from, walk, steps;
+  int shared, s0, from, walk, steps;
+  Part part;
 
-  WT_DEVICE explicit KeyPlace(const Args& args) {
-    const auto readers = args.p.n.readers, heads = args.p.n.heads / readers;
-    const int64_t head = blockIdx.x / args.blocks;
-    b = int(head / heads), shared = int(head % heads), s0 = int(blockIdx.x % args.blocks) * kWgmmaRows;
-    from = args.p.band.is_causal() ? s0 / kQueries * kQueries : 0;
-    const int queries = int(args.p.n.queries) - from;
+  WT_DEVICE explicit KeyPlace(const Args& args)
+      : shared(int(blockIdx.x / args.blocks % (args.p.n.heads / args.p.n.readers))),
+        s0(int(blockIdx.x % args.blocks) * kWgmmaRows),
+        part(args.p, blockIdx.x / args.blocks / (args.p.n.heads / args.p.n.readers)) {
+    from = int(part.query_from(s0, kQueries));
+    const int queries = int(part.query_until(s0, kWgmmaRows)) - from;
     walk = queries > 0 ? int(ceil_div(queries, kQueries)) : 0;
-    steps = walk * int(readers);
+    steps = walk * int(args.p.n.readers);
   }
   WT_DEVICE int head(const Args& args, int step) const {
     return shared * int(args.p.n.readers) + step / walk;
@@ -148,10 +162,12 @@ struct KeyPlace {
 template <int D>
 WT_DEVICE void produce_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Barriers& barriers) {
   const KeyPlace at(args);
-  fetch_own(args, tiles, barriers, at.s0, at.shared, at.b);
+  if (at.steps == 0) return;
+  const int b = int(at.part.b), first = int(at.part.query);
+  fetch_own(args, tiles, barriers, int(at.part.key) + at.s0, at.shared, b);
   TileTurn turn;
   for (int step = 0; step < at.steps; ++step, turn.next())
-    fetch_pair(args, tiles, barriers, turn, at.query(step), at.head(args, step), at.b);
+    fetch_pair(args, tiles, barriers, turn, first + at.query(step), at.head(args, step), b);
 }
 
 template <class T, int D>
@@ -159,28 +175,34 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
   constexpr int N = kQueries;
   const Problem& p = args.p;
   const KeyPlace at(args);
+  const Part& part = at.part;
   const Consumer me;
   const float scale = float(p.scale) * kLog2E;
-  // The first query that sees each of the lane's two keys.
-  const int first[2] = {p.band.is_causal() ? at.s0 + me.row : 0, p.band.is_causal() ? at.s0 + me.row + 8 : 0};
+  // The first query that sees the lane's key, and the last one; its other key is 8 further.
+  const int first = at.s0 + me.row - part.last, last_one = at.s0 + me.row - part.first;
   float keys[D / 8][4] = {}, values[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
   uint32_t probabilities[N / 16][4], slopes[N / 16][4];
   TileTurn turn;
+  TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
+  auto ask_scores_of = [&](int step) {
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.queries - at.query(step));
+  };
   auto ask_gradients = [&](int step) {  // with both scores there
     const int t0 = at.query(step) + me.column();
-    const int64_t line = (int64_t(at.b) * p.n.heads + at.head(args, step)) * p.n.queries;
+    const int64_t line = p.line(part, at.head(args, step));
     const float *lse = args.lse + line, *delta = args.delta + line;
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int t = t0 + j * 8 + c;
-        const bool there = t < p.n.queries;  // else dout and query are zeros
+        const bool there = t < part.queries;  // else dout and query are zeros
         const float shift = there ? lse[t] * kLog2E : 0.0f, less = there ? delta[t] : 0.0f;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float &score = s[j][c + 2 * half], &slope = up[j][c + 2 * half];
-          score = t >= first[half] ? power_of_two(score * scale - shift) : 0.0f;
+          const bool seen = t >= first + 8 * half && t <= last_one + 8 * half;
+          score = seen ? power_of_two(score * scale - shift) : 0.0f;
           slope = score * (slope - less);
         }
       }
@@ -191,16 +213,16 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
     ask_product<T>(keys, slopes, tiles.pairs[turn.stage].of[0]);
     commit_products();
   };
-  wait_barrier(&barriers.own, 0);
   if (at.steps > 0) {
-    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+    wait_barrier(&barriers.own, 0);
+    ask_scores_of(0);
     wait_products<0>();
     for (int step = 1; step < at.steps; ++step) {
       ask_gradients(step - 1);
       if constexpr (D == 128) wait_products<0>();  // both at once would take more registers than there are
       uint64_t* last = &barriers.ring.empty[turn.stage];
       turn.next();
-      ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+      ask_scores_of(step);
       wait_products<0>();  // the gradients by the last queries, these scores
       release(last);
     }
@@ -208,10 +230,8 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
     wait_products<0>();
   }
   const float factors[2] = {float(p.scale), float(p.scale)}, ones[2] = {1, 1};
-  const Rows<T> to{args.to.at<T>(at.b, at.shared), args.to.strides[2], p.n.keys, p.n.d};
-  const Rows<T> to_values{args.to_values.at<T>(at.b, at.shared), args.to_values.strides[2], p.n.keys, p.n.e};
-  store_rows<D>(to, at.s0 + me.warp_row(), keys, factors);
-  store_rows<D>(to_values, at.s0 + me.warp_row(), values, ones);
+  store_rows<D>(key_rows<T>(args.to, part, at.shared, p.n.d), at.s0 + me.warp_row(), keys, factors);
+  store_rows<D>(key_rows<T>(args.to_values, part, at.shared, p.n.e), at.s0 + me.warp_row(), values, ones);
 }
 
 // ---- kernels ----
@@ -219,6 +239,7 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
 WT_DEVICE void make_barriers(Barriers& barriers) {
   if (threadIdx.x == 0) {
     init_barrier(&barriers.own, 1);
+    for (uint64_t& cleared : barriers.cleared) init_barrier(&cleared, kGroup / kWarp);
     barriers.ring.init(kArrivals);
     publish_barriers();
   }
@@ -228,6 +249,7 @@ WT_DEVICE void make_barriers(Barriers& barriers) {
 template <class T, int D>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_query_gradient(const __grid_constant__ Args args) {
   __shared__ Barriers barriers;
+  if (const QueryPlace at(args.p, args.blocks, kKeys<D>); at.t0 >= at.part.queries) return;
   auto& tiles = aligned_tiles<Tiles<kKeys<D>, D>>();
   make_barriers(barriers);
   if (threadIdx.x < kGroup) {
@@ -242,6 +264,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_query_gradient(const _
 template <class T, int D>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_key_gradients(const __grid_constant__ Args args) {
   __shared__ Barriers barriers;
+  if (const KeyPlace at(args); at.s0 >= at.part.keys) return;
   auto& tiles = aligned_tiles<Tiles<kQueries, D>>();
   make_barriers(barriers);
   if (threadIdx.x < kGroup) {
@@ -271,8 +294,9 @@ void attention_backward_wgmma(const LaunchContext& ctx, const View& dq, const Vi
   const Problem p(plan);
   const auto *lse_data = static_cast<const float*>(lse.data), *delta_data = static_cast<const float*>(delta);
   auto map = [](const View& v, int rows) { return tensor_map_of_heads("attention_backward", v, rows); };
-  const int64_t query_blocks = ceil_div(p.n.queries, kWgmmaRows), key_blocks = ceil_div(p.n.keys, kWgmmaRows);
-  const int64_t heads = plan.q.sizes[0] * p.n.heads, shared = plan.k.sizes[0] * plan.k.sizes[1];
+  const int64_t query_blocks = ceil_div(p.most_queries(), kWgmmaRows);
+  const int64_t key_blocks = ceil_div(p.most_keys(), kWgmmaRows);
+  const int64_t heads = p.parts(plan) * p.n.heads, shared = p.parts(plan) * plan.k.sizes[1];
   with_head_size(p.n, [&](auto size) {
     constexpr int D = decltype(size)::value;
     const Args by_queries{p,

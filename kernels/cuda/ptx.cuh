@@ -113,6 +113,9 @@ WT_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) {
                 "r"(parity) : "memory"));
 }
 
+// Makes what this thread wrote to shared memory visible to TMA and WGMMA; other threads need a barrier, too.
+WT_DEVICE void publish_writes() { WT_HOPPER(asm volatile("fence.proxy.async.shared::cta;" :: : "memory")); }
+
 // ---- TMA (sm_90): one thread asks for a box of a matrix ----
 
 // The box of `map` whose first element is column x, row y, into shared memory; elements outside of the matrix
