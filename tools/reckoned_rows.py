@@ -226,7 +226,7 @@ def attention_backward(kind: str) -> Row:
     if kind == "WGMMA":
         queries = Part(
             "attention_wgmma_backward.cu",
-            r"^wgmma_query_gradient<BFloat16, 128>",
+            r"^wgmma_query_gradient<BFloat16, 128, true>",
             384,
             HEADS * T / 128,
             moved,
@@ -237,7 +237,7 @@ def attention_backward(kind: str) -> Row:
             8,
         )
         keys = queries._replace(
-            kernel=r"^wgmma_key_gradients<BFloat16, 128>",
+            kernel=r"^wgmma_key_gradients<BFloat16, 128, true>",
             bytes=6 * 2 * HEADS * T * D,
             operations=walked(128, 64, 4),
             loops=(Loop("HGMMA", 24, seen(128, 64) - 1),),

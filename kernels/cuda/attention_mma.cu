@@ -29,14 +29,10 @@ struct Partial {
   WT_DEVICE float* at(int64_t line, int split) const { return data + (line * splits + split) * width; }
 };
 
-// Products become scores in powers of two, minus infinity where hidden.
-template <class T>
-WT_DEVICE void make_scores(float (&s)[kKeys / 8][4], const Problem& p, const Part& part, int64_t h, int64_t t,
-                           int64_t s0, bool all_seen) {
-  if (!all_seen) return mask_scores<T>(s, p, part, h, t, s0 + threadIdx.x % 4 * 2);
-  const float scale = float(p.scale) * kLog2E;
+template <int N>
+WT_DEVICE void scale_scores(float (&s)[N][4], float scale) {
 #pragma unroll
-  for (int j = 0; j < kKeys / 8; ++j)
+  for (int j = 0; j < N; ++j)
 #pragma unroll
     for (int c = 0; c < 4; ++c) s[j][c] *= scale;
 }
@@ -97,10 +93,17 @@ __global__ void __launch_bounds__(kMmaThreads, kBlocks<D>)
     if (Split && t0 + first >= part.queries) continue;  // the warp has no query
     float s[kKeys / 8][4];
     multiply_rows<kKeys, D>(s, tiles.q, first, tiles.k[turn]);
-    make_scores<T>(s, p, part, h, t, s0, !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys));
+    const Places<false> at{part.b, int(h), int(t), int(s0) + lane % 4 * 2};
+    PairBits<kKeys / 8> bits;
+    if (p.threshold || p.mask.data || !part.sees_all(t0, kMmaRows, s0, kKeys)) {
+      bits.find(p, part, at);
+      mask_scores<T>(s, p, part, at, bits);
+    } else {
+      scale_scores(s, float(p.scale) * kLog2E);
+    }
     softmax.advance(s, shrink);
     rescale(result, shrink);
-    if (p.threshold) drop_scores(s, p, part.b, h, t, s0 + threadIdx.x % 4 * 2);
+    if (p.threshold) drop_scores(s, p, bits);
     add_product<kKeys, D>(result, s, tiles.v[turn]);
   }
   wait_copies<0>();

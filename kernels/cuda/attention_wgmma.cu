@@ -81,6 +81,8 @@ WT_DEVICE void consume(const Args& args, Tiles<D>& tiles, Barriers& barriers) {
   Softmax softmax{Plain ? float(p.scale) * kLog2E : 1.0f};
   TileTurn keys, values;
   TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
+  auto places = [&](int s0) { return Places<false>{part.b, at.h, t, s0 + me.column()}; };
+  PairBits<kKeys / 8> bits;
   auto ask_next_scores = [&] {
     wait_barrier(&barriers.k.full[keys.stage], keys.parity);
     fence_products();
@@ -97,26 +99,27 @@ WT_DEVICE void consume(const Args& args, Tiles<D>& tiles, Barriers& barriers) {
   auto advance = [&](int s0) {
     release(&barriers.k.empty[keys.stage]);
     keys.next();
-    const int s1 = s0 + me.column();
     if constexpr (!Plain)
-      mask_scores<T>(s, p, part, at.h, t, s1);
+      mask_scores<T>(s, p, part, places(s0), bits);
     else if (s0 + kKeys > part.keys || !part.is_within(group_t0, kGroupRows, s0, kKeys))
-      hide_scores(s, part, t, s1);
+      hide_scores(s, part, t, s0 + me.column());
     softmax.advance(s, shrink);
     keep_in_place(s);
-    if (!Plain && p.threshold) drop_scores(s, p, part.b, at.h, t, s1);
+    if (!Plain && p.threshold) drop_scores(s, p, bits);
     wait_barrier(&barriers.v.full[values.stage], values.parity);
     tail.clear(part.keys - s0, tiles.v[values.stage]);
   };
   if (at.from < at.seen) {
     wait_barrier(&barriers.q, 0);
     ask_next_scores();
+    if constexpr (!Plain) bits.find(p, part, places(at.from));
     wait_products<0>();
     advance(at.from);
     pack_rows<T, kKeys>(probabilities, s);
     for (int s0 = at.from + kKeys; s0 < at.seen; s0 += kKeys) {
       ask_next_scores();
       ask_last_product();
+      if constexpr (!Plain) bits.find(p, part, places(s0));  // beside the products
       wait_products<1>();
       uint64_t* last = &barriers.v.empty[values.stage];
       values.next();
@@ -161,7 +164,7 @@ bool suits_wgmma(const LaunchContext& ctx, const AttentionPlan& p,
                  std::initializer_list<const View*> others) {
   constexpr int64_t kMost = int64_t(1) << 30;  // TMA's coordinates are ints
   bool fits = capability(ctx.device_index) == 90 && attention_kernels() != AttentionKernels::Mma &&
-              suits_mma(p, others) && !p.mask.data && p.dropout_p == 0 && p.scale > 0 && p.q.sizes[2] > 0;
+              suits_mma(p, others) && p.scale > 0 && p.q.sizes[2] > 0;
   auto by_tma = [&](const View& v) {
     for (int d = 0; d < 4; ++d) fits = fits && v.sizes[d] < kMost && (v.sizes[d] <= 1 || v.strides[d] > 0);
   };
@@ -186,7 +189,8 @@ void attention_wgmma(const LaunchContext& ctx, const View& out, const View& lse,
     constexpr int D = decltype(size)::value;
     dispatch(Types<BFloat16, Half>{}, plan.q.dtype, [&](auto t) {
       using T = typename decltype(t)::type;
-      launch(ctx, op, wgmma_forward<T, D, true>, grid, dim3(kWgmmaThreads), sizeof(Tiles<D>) + kAtom, args);
+      launch(ctx, op, p.is_plain() ? wgmma_forward<T, D, true> : wgmma_forward<T, D, false>, grid,
+             dim3(kWgmmaThreads), sizeof(Tiles<D>) + kAtom, args);
     });
   });
 }

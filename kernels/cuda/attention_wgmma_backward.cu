@@ -12,8 +12,9 @@
 namespace warptape::kernels::cuda {
 namespace {
 
-template <int D> constexpr int kKeys = D == 64 ? 128 : 64;  // of a tile: a gradient is in registers, too
-constexpr int kQueries = 64;                                // of a tile: two gradients are
+// Of a tile: a gradient is in registers, too, and bits with a mask or dropout.
+template <int D, bool Plain> constexpr int kKeys = D == 64 && Plain ? 128 : 64;
+constexpr int kQueries = 64;  // of a tile: two gradients are
 
 struct Barriers {
   uint64_t own, cleared[kConsumers];  // the tiles of the block's own rows; for TailClearing
@@ -66,51 +67,58 @@ WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], Tiles<N, D>
 
 // ---- the gradient of queries ----
 
-template <int D>
-WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
-  const QueryPlace at(args.p, args.blocks, kKeys<D>);
+template <int D, bool Plain>
+WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D, Plain>, D>& tiles, Barriers& barriers) {
+  const QueryPlace at(args.p, args.blocks, kKeys<D, Plain>);
   if (at.from >= at.seen) return;
   const int b = int(at.part.b), first = int(at.part.key);
   fetch_own(args, tiles, barriers, int(at.part.query) + at.t0, at.h, b);
   TileTurn turn;
-  for (int s0 = at.from; s0 < at.seen; s0 += kKeys<D>, turn.next())
+  for (int s0 = at.from; s0 < at.seen; s0 += kKeys<D, Plain>, turn.next())
     fetch_pair(args, tiles, barriers, turn, first + s0, at.shared, b);
 }
 
-template <class T, int D>
-WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
-  constexpr int N = kKeys<D>;
+template <class T, int D, bool Plain>
+WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D, Plain>, D>& tiles, Barriers& barriers) {
+  constexpr int N = kKeys<D, Plain>;
   const Problem& p = args.p;
   const QueryPlace at(args.p, args.blocks, N);
   const Part& part = at.part;
   const Consumer me;
   const float scale = float(p.scale) * kLog2E;
-  float lse[2], delta[2], result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
+  float result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
   uint32_t slopes[N / 16][4];
+  Query of[2];
   int from[2], until[2];  // the keys that each of the lane's two queries sees
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int t = at.t0 + me.row + 8 * half;
-    const int64_t line = p.line(part, at.h) + t;
-    lse[half] = t < part.queries ? args.lse[line] * kLog2E : 0.0f;
-    delta[half] = t < part.queries ? args.delta[line] : 0.0f;
+    if (t < part.queries) of[half] = query_of(args.lse, args.delta, p.line(part, at.h) + t);
     from[half] = t + part.first - me.column(),
     until[half] = minimum(t + part.last + 1, part.keys) - me.column();
   }
   TileTurn turn;
   TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
+  auto places = [&](int s0) { return Places<false>{part.b, at.h, at.t0 + me.row, s0 + me.column()}; };
+  PairBits<N / 8> bits;
   auto ask_scores_from = [&](int s0) {
     ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.keys - s0);
+    if constexpr (!Plain) bits.find(p, part, places(s0));  // beside the products
   };
   auto ask_gradient = [&](int s0) {  // with both scores there
+    if constexpr (!Plain) mask_scores<T>(s, p, part, places(s0), bits);
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int key = s0 + j * 8 + c % 2;
-        const bool seen = key < until[c / 2] && key >= from[c / 2];
-        const float probability = seen ? power_of_two(s[j][c] * scale - lse[c / 2]) : 0.0f;
-        up[j][c] = probability * (up[j][c] - delta[c / 2]);
+        if constexpr (Plain) {
+          const bool seen = key < until[c / 2] && key >= from[c / 2];
+          const float probability = seen ? power_of_two(s[j][c] * scale - of[c / 2].lse) : 0.0f;
+          up[j][c] = probability * (up[j][c] - of[c / 2].delta);
+        } else {
+          make_slope(s[j][c], up[j][c], bits.keeps(j, c) ? float(p.keep) : 0.0f, of[c / 2]);
+        }
       }
     pack_rows<T, N>(slopes, up);
     fence_products();
@@ -153,10 +161,17 @@ struct KeyPlace {
     walk = queries > 0 ? int(ceil_div(queries, kQueries)) : 0;
     steps = walk * int(args.p.n.readers);
   }
-  WT_DEVICE int head(const Args& args, int step) const {
-    return shared * int(args.p.n.readers) + step / walk;
+};
+
+// Where in the queries a block of keys is: of head h, the tile from t0 on.
+struct Walk {
+  int h, t0;
+
+  WT_DEVICE Walk(const Args& args, const KeyPlace& at) : h(at.shared * int(args.p.n.readers)), t0(at.from) {}
+  WT_DEVICE void next(const KeyPlace& at) {
+    t0 += kQueries;
+    if (t0 >= at.from + at.walk * kQueries) ++h, t0 = at.from;
   }
-  WT_DEVICE int query(int step) const { return from + step % walk * kQueries; }
 };
 
 template <int D>
@@ -166,11 +181,12 @@ WT_DEVICE void produce_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
   const int b = int(at.part.b), first = int(at.part.query);
   fetch_own(args, tiles, barriers, int(at.part.key) + at.s0, at.shared, b);
   TileTurn turn;
-  for (int step = 0; step < at.steps; ++step, turn.next())
-    fetch_pair(args, tiles, barriers, turn, first + at.query(step), at.head(args, step), b);
+  Walk here(args, at);
+  for (int step = 0; step < at.steps; ++step, turn.next(), here.next(at))
+    fetch_pair(args, tiles, barriers, turn, first + here.t0, here.h, b);
 }
 
-template <class T, int D>
+template <class T, int D, bool Plain>
 WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Barriers& barriers) {
   constexpr int N = kQueries;
   const Problem& p = args.p;
@@ -184,26 +200,36 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
   uint32_t probabilities[N / 16][4], slopes[N / 16][4];
   TileTurn turn;
   TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
-  auto ask_scores_of = [&](int step) {
-    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.queries - at.query(step));
+  Walk here(args, at);
+  auto places = [&] { return Places<true>{part.b, here.h, here.t0 + me.column(), at.s0 + me.row}; };
+  PairBits<N / 8> bits;
+  auto ask_scores_here = [&] {
+    if constexpr (!Plain) bits.find(p, part, places());  // while these scores have no registers
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.queries - here.t0);
   };
-  auto ask_gradients = [&](int step) {  // with both scores there
-    const int t0 = at.query(step) + me.column();
-    const int64_t line = p.line(part, at.head(args, step));
-    const float *lse = args.lse + line, *delta = args.delta + line;
+  auto ask_gradients = [&] {  // with both scores there
+    const int t0 = here.t0 + me.column();
+    const int64_t line = p.line(part, here.h);
+    if constexpr (!Plain) mask_scores<T>(s, p, part, places(), bits);
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int t = t0 + j * 8 + c;
         const bool there = t < part.queries;  // else dout and query are zeros
-        const float shift = there ? lse[t] * kLog2E : 0.0f, less = there ? delta[t] : 0.0f;
+        const Query of = !there  ? Query()
+                         : Plain ? Query{args.lse[line + t] * kLog2E, args.delta[line + t]}
+                                 : query_of(args.lse, args.delta, line + t);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float &score = s[j][c + 2 * half], &slope = up[j][c + 2 * half];
-          const bool seen = t >= first + 8 * half && t <= last_one + 8 * half;
-          score = seen ? power_of_two(score * scale - shift) : 0.0f;
-          slope = score * (slope - less);
+          if constexpr (Plain) {
+            const bool seen = t >= first + 8 * half && t <= last_one + 8 * half;
+            score = seen ? power_of_two(score * scale - of.lse) : 0.0f;
+            slope = score * (slope - of.delta);
+          } else {
+            make_slope(score, slope, bits.keeps(j, c + 2 * half) ? float(p.keep) : 0.0f, of);
+          }
         }
       }
     pack_rows<T, N>(probabilities, s);
@@ -215,18 +241,19 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
   };
   if (at.steps > 0) {
     wait_barrier(&barriers.own, 0);
-    ask_scores_of(0);
+    ask_scores_here();
     wait_products<0>();
     for (int step = 1; step < at.steps; ++step) {
-      ask_gradients(step - 1);
+      ask_gradients();
       if constexpr (D == 128) wait_products<0>();  // both at once would take more registers than there are
       uint64_t* last = &barriers.ring.empty[turn.stage];
       turn.next();
-      ask_scores_of(step);
+      here.next(at);
+      ask_scores_here();
       wait_products<0>();  // the gradients by the last queries, these scores
       release(last);
     }
-    ask_gradients(at.steps - 1);
+    ask_gradients();
     wait_products<0>();
   }
   const float factors[2] = {float(p.scale), float(p.scale)}, ones[2] = {1, 1};
@@ -246,22 +273,22 @@ WT_DEVICE void make_barriers(Barriers& barriers) {
   __syncthreads();
 }
 
-template <class T, int D>
+template <class T, int D, bool Plain>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_query_gradient(const __grid_constant__ Args args) {
   __shared__ Barriers barriers;
-  if (const QueryPlace at(args.p, args.blocks, kKeys<D>); at.t0 >= at.part.queries) return;
-  auto& tiles = aligned_tiles<Tiles<kKeys<D>, D>>();
+  if (const QueryPlace at(args.p, args.blocks, kKeys<D, Plain>); at.t0 >= at.part.queries) return;
+  auto& tiles = aligned_tiles<Tiles<kKeys<D, Plain>, D>>();
   make_barriers(barriers);
   if (threadIdx.x < kGroup) {
     give_registers<24>();
-    if (threadIdx.x == 0) produce_for_queries<D>(args, tiles, barriers);
+    if (threadIdx.x == 0) produce_for_queries<D, Plain>(args, tiles, barriers);
   } else {
     take_registers<240>();
-    consume_for_queries<T, D>(args, tiles, barriers);
+    consume_for_queries<T, D, Plain>(args, tiles, barriers);
   }
 }
 
-template <class T, int D>
+template <class T, int D, bool Plain>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_key_gradients(const __grid_constant__ Args args) {
   __shared__ Barriers barriers;
   if (const KeyPlace at(args); at.s0 >= at.part.keys) return;
@@ -272,17 +299,43 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_key_gradients(const __
     if (threadIdx.x == 0) produce_for_keys<D>(args, tiles, barriers);
   } else {
     take_registers<240>();
-    consume_for_keys<T, D>(args, tiles, barriers);
+    consume_for_keys<T, D, Plain>(args, tiles, barriers);
   }
 }
 
-template <class T, int D>
-void run(const LaunchContext& ctx, const Args& by_queries, const Args& by_keys, int64_t heads,
-         int64_t shared) {
+struct Gradients {
+  const View &q, &k, &v;
+};
+
+template <class T, int D, bool Plain>
+void run(const LaunchContext& ctx, const Gradients& to, const View& dout, const Slopes& g,
+         const AttentionPlan& plan) {
   const char* op = "attention_backward";
-  launch(ctx, op, wgmma_query_gradient<T, D>, dim3(static_cast<unsigned>(heads * by_queries.blocks)),
-         dim3(kWgmmaThreads), sizeof(Tiles<kKeys<D>, D>) + kAtom, by_queries);
-  launch(ctx, op, wgmma_key_gradients<T, D>, dim3(static_cast<unsigned>(shared * by_keys.blocks)),
+  const Problem p(plan);
+  const auto *lse = static_cast<const float*>(g.lse), *delta = static_cast<const float*>(g.delta);
+  auto map = [&](const View& v, int rows) { return tensor_map_of_heads(op, v, rows); };
+  const int64_t query_blocks = ceil_div(p.most_queries(), kWgmmaRows);
+  const int64_t key_blocks = ceil_div(p.most_keys(), kWgmmaRows);
+  const int64_t heads = p.parts(plan) * p.n.heads, shared = p.parts(plan) * plan.k.sizes[1];
+  const Args by_queries{p,
+                        lse,
+                        delta,
+                        Heads(to.q),
+                        Heads(to.q),
+                        query_blocks,
+                        {map(plan.q, kWgmmaRows), map(dout, kWgmmaRows)},
+                        {map(plan.k, kKeys<D, Plain>), map(plan.v, kKeys<D, Plain>)}};
+  const Args by_keys{p,
+                     lse,
+                     delta,
+                     Heads(to.k),
+                     Heads(to.v),
+                     key_blocks,
+                     {map(plan.k, kWgmmaRows), map(plan.v, kWgmmaRows)},
+                     {map(plan.q, kQueries), map(dout, kQueries)}};
+  launch(ctx, op, wgmma_query_gradient<T, D, Plain>, dim3(static_cast<unsigned>(heads * query_blocks)),
+         dim3(kWgmmaThreads), sizeof(Tiles<kKeys<D, Plain>, D>) + kAtom, by_queries);
+  launch(ctx, op, wgmma_key_gradients<T, D, Plain>, dim3(static_cast<unsigned>(shared * key_blocks)),
          dim3(kWgmmaThreads), sizeof(Tiles<kQueries, D>) + kAtom, by_keys);
 }
 
@@ -291,32 +344,15 @@ void run(const LaunchContext& ctx, const Args& by_queries, const Args& by_keys, 
 void attention_backward_wgmma(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                               const View& dout, const View& lse, const void* delta,
                               const AttentionPlan& plan) {
+  const Slopes g{Heads(dout), lse.data, delta};
+  const Gradients to{dq, dk, dv};
   const Problem p(plan);
-  const auto *lse_data = static_cast<const float*>(lse.data), *delta_data = static_cast<const float*>(delta);
-  auto map = [](const View& v, int rows) { return tensor_map_of_heads("attention_backward", v, rows); };
-  const int64_t query_blocks = ceil_div(p.most_queries(), kWgmmaRows);
-  const int64_t key_blocks = ceil_div(p.most_keys(), kWgmmaRows);
-  const int64_t heads = p.parts(plan) * p.n.heads, shared = p.parts(plan) * plan.k.sizes[1];
   with_head_size(p.n, [&](auto size) {
     constexpr int D = decltype(size)::value;
-    const Args by_queries{p,
-                          lse_data,
-                          delta_data,
-                          Heads(dq),
-                          Heads(dq),
-                          query_blocks,
-                          {map(plan.q, kWgmmaRows), map(dout, kWgmmaRows)},
-                          {map(plan.k, kKeys<D>), map(plan.v, kKeys<D>)}};
-    const Args by_keys{p,
-                       lse_data,
-                       delta_data,
-                       Heads(dk),
-                       Heads(dv),
-                       key_blocks,
-                       {map(plan.k, kWgmmaRows), map(plan.v, kWgmmaRows)},
-                       {map(plan.q, kQueries), map(dout, kQueries)}};
-    dispatch(Types<BFloat16, Half>{}, plan.q.dtype,
-             [&](auto t) { run<typename decltype(t)::type, D>(ctx, by_queries, by_keys, heads, shared); });
+    dispatch(Types<BFloat16, Half>{}, plan.q.dtype, [&](auto t) {
+      using T = typename decltype(t)::type;
+      p.is_plain() ? run<T, D, true>(ctx, to, dout, g, plan) : run<T, D, false>(ctx, to, dout, g, plan);
+    });
   });
 }
 

@@ -284,6 +284,8 @@ WT_DEVICE void keep_in_place(float (&d)[N][4]) {
 // The compiler may not know the number from here on: what is made of it in a loop is made each time, and
 // keeps no registers from one time to the next.
 WT_DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
+// What is loaded behind this place is not loaded before it.
+WT_DEVICE void forget_memory() { asm volatile("" ::: "memory"); }
 
 // Registers move from warps that need few to those that need many; every warp of a warpgroup calls.
 template <int N>

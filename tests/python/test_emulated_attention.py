@@ -15,7 +15,7 @@ from emulated_kernels import EMULATOR, ORDERS, ROOT, RUNTIME, compile_one, link,
 
 pytestmark = needs_compiler
 
-KERNELS = ("attention_mma", "attention_mma_backward", "attention_plain")
+KERNELS: tuple[str, ...] = ("attention_mma", "attention_mma_backward", "attention_plain")
 KERNELS += ("attention_wgmma", "attention_wgmma_backward")
 FAR = 1 << 40
 TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2}  # of the largest value
@@ -30,6 +30,8 @@ class Case(NamedTuple):
     e: int
     causal: bool = False
     b: int = 1
+    mask: str = ""  # "bool" or "added"
+    dropout: int = 0  # in percent
 
 
 DENSE = {
@@ -44,6 +46,13 @@ DENSE = {
     "one query, narrow heads, splits of the keys": Case(3, 1, 1, 600, 24, 40),
     "a few queries, splits of the keys": Case(2, 1, 7, 1100, 64, 64),
     "a few queries, splits that nobody sees": Case(2, 2, 16, 1100, 64, 80, True),
+    "a few queries, splits, mask, dropout": Case(4, 2, 3, 1101, 64, 64, mask="bool", dropout=30),
+    "dropout": Case(2, 1, 150, 203, 64, 64, dropout=20),
+    "dropout, heads of 128, causal, grouped": Case(4, 2, 140, 140, 128, 128, True, 2, dropout=50),
+    "bool mask": Case(2, 1, 150, 203, 128, 128, mask="bool"),
+    "bool mask, dropout": Case(2, 2, 140, 150, 64, 64, b=2, mask="bool", dropout=20),
+    "added mask": Case(2, 1, 150, 203, 64, 64, mask="added"),
+    "added mask, dropout, heads of 128, causal": Case(1, 1, 200, 200, 128, 128, True, 2, "added", 10),
 }
 
 
@@ -73,6 +82,7 @@ SEQUENCES = {
 FORWARD, BACKWARD, SPLITS = "attention_wgmma", "attention_wgmma_backward", "attention_mma"
 LONG, TALL = Case(1, 1, 64, 700, 64, 64), Case(1, 1, 300, 64, 64, 64)
 FEW, ILL = Case(4, 2, 1, 1100, 64, 64), SEQUENCES["a sequence of NaN"]
+DROPPED = DENSE["bool mask, dropout"]
 COMMON = "attention_wgmma.cuh"  # of both
 FAULTS: list[tuple[str, str, Case | Packed]] = [
     (SPLITS, "    from = maximum(from, int64_t(blockIdx.y) * kSplitKeys);\n", FEW),
@@ -91,6 +101,20 @@ FAULTS: list[tuple[str, str, Case | Packed]] = [
     (BACKWARD, "      wait_products<0>();  // the gradients by the last queries, these scores\n", TALL),
     (BACKWARD, "      release(last);\n    }\n    ask_gradients", TALL),
     (BACKWARD, "    fence_products();\n    ask_product<T>(result", LONG),
+    (FORWARD, "    if constexpr (!Plain) bits.find(p, part, places(at.from));\n", DROPPED),
+    (
+        FORWARD,
+        "      if constexpr (!Plain) bits.find(p, part, places(s0));  // beside the products\n",
+        DROPPED,
+    ),
+    (FORWARD, "    if (!Plain && p.threshold) drop_scores(s, p, bits);\n", DROPPED),
+    (
+        BACKWARD,
+        "    if constexpr (!Plain) bits.find(p, part, places(s0));  // beside the products\n",
+        DROPPED,
+    ),
+    (BACKWARD, "    if constexpr (!Plain) mask_scores<T>(s, p, part, places(s0), bits);\n", DROPPED),
+    (BACKWARD, "    if constexpr (!Plain) mask_scores<T>(s, p, part, places(), bits);\n", DROPPED),
     (FORWARD, "    tail.clear(part.keys - s0, tiles.v[values.stage]);\n", ILL),
     (BACKWARD, "  tail.clear(count, tiles.pairs[turn.stage].of[0], tiles.pairs[turn.stage].of[1]);\n", ILL),
     (COMMON, "    parity ^= 1;\n", ILL),
@@ -128,23 +152,48 @@ def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
 Arrays = tuple[np.ndarray, ...]
 
 
-def dense(q: np.ndarray, k: np.ndarray, v: np.ndarray, up: np.ndarray, first: int, last: int) -> Arrays:
+def dense(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    up: np.ndarray,
+    first: int,
+    last: int,
+    mask: np.ndarray | None = None,
+    factors: np.ndarray | float = 1.0,
+) -> Arrays:
     """out, lse, dq, dk, dv of [B, H, T, D] and [B, K, S, D], in float64; query t sees keys t + first to
-    t + last."""
+    t + last. `mask` [B, 1, T, S] is added to scores, `factors` [B, H, T, S] are dropout's."""
     b, h, t, d = q.shape
     heads, s = k.shape[1:3]
     q, up = (x.reshape(b, heads, h // heads, t, x.shape[-1]).astype(np.float64) for x in (q, up))
     k, v = (x[:, :, None].astype(np.float64) for x in (k, v))
     place = np.arange(s)[None] - np.arange(t)[:, None]
-    scores = np.where((place >= first) & (place <= last), q @ k.swapaxes(-1, -2) / np.sqrt(d), -np.inf)
+    if isinstance(factors, np.ndarray):
+        factors = factors.reshape(b, heads, h // heads, t, s)
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(d) + (0 if mask is None else mask[:, None])
+    scores = np.where((place >= first) & (place <= last), scores, -np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         lse = np.log(np.exp(scores).sum(-1, keepdims=True))
         p = np.where(np.isinf(scores), 0, np.exp(scores - lse))
-    out = p @ v
-    slopes = p * (up @ v.swapaxes(-1, -2) - (up * out).sum(-1, keepdims=True)) / np.sqrt(d)
+    out = (p * factors) @ v
+    slopes = p * (factors * (up @ v.swapaxes(-1, -2)) - (up * out).sum(-1, keepdims=True)) / np.sqrt(d)
     dq = slopes @ k
-    dk, dv = ((x.swapaxes(-1, -2) @ y).sum(2) for x, y in ((slopes, q), (p, up)))
+    dk, dv = ((x.swapaxes(-1, -2) @ y).sum(2) for x, y in ((slopes, q), (p * factors, up)))
     return out.reshape(b, h, t, v.shape[-1]), lse.reshape(b, h, t), dq.reshape(b, h, t, d), dk, dv
+
+
+def philox(count: int, seed: int = 7, call: int = 3) -> np.ndarray:
+    """The first numbers of a key, by Philox4x32-10 (Salmon et al. 2011, table 2 and figure 4)."""
+    block = np.arange((count + 3) // 4, dtype=np.uint64)
+    low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c = [block & low, block >> high, np.full_like(block, call), np.zeros_like(block)]
+    keys = [seed, 0]
+    for _ in range(10):
+        x, y = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [y >> high ^ c[1] ^ np.uint64(keys[0]), y & low, x >> high ^ c[3] ^ np.uint64(keys[1]), x & low]
+        keys = [(keys[0] + 0x9E3779B9) % 2**32, (keys[1] + 0xBB67AE85) % 2**32]
+    return np.stack(c, -1).ravel()[:count]
 
 
 def call(
@@ -182,11 +231,24 @@ def run_dense(program: Path, folder: Path, kernel: str, case: Case, dtype: str, 
     rng = np.random.default_rng(0)
     b, h, k, t, s, d, e = case.b, case.h, case.k, case.t, case.s, case.d, case.e
     shapes = ((b, h, t, d), (b, k, s, d), (b, k, s, e), (b, h, t, e))
-    data = tuple(rounded(rng.standard_normal(shape), dtype) for shape in shapes)
+    q, keys, v, up = (rounded(rng.standard_normal(shape), dtype) for shape in shapes)
     first, last = -FAR, 0 if case.causal else FAR
-    header = [b, h, k, t, s, d, e, first, last, 0, 0, 0]
-    got = call(program, folder, kernel, dtype, order, header, data)
-    return differences(got, dense(*data, first, last), dtype)
+    mask, added = rng.standard_normal((b, 1, t, s)), None
+    if case.mask == "bool":
+        mask = (mask > -0.5).astype(np.float32)
+        mask[:, :, t // 2] = 0  # a query that sees no key
+        with np.errstate(divide="ignore"):
+            added = np.log(mask)
+    elif case.mask:
+        added = mask = rounded(mask, dtype)
+    factors: np.ndarray | float = 1.0
+    if case.dropout:
+        kept = philox(b * h * t * s) >= np.ceil(case.dropout / 100 * 2**32)
+        factors = kept.reshape(b, h, t, s) / (1 - case.dropout / 100)
+    header = [b, h, k, t, s, d, e, first, last, 0, 0, 0, ["", "bool", "added"].index(case.mask), case.dropout]
+    given = (q, keys, v, up, mask.astype(np.float32)) if case.mask else (q, keys, v, up)
+    got = call(program, folder, kernel, dtype, order, header, given)
+    return differences(got, dense(q, keys, v, up, first, last, added, factors), dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -213,7 +275,7 @@ def run_sequences(
             x[:, :, at[ill] : at[ill + 1]] = np.nan
     first, last = -case.left if case.left >= 0 else -FAR, case.right if case.right >= 0 else FAR
     most = [max(n[i] for n in case.lengths) for i in range(2)]
-    header = [1, h, k, t, s, d, d, first, last, len(case.lengths), *most]
+    header = [1, h, k, t, s, d, d, first, last, len(case.lengths), *most, 0, 0]
     numbers = tuple(x.astype(np.int32) for x in starts)
     got = call(program, folder, kernel, dtype, order, header, (*numbers, *data))
     parts = []

@@ -85,6 +85,7 @@ template <int N>
 WT_DEVICE void keep_in_place(float (&)[N][4]) {}
 
 WT_DEVICE void forget(int&) {}
+WT_DEVICE void forget_memory() {}
 
 template <int N>
 WT_DEVICE void give_registers() {
