@@ -152,10 +152,10 @@ struct KeyPlace {
   int shared, s0, from, walk, steps;
   Part part;
 
-  WT_DEVICE explicit KeyPlace(const Args& args)
-      : shared(int(blockIdx.x / args.blocks % (args.p.n.heads / args.p.n.readers))),
-        s0(int(blockIdx.x % args.blocks) * kWgmmaRows),
-        part(args.p, blockIdx.x / args.blocks / (args.p.n.heads / args.p.n.readers)) {
+  WT_DEVICE explicit KeyPlace(const Args& args, int block = int(blockIdx.x))
+      : shared(int(block / args.blocks % (args.p.n.heads / args.p.n.readers))),
+        s0(int(block % args.blocks) * kWgmmaRows),
+        part(args.p, block / args.blocks / (args.p.n.heads / args.p.n.readers)) {
     from = int(part.query_from(s0, kQueries));
     const int queries = int(part.query_until(s0, kWgmmaRows)) - from;
     walk = queries > 0 ? int(ceil_div(queries, kQueries)) : 0;
@@ -257,8 +257,12 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
     wait_products<0>();
   }
   const float factors[2] = {float(p.scale), float(p.scale)}, ones[2] = {1, 1};
-  store_rows<D>(key_rows<T>(args.to, part, at.shared, p.n.d), at.s0 + me.warp_row(), keys, factors);
-  store_rows<D>(key_rows<T>(args.to_values, part, at.shared, p.n.e), at.s0 + me.warp_row(), values, ones);
+  int block = int(blockIdx.x);
+  forget(block);  // what is needed again here had no registers meanwhile
+  const KeyPlace end(args, block);
+  const int64_t row = end.s0 + Consumer().warp_row();
+  store_rows<D>(key_rows<T>(args.to, end.part, end.shared, p.n.d), row, keys, factors);
+  store_rows<D>(key_rows<T>(args.to_values, end.part, end.shared, p.n.e), row, values, ones);
 }
 
 // ---- kernels ----
