@@ -195,7 +195,7 @@ def attention_forward(kind: str) -> Row:
         # 8 products of 16 along the head and 8 along 128 keys; the first scores and the last values apart.
         part = Part(
             "attention_wgmma.cu",
-            r"^wgmma_forward<BFloat16, 128>",
+            r"^wgmma_forward<BFloat16, 128, true>",
             384,
             HEADS * T / 128,
             moved,
@@ -208,7 +208,7 @@ def attention_forward(kind: str) -> Row:
     else:
         part = Part(
             "attention_mma.cu",
-            r"^mma_forward<BFloat16, 128>",
+            r"^mma_forward<BFloat16, 128, false>",
             128,
             HEADS * T / 64,
             moved,
@@ -226,7 +226,7 @@ def attention_backward(kind: str) -> Row:
     if kind == "WGMMA":
         queries = Part(
             "attention_wgmma_backward.cu",
-            r"^wgmma_query_gradient<BFloat16, 128>",
+            r"^wgmma_query_gradient<BFloat16, 128, true>",
             384,
             HEADS * T / 128,
             moved,
@@ -237,7 +237,7 @@ def attention_backward(kind: str) -> Row:
             8,
         )
         keys = queries._replace(
-            kernel=r"^wgmma_key_gradients<BFloat16, 128>",
+            kernel=r"^wgmma_key_gradients<BFloat16, 128, true>",
             bytes=6 * 2 * HEADS * T * D,
             operations=walked(128, 64, 4),
             loops=(Loop("HGMMA", 24, seen(128, 64) - 1),),

@@ -3,11 +3,13 @@
     python tools/sass_gate.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects of a build
     python tools/sass_gate.py softmax.cubin gemm/wgmma.cu.o                      some files
     python tools/sass_gate.py --compile --arch 90a                               compiles the hot sources
+    python tools/sass_gate.py --rows build                                       chains with norms, by NVRTC
 
 Reads the code by cuobjdump (of the toolkit or the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm) and
 prints a table: kernel, architecture, registers, instructions on local memory, widest load and store of global
-memory, tensor-core and asynchronous instructions. Fails where a kernel breaks a rule of RULES, or where a
-rule's kernel is missing.
+memory, tensor-core and asynchronous instructions. `--rows` takes a build folder, compiles a few chains with a
+norm for sm_90 as `torch.compile` does (tests/chain/row_kernels.cpp) and holds them to their rule, too. Fails
+where a kernel breaks a rule of RULES, or where a rule's kernel is missing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("80", "90a")
+#: For which NVRTC compiles, and what the rules of those kernels name as their source.
+NVRTC_ARCHITECTURE, ROWS = "90", "chain_rows.cuh"
 #: Address, predicate, name and operands in a line of cuobjdump -sass.
 INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 #: What the table names of the many instructions: tensor cores, asynchronous copies, barriers in memory.
@@ -50,6 +54,9 @@ class Rule:
     spills: int = 0  # instructions on local memory, at most
 
 
+#: Tiles that come by cp.async and ldmatrix to mma.sync.
+MMA = ("LDGSTS", "LDSM", "HMMA")
+
 RULES = [
     Rule("gemm/naive.cu", "naive", 64),
     Rule("gemm/coalesced.cu", "coalesced", 64),
@@ -60,17 +67,20 @@ RULES = [
     Rule("gemm/warp_tiles.cu", "warp_tiles<[12]>", 128, 0, 128, ("LDGSTS",)),
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("90a",)),
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
-    Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, MMA),
     Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
-    Rule("grouped_mm.cu", "grouped_mma", 128, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
     Rule("grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
-    # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers.
-    Rule("attention_mma.cu", "mma_forward", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers. For
+    # sm_80 ptxas keeps up to four numbers in local memory, outside of the products.
+    Rule("attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, MMA, ("90a",)),
+    Rule("attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, MMA, ("90a",)),
+    Rule("attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, MMA, ("80",), spills=4),
+    Rule("attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, MMA, ("80",), spills=4),
+    Rule("attention_mma.cu", "merge_splits", 64),
+    Rule("attention_mma_backward.cu", "mma_(query_gradient|key_gradients)", 255, 0, 128, MMA, ("90a",)),
     Rule(
-        "attention_mma_backward.cu", "mma_query_gradient", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA"), spills=16
-    ),
-    Rule(
-        "attention_mma_backward.cu", "mma_key_gradients", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA"), spills=32
+        "attention_mma_backward.cu", "mma_(query_gradient|key_gradients)", 255, 0, 128, MMA, ("80",), spills=4
     ),
     Rule("attention_wgmma.cu", "wgmma_forward", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
     Rule(
@@ -92,6 +102,9 @@ RULES = [
     # float64 moves two numbers in 16 bytes and has more registers to keep; it is not trained in.
     Rule("softmax.cu", r"softmax(_long)?(_backward)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
     Rule("norm.cu", r"\bnorm(_long)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
+    Rule(ROWS, "backward|float|rms_norm", 128, 128, 128, (), (NVRTC_ARCHITECTURE,)),
+    # Two rows of bfloat16 are held, and as numbers of float32 once more, in all the registers that there are.
+    Rule(ROWS, "layer_norm_forward_BFloat16", 128, 128, 128, (), (NVRTC_ARCHITECTURE,), spills=10),
 ]
 
 
@@ -132,11 +145,16 @@ def find_tool(name: str) -> str | None:
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / name
     if found := shutil.which(name) or (str(toolkit) if toolkit.exists() else None):
         return found
+    return find_in_wheel(f"nvidia-cuda-{name}", name)
+
+
+def find_in_wheel(wheel: str, start: str) -> str | None:
+    """The file of the wheel whose name begins so."""
     try:
-        files = metadata.files(f"nvidia-cuda-{name}") or []
+        files = metadata.files(wheel) or []
     except metadata.PackageNotFoundError:
         return None
-    return next((str(f.locate()) for f in files if f.name == name), None)
+    return next((str(f.locate()) for f in files if f.name.startswith(start)), None)
 
 
 def need_tool(name: str) -> str:
@@ -263,6 +281,8 @@ def compile_source(source: Path, arch: str, out: Path) -> Path:
         "-DWARPTAPE_KERNEL_DEVICE=CUDA",
     ]
     flags += [f"-I{ROOT / folder}" for folder in ("", "kernels/include", "csrc")]
+    if source.stem == "norm":  # as cmake/Cuda.cmake
+        flags.append("--fmad=false")
     target = out / f"{source.stem}.{arch}.cubin"
     code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
     command = [need_tool("nvcc"), *flags, code, "-cubin", "-o", str(target), str(source)]
@@ -273,13 +293,42 @@ def compile_source(source: Path, arch: str, out: Path) -> Path:
     return target
 
 
+def compile_rows(build: Path, out: Path) -> list[Kernel]:
+    """Chains with norms, compiled by the library's own way through NVRTC, which needs no driver."""
+    program, folder, cache = out / "row_kernels", out / "rows", out / "cache"
+    sources = [ROOT / "tests/chain/row_kernels.cpp", build / "kernel_headers.cpp"]
+    sources += [ROOT / f"kernels/cuda/{name}.cpp" for name in ("chain_source", "chain_compile", "library")]
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-DWARPTAPE_KERNEL_DEVICE=CUDA",
+        f"-I{ROOT}",
+        f"-I{ROOT / 'kernels/include'}",
+    ]
+    subprocess.run(["c++", *flags, *map(str, sources), "-ldl", "-o", str(program)], check=True)
+    folder.mkdir()
+    cache.mkdir()
+    # As find_tool does; where there is no wheel the library looks for the toolkit's itself.
+    found = find_in_wheel("nvidia-cuda-nvrtc", "libnvrtc.so")
+    env = os.environ | {"WARPTAPE_CACHE": str(cache)}
+    if found:
+        env["WARPTAPE_CUDA_LIBRARIES"] = str(Path(found).parent)
+    subprocess.run([str(program), NVRTC_ARCHITECTURE, str(folder)], check=True, env=env)
+    kernels = []
+    for file in sorted(folder.glob("*.cubin")):
+        for kernel in read_kernels(file):
+            kernel.name = f"{file.stem}: {kernel.name}"  # all have one name
+            kernels.append(kernel)
+    return kernels
+
+
 def gather(paths: Iterable[Path], archs: Iterable[str], compiles: bool) -> dict[str, list[Kernel]]:
     """Kernels by source: "gemm/mma.cu"."""
     sources = {rule.source for rule in RULES}
     found: dict[str, list[Kernel]] = {}
     with tempfile.TemporaryDirectory() as folder:
         if compiles:
-            for source in sorted(sources):
+            for source in sorted(sources - {ROWS}):
                 for arch in archs:
                     at = compile_source(ROOT / "kernels/cuda" / source, arch, Path(folder))
                     found.setdefault(source, []).extend(read_kernels(at))
@@ -302,12 +351,16 @@ def main() -> int:
     parser.add_argument(
         "--arch", action="append", choices=ARCHITECTURES, help="default: what is in the files"
     )
+    parser.add_argument("--rows", type=Path, metavar="BUILD", help="compile chains with norms by NVRTC")
     options = parser.parse_args()
-    if not options.paths and not options.compile:
-        parser.error("expected objects to read, or --compile")
+    if not options.paths and not options.compile and not options.rows:
+        parser.error("expected objects to read, --compile or --rows")
     kernels = gather(options.paths, options.arch or ARCHITECTURES, options.compile)
+    if options.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            kernels[ROWS] = compile_rows(options.rows, Path(folder))
     there = {k.arch for of_source in kernels.values() for k in of_source}
-    archs = options.arch or sorted(there)
+    archs = [*options.arch, NVRTC_ARCHITECTURE] if options.arch else sorted(there)
     hot = [
         k
         for s in sorted(kernels)

@@ -1,6 +1,6 @@
 // Attention over cuDNN's fused kernels or by our own, whichever is faster, where cuDNN takes the case; else
 // by our own: other dtypes than bfloat16 and half, dropout (its numbers are ours), masks (a query may see no
-// key), odd head sizes, sequences of several lengths.
+// key), odd head sizes, sequences of several lengths, and a few queries, as decoding has them.
 #include "kernels/attention.h"
 
 #include <bit>
@@ -15,11 +15,7 @@ namespace {
 
 enum Ids : int64_t { kQ = 1, kK, kV, kOut, kLse, kGradOut, kGradQ, kGradK, kGradV };  // tensors of the graphs
 
-struct Planned {
-  std::shared_ptr<GraphPlan> graph;
-  AttentionChoice choice;
-};
-using Plans = PlanCache<38, Planned>;
+using Plans = AttentionPlans<38, GraphPlan>;
 
 Plans& plans() {
   static auto* all = new Plans(1024);
@@ -161,46 +157,48 @@ float milliseconds(const LaunchContext& ctx, Call&& call) {
   return taken;
 }
 
-// Runs own() or library(), which write the same results.
-template <class Own, class Library>
-void run_chosen(const LaunchContext& ctx, Planned& plan, bool tensor_cores, Own&& own, Library&& library) {
+AttentionCall call_of(const LaunchContext& ctx, bool tensor_cores, bool few) {
   cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(static_cast<cudaStream_t>(ctx.stream), &captured), "attention");
-  const AttentionCall call{attention_kernels(), plan.graph->refusal.empty(), tensor_cores,
-                           ctx.deterministic || switches().cudnn_deterministic,
-                           captured != cudaStreamCaptureStatusNone};
-  auto time = [&](auto& kernel) { return milliseconds(ctx, kernel); };
-  plan.choice.takes_own(call, time, own, library) ? own() : library();
+  return {attention_kernels(),
+          true,
+          tensor_cores,
+          ctx.deterministic || switches().cudnn_deterministic,
+          captured != cudaStreamCaptureStatusNone,
+          few};
 }
 
 // ---- the two kernels ------------------------------------------------------------------------------------
 
 void attention(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
   if (!suits_cudnn(p, {&out})) return attention_own(ctx, out, lse, p);
-  CudnnDevice& device = cudnn_device(ctx.device_index);
   auto own = [&] { attention_own(ctx, out, lse, p); };
+  auto make = [&] {
+    return make_plan(cudnn_device(ctx.device_index), p.q.dtype, kAnyEngine,
+                     [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
+  };
   auto library = [&](GraphPlan& graph) {
-    run_plan(ctx, "attention", device, graph,
+    run_plan(ctx, "attention", cudnn_device(ctx.device_index), graph,
              {{kQ, p.q.data}, {kK, p.k.data}, {kV, p.v.data}, {kOut, out.data}, {kLse, lse.data}});
   };
-  const auto key = key_of(ctx.device_index, p, true, {&p.q, &p.k, &p.v, &out});
-  const auto plan = plans().get(key, [&] {
-    auto made = std::make_shared<Planned>();
-    made->graph =
-        make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
-    return made;
-  });
-  run_chosen(ctx, *plan, suits_mma(p, {&out}), own, [&] { library(*plan->graph); });
+  auto time = [&](auto& kernel) { return milliseconds(ctx, kernel); };
+  plans().run(key_of(ctx.device_index, p, true, {&p.q, &p.k, &p.v, &out}),
+              call_of(ctx, suits_mma(p, {&out}), p.q.sizes[2] <= kFewQueries), make, time, own, library);
 }
 
 void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                         const View& dout, const View& out, const View& lse, const AttentionPlan& p) {
   if (!suits_cudnn(p, {&dq, &dk, &dv, &dout, &out}))
     return attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p);
-  CudnnDevice& device = cudnn_device(ctx.device_index);
   auto own = [&] { attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p); };
+  const bool deterministic = ctx.deterministic || switches().cudnn_deterministic;
+  auto make = [&] {
+    return make_plan(cudnn_device(ctx.device_index), p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
+      describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);
+    });
+  };
   auto library = [&](GraphPlan& graph) {
-    run_plan(ctx, "attention_backward", device, graph,
+    run_plan(ctx, "attention_backward", cudnn_device(ctx.device_index), graph,
              {{kQ, p.q.data},
               {kK, p.k.data},
               {kV, p.v.data},
@@ -211,16 +209,9 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
               {kGradK, dk.data},
               {kGradV, dv.data}});
   };
-  const bool deterministic = ctx.deterministic || switches().cudnn_deterministic;
-  const auto key = key_of(ctx.device_index, p, deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
-  const auto plan = plans().get(key, [&] {
-    auto made = std::make_shared<Planned>();
-    made->graph = make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
-      describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);
-    });
-    return made;
-  });
-  run_chosen(ctx, *plan, suits_mma(p, {&dq, &dk, &dv, &dout}), own, [&] { library(*plan->graph); });
+  auto time = [&](auto& kernel) { return milliseconds(ctx, kernel); };
+  plans().run(key_of(ctx.device_index, p, deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv}),
+              call_of(ctx, suits_mma(p, {&dq, &dk, &dv, &dout}), false), make, time, own, library);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // Which kernel serves attention where both cuDNN's and our own do it: by measurement, once for each shape, or
-// by WARPTAPE_ATTENTION.
+// by WARPTAPE_ATTENTION. A few queries are our own's without a look at the clock: decoding has one key more
+// with each token, and would build a plan and measure for each.
 #pragma once
 
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
 
+#include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/runtime.h"
 
 namespace warptape::kernels::cuda {
@@ -28,6 +30,9 @@ inline AttentionKernels attention_kernels() {
   return asked;
 }
 
+// As many queries as decoding has, at most: a token of each sequence, or a few that are to be checked.
+inline constexpr int64_t kFewQueries = 16;
+
 // What is known of a call before any clock is looked at.
 struct AttentionCall {
   AttentionKernels asked;
@@ -35,6 +40,10 @@ struct AttentionCall {
   bool tensor_cores;   // our own kernel is more than the plain one
   bool deterministic;  // the bits may not depend on a clock
   bool captured;       // nothing can be waited for
+  bool few = false;    // at most kFewQueries, forward
+
+  // Whether no plan of cuDNN's has to be built to know that our own kernel is to run.
+  bool is_own() const { return asked == AttentionKernels::Measured ? few : asked != AttentionKernels::Cudnn; }
 };
 
 // The choice for one shape.
@@ -43,8 +52,8 @@ class AttentionChoice {
   // Whether our own kernel is to run. time(call) are the milliseconds of a call that was made before.
   template <class Time, class Own, class Library>
   bool takes_own(const AttentionCall& call, Time&& time, Own&& own, Library&& library) {
-    if (!call.library) return true;
-    if (call.asked != AttentionKernels::Measured) return call.asked != AttentionKernels::Cudnn;
+    if (!call.library || call.is_own()) return true;
+    if (call.asked == AttentionKernels::Cudnn) return false;
     if (!call.tensor_cores || call.deterministic) return false;
     if (const State state = state_.load(); state != State::Unknown) return state == State::Own;
     if (call.captured) return false;  // and the next call measures
@@ -69,6 +78,37 @@ class AttentionChoice {
     return best[0] < best[1];
   }
   std::atomic<State> state_{State::Unknown};
+};
+
+// cuDNN's graphs and the choices, by all that a graph depends on.
+template <size_t N, class Graph>
+class AttentionPlans {
+  struct Planned {
+    std::shared_ptr<Graph> graph;
+    AttentionChoice choice;
+  };
+  PlanCache<N, Planned> plans_;
+
+ public:
+  using Key = typename PlanCache<N, Planned>::Key;
+
+  explicit AttentionPlans(size_t capacity) : plans_(capacity) {}
+  size_t size() { return plans_.size(); }
+
+  // Runs own(), or library(graph) of the graph that make() builds, which write the same results. call.library
+  // is not looked at: the graph says it.
+  template <class Make, class Time, class Own, class Library>
+  void run(const Key& key, AttentionCall call, Make&& make, Time&& time, Own&& own, Library&& library) {
+    if (call.is_own()) return own();
+    const std::shared_ptr<Planned> plan = plans_.get(key, [&] {
+      auto made = std::make_shared<Planned>();
+      made->graph = make();
+      return made;
+    });
+    call.library = plan->graph->refusal.empty();
+    auto by_library = [&] { library(*plan->graph); };
+    plan->choice.takes_own(call, time, own, by_library) ? own() : by_library();
+  }
 };
 
 }  // namespace warptape::kernels::cuda

@@ -165,6 +165,98 @@ WT_DEVICE void rescale(float (&sums)[N][4], const float (&shrink)[2]) {
     for (int c = 0; c < 4; ++c) value[c] *= shrink[c / 2];
 }
 
+// Which query and key a lane's s[j][c] is of: queries t and t + 8 by keys s, s + 1, s + 8 .., or (ByKeys)
+// keys s and s + 8 by queries t, t + 1, t + 8 ..
+template <bool ByKeys>
+struct Places {
+  int64_t b;
+  int h, t, s;
+
+  // What is made of them is made again for each tile, and keeps no registers.
+  WT_DEVICE void forget_places() { forget(t), forget(s); }
+  WT_DEVICE int query(int j, int c) const { return t + (ByKeys ? j * 8 + c % 2 : c / 2 * 8); }
+  WT_DEVICE int key(int j, int c) const { return s + (ByKeys ? c / 2 * 8 : j * 8 + c % 2); }
+};
+
+// What is neither a number of a tile nor a sum is a bit here: 4 j + c that of s[j][c]. Bits are worked out in
+// loops, which have few registers, beside the tile's, which are named and so unrolled.
+template <int Eights>
+struct PairBits {
+  using Word = std::conditional_t<Eights <= 8, uint32_t, uint64_t>;
+  Word seen = 0, kept = ~Word(0);
+
+  template <bool ByKeys>
+  WT_DEVICE void find(const Problem& p, const Part& part, Places<ByKeys> at) {
+    if (!ByKeys) at.forget_places();
+    seen = 0;
+#pragma unroll 4
+    for (int i = 0; i < 4 * Eights; ++i)
+      if (p.is_seen(part, at.h, at.query(i / 4, i % 4), at.key(i / 4, i % 4))) seen |= Word(1) << i;
+    if (p.threshold == 0) return;
+    kept = 0;
+    constexpr int kStep = ByKeys ? 1 : 2;
+#pragma unroll 1
+    for (int i = 0; i < 4 * Eights; i += kStep) {
+      const int64_t t = at.query(i / 4, i % 4), key = at.key(i / 4, i % 4);
+      const uint32_t found = ByKeys ? p.keeps(at.b, at.h, t, key) : p.keeps_two(at.b, at.h, t, key);
+      kept |= Word(found) << i;
+    }
+  }
+  WT_DEVICE bool sees(int j, int c) const { return seen >> (4 * j + c) & 1; }
+  WT_DEVICE bool keeps(int j, int c) const { return kept >> (4 * j + c) & 1; }
+};
+
+// Products become scores in powers of two, minus infinity where hidden.
+template <class T, int Eights, bool ByKeys>
+WT_DEVICE void mask_scores(float (&s)[Eights][4], const Problem& p, const Part& part, Places<ByKeys> at,
+                           const PairBits<Eights>& bits) {
+  const float scale = float(p.scale) * kLog2E;
+#pragma unroll
+  for (int j = 0; j < Eights; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[j][c] = bits.sees(j, c) ? s[j][c] * scale : -INFINITY;
+  if (!p.adds_mask()) return;
+  if (!ByKeys) at.forget_places();
+#pragma unroll
+  for (int j = 0; j < Eights; ++j) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (bits.sees(j, c)) s[j][c] += p.added<T>(part, at.h, at.query(j, c), at.key(j, c)) * kLog2E;
+    if (j % 4 == 3) forget_memory();  // more loads at once would take more registers than there are
+  }
+}
+// Those of the probabilities that dropout takes become zero.
+template <int Eights>
+WT_DEVICE void drop_scores(float (&s)[Eights][4], const Problem& p, const PairBits<Eights>& bits) {
+  const float keep = float(p.keep);
+#pragma unroll
+  for (int j = 0; j < Eights; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[j][c] = bits.keeps(j, c) ? s[j][c] * keep : 0.0f;
+}
+
+// What backward knows of a query: the log-sum-exp in powers of two, infinity (its probabilities are 0) where
+// it saw no key and outside.
+struct Query {
+  float lse = INFINITY, delta = 0;
+};
+WT_DEVICE Query query_of(const float* lse, const float* delta, int64_t line) {
+  const float found = lse[line];
+  return {found == -INFINITY ? INFINITY : found * kLog2E, delta[line]};
+}
+
+// With F dropout's factor: the product of query and key becomes P F, that of dout and value P (G F - delta).
+// Plain: the query sees the key, and nothing is dropped.
+WT_DEVICE void make_plain_slope(float& product, float& up, float scale, const Query& q) {
+  product = power_of_two(product * scale - q.lse);
+  up = product * (up - q.delta);
+}
+WT_DEVICE void make_slope(float& score, float& up, float factor, const Query& q) {
+  const float probability = power_of_two(score - q.lse);
+  score = probability * factor;
+  up = probability * (up * factor - q.delta);
+}
+
 // Calls f(D) with 64 or 128, whichever holds both head sizes.
 template <class F>
 void with_head_size(const Sizes& n, F&& f) {

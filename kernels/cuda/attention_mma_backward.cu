@@ -11,33 +11,26 @@ namespace {
 constexpr int kKeys = 64;
 template <int D> constexpr int kQueries = D == 64 ? 64 : 32;  // of a tile: two results are in registers
 
-// What the lane knows of one query.
-struct Query {
-  int t;
-  float lse, delta;  // lse in powers of two; minus infinity where it saw no key, and outside
-
-  WT_DEVICE Query(const Slopes& g, int64_t line, int at, bool inside) : t(at), lse(-INFINITY), delta(0) {
-    if (!inside) return;
-    lse = static_cast<const float*>(g.lse)[line + t] * kLog2E;
-    delta = static_cast<const float*>(g.delta)[line + t];
+// query(j, c) is that of s[j][c].
+template <class T, int Eights, bool ByKeys, class F>
+WT_DEVICE void make_slopes(float (&s)[Eights][4], float (&up)[Eights][4], const Problem& p, const Part& part,
+                           const Places<ByKeys>& at, bool plain, F&& query) {
+  if (plain) {
+    const float scale = float(p.scale) * kLog2E;
+#pragma unroll
+    for (int j = 0; j < Eights; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) make_plain_slope(s[j][c], up[j][c], scale, query(j, c));
+    return;
   }
-};
-
-// With F dropout's factor: the product of query and key becomes P F, that of dout and value P (G F - delta).
-// Plain: the query sees the key, and nothing is dropped.
-template <class T, bool Plain>
-WT_DEVICE void make_slope(float& product, float& up, const Problem& p, const Part& part, const Query& q,
-                          int64_t h, int64_t key) {
-  if constexpr (Plain) {
-    product = power_of_two(product * (float(p.scale) * kLog2E) - q.lse);
-    up = product * (up - q.delta);
-  } else {
-    const float score = p.masked<T>(product, part, h, q.t, key) * kLog2E;
-    const float probability = q.lse == -INFINITY ? 0.0f : power_of_two(score - q.lse);
-    const float factor = p.threshold ? p.factor<float>(part.b, h, q.t, key) : 1.0f;
-    product = probability * factor;
-    up = probability * (up * factor - q.delta);
-  }
+  PairBits<Eights> bits;
+  bits.find(p, part, at);
+  mask_scores<T>(s, p, part, at, bits);
+  const float keep = float(p.keep);
+#pragma unroll
+  for (int j = 0; j < Eights; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) make_slope(s[j][c], up[j][c], bits.keeps(j, c) ? keep : 0.0f, query(j, c));
 }
 
 template <class T, int D>
@@ -65,7 +58,11 @@ __global__ void __launch_bounds__(kMmaThreads, kBlocks<D>)
   RowCopies<kMmaRows, D, T>(query_rows<T>(g.dout, part, h, p.n.e), t0).fetch(tiles.up);
   fetch(0);
   const int64_t line = p.line(part, h);
-  const Query of[2] = {{g, line, t, t < part.queries}, {g, line, t + 8, t + 8 < part.queries}};
+  auto query = [&](int at) {
+    const auto *lse = static_cast<const float*>(g.lse), *delta = static_cast<const float*>(g.delta);
+    return at < part.queries ? query_of(lse, delta, line + at) : Query();
+  };
+  const Query of[2] = {query(t), query(t + 8)};
   float result[D / 8][4] = {};
   for (int s0 = from, turn = 0; s0 < seen; s0 += kKeys, turn ^= 1) {
     wait_copies<0>();
@@ -74,18 +71,9 @@ __global__ void __launch_bounds__(kMmaThreads, kBlocks<D>)
     float s[kKeys / 8][4], up[kKeys / 8][4];
     multiply_rows<kKeys, D>(s, tiles.q, first, tiles.k[turn]);
     multiply_rows<kKeys, D>(up, tiles.up, first, tiles.v[turn]);
-    auto slopes = [&](auto plain) {
-#pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          make_slope<T, decltype(plain)::value>(s[j][c], up[j][c], p, part, of[c / 2], h,
-                                                s0 + j * 8 + lane % 4 * 2 + c % 2);
-    };
-    if (!p.threshold && !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys))
-      slopes(std::true_type{});
-    else
-      slopes(std::false_type{});
+    const bool plain = !p.threshold && !p.mask.data && part.sees_all(t0, kMmaRows, s0, kKeys);
+    make_slopes<T>(s, up, p, part, Places<false>{part.b, int(h), t, s0 + lane % 4 * 2}, plain,
+                   [&](int, int c) { return of[c / 2]; });
     add_product<kKeys, D>(result, up, tiles.k[turn]);
   }
   wait_copies<0>();
@@ -149,23 +137,14 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     float s[kTile / 8][4], up[kTile / 8][4];
     multiply_rows<kTile, D>(s, tiles.k, first, tiles.q[turn]);
     multiply_rows<kTile, D>(up, tiles.v, first, tiles.up[turn]);
-    auto slopes = [&](auto plain) {
-      constexpr bool kPlain = decltype(plain)::value;
-      const int64_t line = p.line(part, h);
-#pragma unroll
-      for (int j = 0; j < kTile / 8; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int t = t0 + j * 8 + lane % 4 * 2 + c;
-          const Query of(g, line, t, kPlain || t < part.queries);
-          make_slope<T, kPlain>(s[j][c], up[j][c], p, part, of, h, key);
-          make_slope<T, kPlain>(s[j][c + 2], up[j][c + 2], p, part, of, h, key + 8);
-        }
-    };
-    if (!p.threshold && !p.mask.data && part.sees_all(t0, kTile, s0, kMmaRows))
-      slopes(std::true_type{});
-    else
-      slopes(std::false_type{});
+    const bool plain = !p.threshold && !p.mask.data && part.sees_all(t0, kTile, s0, kMmaRows);
+    const int at = t0 + lane % 4 * 2;
+    const int64_t line = p.line(part, h);
+    make_slopes<T>(s, up, p, part, Places<true>{part.b, int(h), at, key}, plain, [&](int j, int c) {
+      const int t = at + j * 8 + c % 2;
+      const auto *lse = static_cast<const float*>(g.lse), *delta = static_cast<const float*>(g.delta);
+      return plain || t < part.queries ? query_of(lse, delta, line + t) : Query();
+    });
     add_product<kTile, D>(values, s, tiles.up[turn]);
     add_product<kTile, D>(keys, up, tiles.q[turn]);
   }

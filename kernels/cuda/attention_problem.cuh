@@ -38,10 +38,12 @@ struct Part {
   WT_DEVICE bool sees(int64_t t, int64_t s) const {
     return t < queries && s < keys && s <= t + last && s >= t + first;
   }
-  // Whether so many queries from t0 on all see so many keys from s0 on.
+  // Whether so many queries from t0 on all see so many keys from s0 on; or those of them that are there do.
   WT_DEVICE bool sees_all(int64_t t0, int rows, int64_t s0, int cols) const {
-    return t0 + rows <= queries && s0 + cols <= keys && s0 + cols - 1 <= t0 + last &&
-           s0 >= t0 + rows - 1 + first;
+    return t0 + rows <= queries && s0 + cols <= keys && is_within(t0, rows, s0, cols);
+  }
+  WT_DEVICE bool is_within(int64_t t0, int rows, int64_t s0, int cols) const {
+    return s0 + cols - 1 <= t0 + last && s0 >= t0 + rows - 1 + first;
   }
   // Keys from() to until() - 1 are seen by some of the queries from t0 on, in tiles of `tile`.
   WT_DEVICE int64_t from(int64_t t0, int tile) const {
@@ -91,22 +93,32 @@ struct Problem {
     for (int d = 0; p.mask.data && d < 4; ++d) mask.strides[d] = p.mask.strides[d];
   }
 
+  bool is_plain() const { return !mask.data && threshold == 0; }
   // Batch elements or sequences, and the most queries and keys of one: what grids are made for.
   int64_t parts(const AttentionPlan& p) const { return sequences.count ? sequences.count : p.q.sizes[0]; }
   int64_t most_queries() const { return sequences.count ? sequences.most_queries : n.queries; }
   int64_t most_keys() const { return sequences.count ? sequences.most_keys : n.keys; }
 
+  WT_DEVICE int64_t mask_at(const Part& part, int64_t h, int64_t t, int64_t s) const {
+    return part.b * mask.strides[0] + h * mask.strides[1] + t * mask.strides[2] + s * mask.strides[3];
+  }
+  WT_DEVICE bool is_seen(const Part& part, int64_t h, int64_t t, int64_t s) const {
+    if (!part.sees(t, s)) return false;
+    return !mask.data || !mask.is_bool || static_cast<const Bool*>(mask.data)[mask_at(part, h, t, s)];
+  }
+  // What a mask of T adds to the score of a pair that is seen.
+  WT_DEVICE bool adds_mask() const { return mask.data && !mask.is_bool; }
+  template <class T>
+  WT_DEVICE Compute<T> added(const Part& part, int64_t h, int64_t t, int64_t s) const {
+    return widen<Compute<T>>(static_cast<const T*>(mask.data)[mask_at(part, h, t, s)]);
+  }
   // A score as the softmax takes it; minus infinity where query t does not see key s.
   template <class T>
   WT_DEVICE Compute<T> masked(Compute<T> product, const Part& part, int64_t h, int64_t t, int64_t s) const {
     using C = Compute<T>;
-    if (!part.sees(t, s)) return -C(__builtin_inf());
-    C score = product * C(scale);
-    if (!mask.data) return score;
-    const int64_t at =
-        part.b * mask.strides[0] + h * mask.strides[1] + t * mask.strides[2] + s * mask.strides[3];
-    if (!mask.is_bool) return score + widen<C>(static_cast<const T*>(mask.data)[at]);
-    return static_cast<const Bool*>(mask.data)[at] ? score : -C(__builtin_inf());
+    if (!is_seen(part, h, t, s)) return -C(__builtin_inf());
+    const C score = product * C(scale);
+    return adds_mask() ? score + added<T>(part, h, t, s) : score;
   }
 
   // Where the log-sum-exps of a part's head begin, of [B, H, T].
@@ -114,12 +126,26 @@ struct Problem {
     return (part.b * n.heads + h) * n.queries + part.query;
   }
 
+  WT_DEVICE uint64_t number(int64_t b, int64_t h, int64_t t, int64_t s) const {
+    return numbers.row(static_cast<uint64_t>(b * n.heads + h), static_cast<uint64_t>(t)) +
+           static_cast<uint64_t>(s);
+  }
+  // Whether dropout keeps a probability.
+  WT_DEVICE bool keeps(int64_t b, int64_t h, int64_t t, int64_t s) const {
+    return philox_word(key, number(b, h, t, s)) >= threshold;
+  }
+  // The same of keys s and s + 1, as bits 0 and 1: mostly of one block of numbers.
+  WT_DEVICE uint32_t keeps_two(int64_t b, int64_t h, int64_t t, int64_t s) const {
+    const uint64_t i = number(b, h, t, s);
+    const PhiloxBlock block = philox(key, i / 4);
+    const uint32_t first = block.word(i);
+    const uint32_t second = i % 4 == 3 ? philox(key, i / 4 + 1).words[0] : block.word(i + 1);
+    return (first >= threshold ? 1 : 0) | (second >= threshold ? 2 : 0);
+  }
   // What dropout multiplies a probability with.
   template <class C>
   WT_DEVICE C factor(int64_t b, int64_t h, int64_t t, int64_t s) const {
-    if (threshold == 0) return C(1);
-    const uint64_t row = numbers.row(static_cast<uint64_t>(b * n.heads + h), static_cast<uint64_t>(t));
-    return philox_word(key, row + static_cast<uint64_t>(s)) >= threshold ? C(keep) : C(0);
+    return threshold == 0 ? C(1) : keeps(b, h, t, s) ? C(keep) : C(0);
   }
 };
 

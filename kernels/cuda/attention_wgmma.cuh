@@ -91,20 +91,52 @@ struct Consumer {
   WT_DEVICE int column() const { return lane % 4 * 2; }
 };
 
-// What a block makes: kWgmmaRows queries of a head from t0 on, which see the first `seen` keys; a head has
-// `blocks` of them.
+// What a block makes: kWgmmaRows queries of a head from t0 on, which see keys within from .. seen - 1, of
+// which it walks over tiles; a head has `blocks` of them. No queries where t0 is not below part.queries, no
+// keys where from is not below seen.
 struct QueryPlace {
-  int64_t head;
-  int b, h, shared, t0, seen;
+  int h, shared, t0, from, seen;
+  Part part;
 
-  WT_DEVICE QueryPlace(const Problem& p, int64_t blocks)
-      : head(blockIdx.x / blocks),
-        b(int(head / p.n.heads)),
-        h(int(head % p.n.heads)),
+  WT_DEVICE QueryPlace(const Problem& p, int64_t blocks, int tile)
+      : h(int(blockIdx.x / blocks % p.n.heads)),
         shared(h / int(p.n.readers)),
         // The last queries see the most keys where it is causal: they start first.
         t0(int(blocks - 1 - blockIdx.x % blocks) * kWgmmaRows),
-        seen(int(p.band.until(t0 + kWgmmaRows - 1, p.n.keys))) {}
+        part(p, blockIdx.x / blocks / p.n.heads) {
+    from = int(part.from(t0, tile)), seen = int(part.until(t0, kWgmmaRows));
+  }
+};
+
+// By a warpgroup: rows from `count` on become zeros.
+template <int Rows, int D>
+WT_DEVICE void clear_rows(Tile<Rows, D>& tile, int count) {
+#pragma unroll
+  for (auto& part : tile.parts)
+    for (int at = count * kRowBytes + int(threadIdx.x % kGroup) * 16; at < Rows * kRowBytes;
+         at += kGroup * 16)
+      *reinterpret_cast<Packed<uint32_t, 4>*>(part + at) = {};
+}
+
+// Of a tile that reaches beyond a sequence TMA brought rows of the next one, in which anything may lie: they
+// become zeros, as they are behind a tensor's end, for 0 times what is not finite is no 0.
+struct TailClearing {
+  bool has_sequences;
+  uint64_t* barrier;  // of the warpgroup, for an arrival of each warp
+  uint32_t parity = 0;
+
+  // Rows of tiles from `count` on, which may be none. Whole warpgroups call. Two of them may write the same
+  // zeros.
+  template <int Rows, int D, class... More>
+  WT_DEVICE void clear(int count, Tile<Rows, D>& tile, More&... more) {
+    if (!has_sequences || count >= Rows) return;
+    clear_rows(tile, count), (clear_rows(more, count), ...);
+    publish_writes();
+    __syncwarp();
+    release(barrier);
+    wait_barrier(barrier, parity);
+    parity ^= 1;
+  }
 };
 
 }  // namespace warptape::kernels::cuda

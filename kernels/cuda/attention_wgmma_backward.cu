@@ -12,12 +12,13 @@
 namespace warptape::kernels::cuda {
 namespace {
 
-template <int D> constexpr int kKeys = D == 64 ? 128 : 64;  // of a tile: a gradient is in registers, too
-constexpr int kQueries = 64;                                // of a tile: two gradients are
+// Of a tile: a gradient is in registers, too, and bits with a mask or dropout.
+template <int D, bool Plain> constexpr int kKeys = D == 64 && Plain ? 128 : 64;
+constexpr int kQueries = 64;  // of a tile: two gradients are
 
 struct Barriers {
-  uint64_t own;   // the tiles of the block's own rows
-  TileRing ring;  // pairs of tiles of the other side
+  uint64_t own, cleared[kConsumers];  // the tiles of the block's own rows; for TailClearing
+  TileRing ring;                      // pairs of tiles of the other side
 };
 
 // The block's own rows, and the pairs of tiles that it walks over.
@@ -51,11 +52,13 @@ WT_DEVICE void fetch_pair(const Args& args, Tiles<N, D>& tiles, Barriers& barrie
   for (int i = 0; i < 2; ++i) fetch_tile(tiles.pairs[turn.stage].of[i], args.other[i], row, h, b, full);
 }
 
-// Both scores of the next pair: of the block's rows with each tile, to be waited for.
+// Both scores of the next pair: of the block's rows with each tile, to be waited for. Of the pair's rows
+// `count` are there.
 template <class T, int N, int D>
-WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], const Tiles<N, D>& tiles, int group,
-                        Barriers& barriers, const TileTurn& turn) {
+WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], Tiles<N, D>& tiles, int group,
+                        Barriers& barriers, const TileTurn& turn, TailClearing& tail, int count) {
   wait_barrier(&barriers.ring.full[turn.stage], turn.parity);
+  tail.clear(count, tiles.pairs[turn.stage].of[0], tiles.pairs[turn.stage].of[1]);
   fence_products();
   ask_scores<T>(s, tiles.own[0], group, tiles.pairs[turn.stage].of[0]);
   ask_scores<T>(up, tiles.own[1], group, tiles.pairs[turn.stage].of[1]);
@@ -64,124 +67,169 @@ WT_DEVICE void ask_both(float (&s)[N / 8][4], float (&up)[N / 8][4], const Tiles
 
 // ---- the gradient of queries ----
 
-template <int D>
-WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
-  const QueryPlace at(args.p, args.blocks);
-  fetch_own(args, tiles, barriers, at.t0, at.h, at.b);
+template <int D, bool Plain>
+WT_DEVICE void produce_for_queries(const Args& args, Tiles<kKeys<D, Plain>, D>& tiles, Barriers& barriers) {
+  const QueryPlace at(args.p, args.blocks, kKeys<D, Plain>);
+  if (at.from >= at.seen) return;
+  const int b = int(at.part.b), first = int(at.part.key);
+  fetch_own(args, tiles, barriers, int(at.part.query) + at.t0, at.h, b);
   TileTurn turn;
-  for (int s0 = 0; s0 < at.seen; s0 += kKeys<D>, turn.next())
-    fetch_pair(args, tiles, barriers, turn, s0, at.shared, at.b);
+  for (int s0 = at.from; s0 < at.seen; s0 += kKeys<D, Plain>, turn.next())
+    fetch_pair(args, tiles, barriers, turn, first + s0, at.shared, b);
 }
 
-template <class T, int D>
-WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D>, D>& tiles, Barriers& barriers) {
-  constexpr int N = kKeys<D>;
+template <class T, int D, bool Plain>
+WT_DEVICE void consume_for_queries(const Args& args, Tiles<kKeys<D, Plain>, D>& tiles, Barriers& barriers) {
+  constexpr int N = kKeys<D, Plain>;
   const Problem& p = args.p;
-  const QueryPlace at(args.p, args.blocks);
+  const QueryPlace at(args.p, args.blocks, N);
+  const Part& part = at.part;
   const Consumer me;
   const float scale = float(p.scale) * kLog2E;
-  float lse[2], delta[2], result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
+  float result[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
   uint32_t slopes[N / 16][4];
-  int until[2];
+  Query of[2];
+  int from[2], until[2];  // the keys that each of the lane's two queries sees
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int t = at.t0 + me.row + 8 * half;
-    const int64_t line = at.head * p.n.queries + t;
-    lse[half] = t < p.n.queries ? args.lse[line] * kLog2E : 0.0f;
-    delta[half] = t < p.n.queries ? args.delta[line] : 0.0f;
-    until[half] = int(p.band.until(t, p.n.keys));
+    if (t < part.queries) of[half] = query_of(args.lse, args.delta, p.line(part, at.h) + t);
+    from[half] = t + part.first - me.column(),
+    until[half] = minimum(t + part.last + 1, part.keys) - me.column();
   }
   TileTurn turn;
+  TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
+  auto places = [&](int s0) { return Places<false>{part.b, at.h, at.t0 + me.row, s0 + me.column()}; };
+  PairBits<N / 8> bits;
+  auto ask_scores_from = [&](int s0) {
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.keys - s0);
+    if constexpr (!Plain) bits.find(p, part, places(s0));  // beside the products
+  };
   auto ask_gradient = [&](int s0) {  // with both scores there
+    if constexpr (!Plain) mask_scores<T>(s, p, part, places(s0), bits);
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const bool seen = s0 + j * 8 + me.column() + c % 2 < until[c / 2];
-        const float probability = seen ? power_of_two(s[j][c] * scale - lse[c / 2]) : 0.0f;
-        up[j][c] = probability * (up[j][c] - delta[c / 2]);
+        const int key = s0 + j * 8 + c % 2;
+        if constexpr (Plain) {
+          const bool seen = key < until[c / 2] && key >= from[c / 2];
+          const float probability = seen ? power_of_two(s[j][c] * scale - of[c / 2].lse) : 0.0f;
+          up[j][c] = probability * (up[j][c] - of[c / 2].delta);
+        } else {
+          make_slope(s[j][c], up[j][c], bits.keeps(j, c) ? float(p.keep) : 0.0f, of[c / 2]);
+        }
       }
     pack_rows<T, N>(slopes, up);
     fence_products();
     ask_product<T>(result, slopes, tiles.pairs[turn.stage].of[0]);
     commit_products();
   };
-  wait_barrier(&barriers.own, 0);
-  ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
-  wait_products<0>();
-  for (int s0 = N; s0 < at.seen; s0 += N) {
-    ask_gradient(s0 - N);
-    uint64_t* last = &barriers.ring.empty[turn.stage];
-    turn.next();
-    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
-    wait_products<0>();  // the gradient of the last keys, the scores of these
-    release(last);
+  if (at.from < at.seen) {
+    wait_barrier(&barriers.own, 0);
+    ask_scores_from(at.from);
+    wait_products<0>();
+    int s0 = at.from;
+    for (; s0 + N < at.seen; s0 += N) {
+      ask_gradient(s0);
+      uint64_t* last = &barriers.ring.empty[turn.stage];
+      turn.next();
+      ask_scores_from(s0 + N);
+      wait_products<0>();  // the gradient of the last keys, the scores of these
+      release(last);
+    }
+    ask_gradient(s0);
+    wait_products<0>();
   }
-  ask_gradient((at.seen - 1) / N * N);
-  wait_products<0>();
   const float factors[2] = {float(p.scale), float(p.scale)};
-  const Rows<T> to{args.to.at<T>(at.b, at.h), args.to.strides[2], p.n.queries, p.n.d};
-  store_rows<D>(to, at.t0 + me.warp_row(), result, factors);
+  store_rows<D>(query_rows<T>(args.to, part, at.h, p.n.d), at.t0 + me.warp_row(), result, factors);
 }
 
 // ---- the gradients of keys and values ----
 
 // Of all query heads that read the keys, in order.
 struct KeyPlace {
-  int b, shared, s0, from, walk, steps;
+  int shared, s0, from, walk, steps;
+  Part part;
 
-  WT_DEVICE explicit KeyPlace(const Args& args) {
-    const auto readers = args.p.n.readers, heads = args.p.n.heads / readers;
-    const int64_t head = blockIdx.x / args.blocks;
-    b = int(head / heads), shared = int(head % heads), s0 = int(blockIdx.x % args.blocks) * kWgmmaRows;
-    from = args.p.band.is_causal() ? s0 / kQueries * kQueries : 0;
-    const int queries = int(args.p.n.queries) - from;
+  WT_DEVICE explicit KeyPlace(const Args& args, int block = int(blockIdx.x))
+      : shared(int(block / args.blocks % (args.p.n.heads / args.p.n.readers))),
+        s0(int(block % args.blocks) * kWgmmaRows),
+        part(args.p, block / args.blocks / (args.p.n.heads / args.p.n.readers)) {
+    from = int(part.query_from(s0, kQueries));
+    const int queries = int(part.query_until(s0, kWgmmaRows)) - from;
     walk = queries > 0 ? int(ceil_div(queries, kQueries)) : 0;
-    steps = walk * int(readers);
+    steps = walk * int(args.p.n.readers);
   }
-  WT_DEVICE int head(const Args& args, int step) const {
-    return shared * int(args.p.n.readers) + step / walk;
+};
+
+// Where in the queries a block of keys is: of head h, the tile from t0 on.
+struct Walk {
+  int h, t0;
+
+  WT_DEVICE Walk(const Args& args, const KeyPlace& at) : h(at.shared * int(args.p.n.readers)), t0(at.from) {}
+  WT_DEVICE void next(const KeyPlace& at) {
+    t0 += kQueries;
+    if (t0 >= at.from + at.walk * kQueries) ++h, t0 = at.from;
   }
-  WT_DEVICE int query(int step) const { return from + step % walk * kQueries; }
 };
 
 template <int D>
 WT_DEVICE void produce_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Barriers& barriers) {
   const KeyPlace at(args);
-  fetch_own(args, tiles, barriers, at.s0, at.shared, at.b);
+  if (at.steps == 0) return;
+  const int b = int(at.part.b), first = int(at.part.query);
+  fetch_own(args, tiles, barriers, int(at.part.key) + at.s0, at.shared, b);
   TileTurn turn;
-  for (int step = 0; step < at.steps; ++step, turn.next())
-    fetch_pair(args, tiles, barriers, turn, at.query(step), at.head(args, step), at.b);
+  Walk here(args, at);
+  for (int step = 0; step < at.steps; ++step, turn.next(), here.next(at))
+    fetch_pair(args, tiles, barriers, turn, first + here.t0, here.h, b);
 }
 
-template <class T, int D>
+template <class T, int D, bool Plain>
 WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Barriers& barriers) {
   constexpr int N = kQueries;
   const Problem& p = args.p;
   const KeyPlace at(args);
+  const Part& part = at.part;
   const Consumer me;
   const float scale = float(p.scale) * kLog2E;
-  // The first query that sees each of the lane's two keys.
-  const int first[2] = {p.band.is_causal() ? at.s0 + me.row : 0, p.band.is_causal() ? at.s0 + me.row + 8 : 0};
+  // The first query that sees the lane's key, and the last one; its other key is 8 further.
+  const int first = at.s0 + me.row - part.last, last_one = at.s0 + me.row - part.first;
   float keys[D / 8][4] = {}, values[D / 8][4] = {}, s[N / 8][4], up[N / 8][4];
   uint32_t probabilities[N / 16][4], slopes[N / 16][4];
   TileTurn turn;
-  auto ask_gradients = [&](int step) {  // with both scores there
-    const int t0 = at.query(step) + me.column();
-    const int64_t line = (int64_t(at.b) * p.n.heads + at.head(args, step)) * p.n.queries;
-    const float *lse = args.lse + line, *delta = args.delta + line;
+  TailClearing tail{p.sequences.count > 0, &barriers.cleared[me.group]};
+  Walk here(args, at);
+  auto places = [&] { return Places<true>{part.b, here.h, here.t0 + me.column(), at.s0 + me.row}; };
+  PairBits<N / 8> bits;
+  auto ask_scores_here = [&] {
+    if constexpr (!Plain) bits.find(p, part, places());  // while these scores have no registers
+    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn, tail, part.queries - here.t0);
+  };
+  auto ask_gradients = [&] {  // with both scores there
+    const int t0 = here.t0 + me.column();
+    const int64_t line = p.line(part, here.h);
+    if constexpr (!Plain) mask_scores<T>(s, p, part, places(), bits);
 #pragma unroll
     for (int j = 0; j < N / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int t = t0 + j * 8 + c;
-        const bool there = t < p.n.queries;  // else dout and query are zeros
-        const float shift = there ? lse[t] * kLog2E : 0.0f, less = there ? delta[t] : 0.0f;
+        const bool there = t < part.queries;  // else dout and query are zeros
+        const Query of = !there  ? Query()
+                         : Plain ? Query{args.lse[line + t] * kLog2E, args.delta[line + t]}
+                                 : query_of(args.lse, args.delta, line + t);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float &score = s[j][c + 2 * half], &slope = up[j][c + 2 * half];
-          score = t >= first[half] ? power_of_two(score * scale - shift) : 0.0f;
-          slope = score * (slope - less);
+          if constexpr (Plain) {
+            const bool seen = t >= first + 8 * half && t <= last_one + 8 * half;
+            score = seen ? power_of_two(score * scale - of.lse) : 0.0f;
+            slope = score * (slope - of.delta);
+          } else {
+            make_slope(score, slope, bits.keeps(j, c + 2 * half) ? float(p.keep) : 0.0f, of);
+          }
         }
       }
     pack_rows<T, N>(probabilities, s);
@@ -191,27 +239,30 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
     ask_product<T>(keys, slopes, tiles.pairs[turn.stage].of[0]);
     commit_products();
   };
-  wait_barrier(&barriers.own, 0);
   if (at.steps > 0) {
-    ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+    wait_barrier(&barriers.own, 0);
+    ask_scores_here();
     wait_products<0>();
     for (int step = 1; step < at.steps; ++step) {
-      ask_gradients(step - 1);
+      ask_gradients();
       if constexpr (D == 128) wait_products<0>();  // both at once would take more registers than there are
       uint64_t* last = &barriers.ring.empty[turn.stage];
       turn.next();
-      ask_both<T, N, D>(s, up, tiles, me.group, barriers, turn);
+      here.next(at);
+      ask_scores_here();
       wait_products<0>();  // the gradients by the last queries, these scores
       release(last);
     }
-    ask_gradients(at.steps - 1);
+    ask_gradients();
     wait_products<0>();
   }
   const float factors[2] = {float(p.scale), float(p.scale)}, ones[2] = {1, 1};
-  const Rows<T> to{args.to.at<T>(at.b, at.shared), args.to.strides[2], p.n.keys, p.n.d};
-  const Rows<T> to_values{args.to_values.at<T>(at.b, at.shared), args.to_values.strides[2], p.n.keys, p.n.e};
-  store_rows<D>(to, at.s0 + me.warp_row(), keys, factors);
-  store_rows<D>(to_values, at.s0 + me.warp_row(), values, ones);
+  int block = int(blockIdx.x);
+  forget(block);  // what is needed again here had no registers meanwhile
+  const KeyPlace end(args, block);
+  const int64_t row = end.s0 + Consumer().warp_row();
+  store_rows<D>(key_rows<T>(args.to, end.part, end.shared, p.n.d), row, keys, factors);
+  store_rows<D>(key_rows<T>(args.to_values, end.part, end.shared, p.n.e), row, values, ones);
 }
 
 // ---- kernels ----
@@ -219,29 +270,32 @@ WT_DEVICE void consume_for_keys(const Args& args, Tiles<kQueries, D>& tiles, Bar
 WT_DEVICE void make_barriers(Barriers& barriers) {
   if (threadIdx.x == 0) {
     init_barrier(&barriers.own, 1);
+    for (uint64_t& cleared : barriers.cleared) init_barrier(&cleared, kGroup / kWarp);
     barriers.ring.init(kArrivals);
     publish_barriers();
   }
   __syncthreads();
 }
 
-template <class T, int D>
+template <class T, int D, bool Plain>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_query_gradient(const __grid_constant__ Args args) {
   __shared__ Barriers barriers;
-  auto& tiles = aligned_tiles<Tiles<kKeys<D>, D>>();
+  if (const QueryPlace at(args.p, args.blocks, kKeys<D, Plain>); at.t0 >= at.part.queries) return;
+  auto& tiles = aligned_tiles<Tiles<kKeys<D, Plain>, D>>();
   make_barriers(barriers);
   if (threadIdx.x < kGroup) {
     give_registers<24>();
-    if (threadIdx.x == 0) produce_for_queries<D>(args, tiles, barriers);
+    if (threadIdx.x == 0) produce_for_queries<D, Plain>(args, tiles, barriers);
   } else {
     take_registers<240>();
-    consume_for_queries<T, D>(args, tiles, barriers);
+    consume_for_queries<T, D, Plain>(args, tiles, barriers);
   }
 }
 
-template <class T, int D>
+template <class T, int D, bool Plain>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_key_gradients(const __grid_constant__ Args args) {
   __shared__ Barriers barriers;
+  if (const KeyPlace at(args); at.s0 >= at.part.keys) return;
   auto& tiles = aligned_tiles<Tiles<kQueries, D>>();
   make_barriers(barriers);
   if (threadIdx.x < kGroup) {
@@ -249,17 +303,43 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) wgmma_key_gradients(const __
     if (threadIdx.x == 0) produce_for_keys<D>(args, tiles, barriers);
   } else {
     take_registers<240>();
-    consume_for_keys<T, D>(args, tiles, barriers);
+    consume_for_keys<T, D, Plain>(args, tiles, barriers);
   }
 }
 
-template <class T, int D>
-void run(const LaunchContext& ctx, const Args& by_queries, const Args& by_keys, int64_t heads,
-         int64_t shared) {
+struct Gradients {
+  const View &q, &k, &v;
+};
+
+template <class T, int D, bool Plain>
+void run(const LaunchContext& ctx, const Gradients& to, const View& dout, const Slopes& g,
+         const AttentionPlan& plan) {
   const char* op = "attention_backward";
-  launch(ctx, op, wgmma_query_gradient<T, D>, dim3(static_cast<unsigned>(heads * by_queries.blocks)),
-         dim3(kWgmmaThreads), sizeof(Tiles<kKeys<D>, D>) + kAtom, by_queries);
-  launch(ctx, op, wgmma_key_gradients<T, D>, dim3(static_cast<unsigned>(shared * by_keys.blocks)),
+  const Problem p(plan);
+  const auto *lse = static_cast<const float*>(g.lse), *delta = static_cast<const float*>(g.delta);
+  auto map = [&](const View& v, int rows) { return tensor_map_of_heads(op, v, rows); };
+  const int64_t query_blocks = ceil_div(p.most_queries(), kWgmmaRows);
+  const int64_t key_blocks = ceil_div(p.most_keys(), kWgmmaRows);
+  const int64_t heads = p.parts(plan) * p.n.heads, shared = p.parts(plan) * plan.k.sizes[1];
+  const Args by_queries{p,
+                        lse,
+                        delta,
+                        Heads(to.q),
+                        Heads(to.q),
+                        query_blocks,
+                        {map(plan.q, kWgmmaRows), map(dout, kWgmmaRows)},
+                        {map(plan.k, kKeys<D, Plain>), map(plan.v, kKeys<D, Plain>)}};
+  const Args by_keys{p,
+                     lse,
+                     delta,
+                     Heads(to.k),
+                     Heads(to.v),
+                     key_blocks,
+                     {map(plan.k, kWgmmaRows), map(plan.v, kWgmmaRows)},
+                     {map(plan.q, kQueries), map(dout, kQueries)}};
+  launch(ctx, op, wgmma_query_gradient<T, D, Plain>, dim3(static_cast<unsigned>(heads * query_blocks)),
+         dim3(kWgmmaThreads), sizeof(Tiles<kKeys<D, Plain>, D>) + kAtom, by_queries);
+  launch(ctx, op, wgmma_key_gradients<T, D, Plain>, dim3(static_cast<unsigned>(shared * key_blocks)),
          dim3(kWgmmaThreads), sizeof(Tiles<kQueries, D>) + kAtom, by_keys);
 }
 
@@ -268,31 +348,15 @@ void run(const LaunchContext& ctx, const Args& by_queries, const Args& by_keys, 
 void attention_backward_wgmma(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                               const View& dout, const View& lse, const void* delta,
                               const AttentionPlan& plan) {
+  const Slopes g{Heads(dout), lse.data, delta};
+  const Gradients to{dq, dk, dv};
   const Problem p(plan);
-  const auto *lse_data = static_cast<const float*>(lse.data), *delta_data = static_cast<const float*>(delta);
-  auto map = [](const View& v, int rows) { return tensor_map_of_heads("attention_backward", v, rows); };
-  const int64_t query_blocks = ceil_div(p.n.queries, kWgmmaRows), key_blocks = ceil_div(p.n.keys, kWgmmaRows);
-  const int64_t heads = plan.q.sizes[0] * p.n.heads, shared = plan.k.sizes[0] * plan.k.sizes[1];
   with_head_size(p.n, [&](auto size) {
     constexpr int D = decltype(size)::value;
-    const Args by_queries{p,
-                          lse_data,
-                          delta_data,
-                          Heads(dq),
-                          Heads(dq),
-                          query_blocks,
-                          {map(plan.q, kWgmmaRows), map(dout, kWgmmaRows)},
-                          {map(plan.k, kKeys<D>), map(plan.v, kKeys<D>)}};
-    const Args by_keys{p,
-                       lse_data,
-                       delta_data,
-                       Heads(dk),
-                       Heads(dv),
-                       key_blocks,
-                       {map(plan.k, kWgmmaRows), map(plan.v, kWgmmaRows)},
-                       {map(plan.q, kQueries), map(dout, kQueries)}};
-    dispatch(Types<BFloat16, Half>{}, plan.q.dtype,
-             [&](auto t) { run<typename decltype(t)::type, D>(ctx, by_queries, by_keys, heads, shared); });
+    dispatch(Types<BFloat16, Half>{}, plan.q.dtype, [&](auto t) {
+      using T = typename decltype(t)::type;
+      p.is_plain() ? run<T, D, true>(ctx, to, dout, g, plan) : run<T, D, false>(ctx, to, dout, g, plan);
+    });
   });
 }
 

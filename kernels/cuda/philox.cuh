@@ -7,6 +7,13 @@ namespace warptape::kernels::cuda {
 
 struct PhiloxBlock {
   uint32_t words[4];
+
+  // Number i of the key, of those in the block. By conditions: an index that the compiler does not know needs
+  // memory.
+  WT_DEVICE uint32_t word(uint64_t i) const {
+    const uint32_t even = i & 2 ? words[2] : words[0], odd = i & 2 ? words[3] : words[1];
+    return i & 1 ? odd : even;
+  }
 };
 
 // Words 4 * block ... 4 * block + 3 of the key.
@@ -32,12 +39,8 @@ WT_DEVICE PhiloxBlock philox(PhiloxKey key, uint64_t block) {
   return {{c0, c1, c2, c3}};
 }
 
-// One number of the key. Chosen by conditions: an index that the compiler does not know needs memory.
-WT_DEVICE uint32_t philox_word(PhiloxKey key, uint64_t i) {
-  const PhiloxBlock b = philox(key, i / 4);
-  const uint32_t even = i & 2 ? b.words[2] : b.words[0], odd = i & 2 ? b.words[3] : b.words[1];
-  return i & 1 ? odd : even;
-}
+// One number of the key.
+WT_DEVICE uint32_t philox_word(PhiloxKey key, uint64_t i) { return philox(key, i / 4).word(i); }
 
 // An element is kept when its number is at least this (2^32 for p = 1: none is).
 inline uint64_t dropout_threshold(double p) { return uint64_t(__builtin_ceil(p * 0x1p32)); }

@@ -30,8 +30,7 @@ const void* attention_delta(const LaunchContext& ctx, const View& dout, const Vi
 // Whether tensor cores do it: 16-bit types, heads of up to 128 numbers, rows by 16 bytes. `others` are what
 // is written, and their gradients. See attention_mma.cu.
 bool suits_mma(const AttentionPlan& plan, std::initializer_list<const View*> others);
-// Whether WGMMA does it: on Hopper, what suits_mma says without a mask, dropout and sequences. See
-// attention_wgmma.cu.
+// Whether WGMMA does it: on Hopper, what suits_mma says, for scales above 0. See attention_wgmma.cu.
 bool suits_wgmma(const LaunchContext& ctx, const AttentionPlan& plan,
                  std::initializer_list<const View*> others);
 void attention_wgmma(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);

@@ -113,6 +113,9 @@ WT_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) {
                 "r"(parity) : "memory"));
 }
 
+// Makes what this thread wrote to shared memory visible to TMA and WGMMA; other threads need a barrier, too.
+WT_DEVICE void publish_writes() { WT_HOPPER(asm volatile("fence.proxy.async.shared::cta;" :: : "memory")); }
+
 // ---- TMA (sm_90): one thread asks for a box of a matrix ----
 
 // The box of `map` whose first element is column x, row y, into shared memory; elements outside of the matrix
@@ -281,6 +284,8 @@ WT_DEVICE void keep_in_place(float (&d)[N][4]) {
 // The compiler may not know the number from here on: what is made of it in a loop is made each time, and
 // keeps no registers from one time to the next.
 WT_DEVICE void forget(int& x) { asm volatile("" : "+r"(x)); }
+// What is loaded behind this place is not loaded before it.
+WT_DEVICE void forget_memory() { asm volatile("" ::: "memory"); }
 
 // Registers move from warps that need few to those that need many; every warp of a warpgroup calls.
 template <int N>

@@ -1,8 +1,8 @@
 // Runs the tensor-core kernels of attention on the emulated device, without the rest of warptape, so that a
 // test can also compile them with a planted fault: test_attention KERNEL DTYPE INPUT OUTPUT. KERNEL is mma or
 // wgmma. INPUT has a header of int64, the starts of sequences if there are some as int32, and q [B, H, T, D],
-// k [B, K, S, D], v [B, K, S, E], dout [B, H, T, E] as float32; OUTPUT gets out, lse, dq, dk and dv as
-// float32, and what a test has to compare them with it reckons itself.
+// k [B, K, S, D], v [B, K, S, E], dout [B, H, T, E] as float32, then a mask [B, 1, T, S] if there is one;
+// OUTPUT gets out, lse, dq, dk and dv as float32, and what a test has to compare them with it reckons itself.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +54,11 @@ struct Tensor {
   void read(FILE* file) const {
     std::vector<float> values(size_t(view.numel()));
     if (fread(values.data(), 4, values.size(), file) != values.size()) throw std::runtime_error("input");
+    if (view.dtype == DType::Bool) {
+      const std::vector<char> bools(values.begin(), values.end());
+      check(cudaMemcpy(view.data, bools.data(), bools.size(), cudaMemcpyHostToDevice), "test");
+      return;
+    }
     std::vector<uint16_t> bits(values.size());
     for (size_t i = 0; i < bits.size(); ++i)
       bits[i] = view.dtype == DType::BFloat16 ? BFloat16(values[i]).bits : Half(values[i]).bits;
@@ -77,6 +82,8 @@ struct Tensor {
 
 struct Header {
   int64_t b, h, k, t, s, d, e, first, last, sequences, most_queries, most_keys;
+  int64_t mask;     // 0: none, 1: of bools, 2: added
+  int64_t dropout;  // in percent
 };
 
 const int32_t* read_numbers(FILE* file, int64_t count) {
@@ -108,6 +115,15 @@ void run(DType dtype, FILE* from, FILE* to) {
   plan.band = {n.first, n.last};
   View rows = lse.view;
   rows.sizes += 1, rows.strides += 1, rows.ndim = 3;
+  Tensor mask(n.mask == 1 ? DType::Bool : dtype, n.b, 1, n.t, n.s);
+  if (n.mask) {
+    mask.read(from);
+    mask.strides[1] = 0;
+    plan.mask = mask.view;
+  }
+  plan.dropout_p = double(n.dropout) / 100;
+  plan.key.seed = 7, plan.key.call = 3;
+  plan.numbers.queries = uint64_t(n.t), plan.numbers.keys = uint64_t(n.s);
   LaunchContext ctx{};
   ctx.device = DeviceType::CUDA;
   ctx.allocate = [](void*, size_t bytes) { return device_memory(bytes); };

@@ -41,6 +41,45 @@ struct Machine {
   int calls() const { return own_calls + library_calls; }
 };
 
+// Tokens of a decoding, each with one key more: how many plans were built, and calls measured.
+struct Decoding {
+  struct Graph {
+    std::string refusal;
+  };
+  AttentionPlans<3, Graph> plans{1024};
+  int built = 0, measured = 0, own_calls = 0, library_calls = 0;
+
+  void run(AttentionCall call, int64_t queries, int64_t keys) {
+    call.few = queries <= kFewQueries;
+    auto make = [&] {
+      ++built;
+      return std::make_shared<Graph>();
+    };
+    auto time = [&](auto& kernel) {
+      ++measured;
+      kernel();
+      return 1.0f;
+    };
+    plans.run({8, queries, keys}, call, make, time, [&] { ++own_calls; }, [&](Graph&) { ++library_calls; });
+  }
+};
+
+int decode(const AttentionCall& usual, const AttentionCall& by_cudnn) {
+  Decoding d;
+  d.run(usual, 100, 100);  // the prompt
+  const int built = d.built, measured = d.measured, library_calls = d.library_calls;
+  EXPECT(built == 1 && measured == 6 && d.plans.size() == 1);
+  for (int token = 1; token <= 64; ++token) d.run(usual, 1, 100 + token);
+  d.run(usual, kFewQueries, 200);
+  EXPECT(d.built == built && d.measured == measured && d.plans.size() == 1);
+  EXPECT(d.library_calls == library_calls);
+  d.run(usual, kFewQueries + 1, 200);
+  EXPECT(d.built == 2);
+  d.run(by_cudnn, 1, 200);  // who asks for it gets it
+  EXPECT(d.built == 3 && d.plans.size() == 3);
+  return 0;
+}
+
 int run() {
   using enum AttentionKernels;
   const AttentionCall usual{Measured, true, true, false, false};
@@ -79,6 +118,12 @@ int run() {
       EXPECT(m.call(with([&](AttentionCall& c) { c.asked = asked, c.deterministic = true; })));
     EXPECT(m.calls() == 0);
   }
+  {  // who asks for our own gets no plan
+    Decoding d;
+    d.run(with([](AttentionCall& c) { c.asked = Own; }), 100, 100);
+    EXPECT(d.built == 0 && d.own_calls == 1);
+  }
+  if (decode(usual, with([](AttentionCall& c) { c.asked = Cudnn; }))) return 1;
   EXPECT(attention_kernels_named(nullptr) == Measured && attention_kernels_named("") == Measured);
   EXPECT(attention_kernels_named("cudnn") == Cudnn && attention_kernels_named("plain") == Plain);
   try {

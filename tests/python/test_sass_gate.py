@@ -76,6 +76,16 @@ def test_each_rule_can_fail(rule: Rule, says: str) -> None:
     assert not sass_gate.check(kernels, [Rule("a.cu", "k", 40, 64, 32)], ["90a"])
 
 
+def test_chains_have_a_rule() -> None:
+    """They are of an architecture that no other kernel has."""
+    kernels = {sass_gate.ROWS: [Kernel("rms_norm_forward_float: chain", "90", 64, load=128, store=64)]}
+    kernels[sass_gate.ROWS].append(
+        Kernel("layer_norm_forward_BFloat16: chain", "90", 64, load=128, store=128)
+    )
+    [fault] = sass_gate.check(kernels, sass_gate.RULES, ["90a", "90"])
+    assert "rms_norm_forward_float: chain (sm_90): widest store has 64 bits" in fault
+
+
 @pytest.mark.skipif(
     not all(map(sass_gate.find_tool, ("nvcc", "cuobjdump", "nvdisasm"))), reason="needs nvcc and cuobjdump"
 )

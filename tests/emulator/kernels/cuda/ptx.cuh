@@ -41,6 +41,7 @@ WT_DEVICE void publish_barriers() {}
 WT_DEVICE void arrive(uint64_t* barrier) { emulator::arrive(barrier, 0); }
 WT_DEVICE void arrive_and_expect(uint64_t* barrier, uint32_t bytes) { emulator::arrive(barrier, bytes); }
 WT_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) { emulator::wait_barrier(barrier, parity); }
+WT_DEVICE void publish_writes() {}
 
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, 0, 0, barrier);
@@ -84,6 +85,7 @@ template <int N>
 WT_DEVICE void keep_in_place(float (&)[N][4]) {}
 
 WT_DEVICE void forget(int&) {}
+WT_DEVICE void forget_memory() {}
 
 template <int N>
 WT_DEVICE void give_registers() {
