@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import signal
 import sys
@@ -40,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "slow: takes more than a few seconds",
     ):
         config.addinivalue_line("markers", marker)
+    if sys.version_info >= (3, 14):  # a fork server's workers would need data sets that can be pickled
+        multiprocessing.set_start_method("fork", force=True)
     # A shell that runs the suite in the background has these ignored, in the processes that tests start too.
     for number, handler in {
         "INT": signal.default_int_handler,

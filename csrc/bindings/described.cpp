@@ -30,6 +30,17 @@ bool plain_equal(PyObject* a, PyObject* b) {
   return equal == 1;
 }
 
+bool refers_to(PyObject* weak, const void* o) {
+#if PY_VERSION_HEX >= 0x030D0000
+  PyObject* found = nullptr;
+  checked(PyWeakref_GetRef(weak, &found));
+  const Object held(found);
+  return found == o;
+#else
+  return PyWeakref_GetObject(weak) == o;
+#endif
+}
+
 bool equal(const Item& a, const Item& b) {
   if (a.kind != b.kind || a.type.get() != b.type.get() || a.size != b.size) return false;
   switch (a.kind) {
@@ -38,8 +49,8 @@ bool equal(const Item& a, const Item& b) {
     case Item::Kind::Plain:
       return plain_equal(a.value.get(), b.value.get());
     case Item::Kind::Object:  // one that is gone may have left its address to another
-      return a.identity == b.identity && (!a.value || PyWeakref_GetObject(a.value.get()) == a.identity) &&
-             (!b.value || PyWeakref_GetObject(b.value.get()) == b.identity);
+      return a.identity == b.identity && (!a.value || refers_to(a.value.get(), a.identity)) &&
+             (!b.value || refers_to(b.value.get(), b.identity));
     case Item::Kind::Tensor:
       break;
   }

@@ -249,7 +249,7 @@ void init_tensor_type(PyObject* module) {
       {Py_tp_members, members},
       {Py_tp_getset, getset.data()},
       {Py_tp_richcompare, reinterpret_cast<void*>(tensor_richcompare)},
-      {Py_tp_hash, reinterpret_cast<void*>(_Py_HashPointer)},
+      {Py_tp_hash, reinterpret_cast<void*>(PyBaseObject_Type.tp_hash)},
       {Py_mp_length, reinterpret_cast<void*>(length)},
       {Py_mp_subscript, reinterpret_cast<void*>(tensor_getitem)},
       {Py_mp_ass_subscript, reinterpret_cast<void*>(tensor_setitem)},

@@ -87,7 +87,8 @@ std::string no_kernel(const Registry& r, const char* kernel, DeviceType device) 
 
 std::string not_built(DeviceType type) {
   if (type == DeviceType::CUDA)
-    return "warptape was built without CUDA; build it where a CUDA toolkit is, with "
+    return "warptape was installed without its CUDA plugin; install the wheel warptape-cuda of the same "
+           "version, or build warptape where a CUDA toolkit is, with "
            "`pip install --force-reinstall . -C cmake.define.WARPTAPE_CUDA=ON`";
   return "there is no plugin for it";
 }

@@ -25,6 +25,9 @@ from .graph_module import GraphModule
 from .node import Argument, base_types, map_aggregate
 from .proxy import ParameterProxy, Proxy, TracerBase
 
+if sys.version_info >= (3, 14):
+    import annotationlib
+
 __all__ = ["PH", "Tracer", "is_fx_tracing", "symbolic_trace", "wrap"]
 
 F = TypeVar("F", bound="Callable[..., Any] | str")
@@ -92,7 +95,12 @@ def _leaf(orig: Callable[..., Any]) -> Callable[..., Any]:
 
 def _annotation(fn: FunctionType, name: str) -> Any:
     """The type of an argument, also where annotations are texts."""
-    kind = fn.__annotations__.get(name)
+    if sys.version_info >= (3, 14):  # evaluated now, not when the function was defined
+        kind = annotationlib.get_annotations(fn, format=annotationlib.Format.FORWARDREF).get(name)
+        if isinstance(kind, annotationlib.ForwardRef):
+            return kind.__forward_arg__
+    else:
+        kind = fn.__annotations__.get(name)
     if isinstance(kind, str):
         try:
             return eval(kind, fn.__globals__)

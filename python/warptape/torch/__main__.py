@@ -34,7 +34,9 @@ def _without_own_frames(show: Callable[..., Any]) -> Callable[..., Any]:
 def _fresh_main() -> dict[str, Any]:
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
-    vars(module).update(__builtins__=builtins, __annotations__={})
+    vars(module).update(__builtins__=builtins)
+    if sys.version_info < (3, 14):  # since then they are made when asked for
+        vars(module).update(__annotations__={})
     return vars(module)
 
 

@@ -131,7 +131,11 @@ def test_refusal_says_what_is_missing(answers: dict[str, list], text: str) -> No
     if torch.backends.cuda.is_built():
         assert "driver" in message
     else:
-        assert "built without CUDA" in message and "WARPTAPE_CUDA=ON" in message
+        assert (
+            "without its CUDA plugin" in message
+            and "warptape-cuda" in message
+            and "WARPTAPE_CUDA=ON" in message
+        )
 
 
 def test_the_default_device_does_not_matter_where_one_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import operator
+import sys
 from typing import Any
 
 import pytest
@@ -99,6 +100,18 @@ def test_functions_with_every_kind_of_argument() -> None:
     assert traced(x, 3.0, None, x, alpha=4).tolist() == [7, 7, 7]
     places = [(n.target, n.args) for n in traced.graph.nodes if n.op == "placeholder"]
     assert places == [("x", ()), ("scale", (2.0,)), ("bias", (None,)), ("*rest", ()), ("**named", ())]
+
+
+def test_a_type_that_is_not_defined_when_tracing_is_kept_as_text() -> None:
+    # Python 3.14 defines such a function; before, the name must be a text.
+    kind = "Elsewhere" if sys.version_info >= (3, 14) else "'Elsewhere'"
+    scope: dict[str, Any] = {}
+    exec(
+        compile(f"def add(x: {kind}, y: float): return x + y", "elsewhere.py", "exec", dont_inherit=True),
+        scope,
+    )
+    graph = fx.symbolic_trace(scope["add"]).graph
+    assert [node.type for node in graph.nodes if node.op == "placeholder"] == ["Elsewhere", float]
 
 
 def test_the_operators_of_python() -> None:

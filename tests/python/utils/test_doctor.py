@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import warptape
 from warptape import doctor
 
@@ -31,6 +32,15 @@ def test_report_says_what_is_there_and_that_it_works() -> None:
         "missing",
     ]
     assert lines[-1] == "warptape works here"
+
+
+def test_without_the_plugin_its_wheel_and_a_build_of_it_are_named() -> None:
+    if Path(warptape.__file__).with_name("libwarptape_cuda.so").exists():
+        pytest.skip("the plugin is there")
+    (missing,) = [line for line in doctor._missing() if line.startswith("CUDA ")]
+    assert "the wheel warptape-cuda" in missing
+    assert "WARPTAPE_CUDA=ON" in missing
+    assert "CUDA plugin         no" in list(doctor._built())
 
 
 def test_a_reader_that_leaves_early_causes_no_traceback() -> None:
