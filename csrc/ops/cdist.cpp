@@ -87,6 +87,7 @@ Tensor run_distance_backward(const Tensor& grad, const Tensor& distances, const 
                              double p, bool pairs) {
   const Tensor g = raw_contiguous(grad), out = raw_contiguous(distances);
   Tensor dx = empty(x1.sizes(), options_of(x1));
+  if (dx.is_meta()) return dx;
   distance_backward_slot(Launch(dx.device()), plan_of(x1, x2, p, pairs), dx.view(), g.view(), out.view(),
                          x1.view(), x2.view());
   return dx;
@@ -236,9 +237,8 @@ Tensor pdist_impl(const Tensor& x, double p) {
   if (count < 2) return narrow(sum_over(x, 1, false), 0, 0, 0);
   if (!x.is_meta() && !has_kernel(x, x, p)) return composed_pdist(x, p);
   Tensor out = empty(Shape{count * (count - 1) / 2}, options_of(x));
-  if (x.is_meta()) return out;
   const Tensor rows = raw_contiguous(x);
-  run_distance(out, rows, rows, p, true);
+  if (!x.is_meta()) run_distance(out, rows, rows, p, true);
   if (needs_grad(x)) {
     Ref<Node> n = record(kPdist, x);
     n->emplace<NormData>(p);

@@ -388,6 +388,18 @@ def test_cdist_by_blocks(p: float) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_pdist_on_meta_has_a_gradient(p: float) -> None:
+    x = torch.empty(5, 3, device="meta", requires_grad=True)
+    found = F.pdist(x, p)
+    assert found.shape == (10,)
+    assert torch.autograd.grad(found.sum(), x)[0].shape == x.shape
+    compiled, y = torch.compile(lambda x: F.pdist(x, p)), torch.randn(5, 3, requires_grad=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(y).sum(), y), torch.autograd.grad(F.pdist(y, p).sum(), y)
+    )
+
+
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 def test_interpolate_on_meta_makes_no_numbers(mode: str, dtype: torch.dtype) -> None:
