@@ -93,9 +93,15 @@ def _leaf(orig: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _signature(fn: Any) -> inspect.Signature:
+    if sys.version_info >= (3, 14):  # annotations are evaluated now, not when the function was defined
+        return inspect.signature(fn, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(fn)
+
+
 def _annotation(fn: FunctionType, name: str) -> Any:
     """The type of an argument, also where annotations are texts."""
-    if sys.version_info >= (3, 14):  # evaluated now, not when the function was defined
+    if sys.version_info >= (3, 14):
         kind = annotationlib.get_annotations(fn, format=annotationlib.Format.FORWARDREF).get(name)
         if isinstance(kind, annotationlib.ForwardRef):
             return kind.__forward_arg__
@@ -323,7 +329,7 @@ class Tracer(TracerBase):
                 raise RuntimeError("``self`` argument cannot be part of *args expansion!")
             first = [self.root]
             del names[0]
-        signature = inspect.signature(fn).parameters
+        signature = _signature(fn).parameters
         concrete = concrete_args or {}
         args = [self._argument(signature[name], fn, concrete) for name in names]
         stars = [p for p in signature.values() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
