@@ -94,9 +94,16 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
+bool held_by_cpp(const TensorObject* t) {
+  return t->tensor.defined() && !t->tensor->owns_python && t->tensor.ref()->use_count() > 1;
+}
+
+// What lives on is no garbage: the collector would empty a dict that only a dead object refers to, without
+// asking that object.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   TensorObject* t = cast(self);
+  if (held_by_cpp(t)) return 0;
   Py_VISIT(t->dict);
   if (!t->tensor.defined() || t->tensor->owns_python) return 0;
   return traverse_autograd(t->tensor, visit, arg);
@@ -107,10 +114,9 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 // the tensor.
 int clear(PyObject* self) {
   TensorObject* t = cast(self);
-  const bool owned = t->tensor.defined() && !t->tensor->owns_python;
-  if (owned && t->tensor.ref()->use_count() > 1) return 0;
+  if (held_by_cpp(t)) return 0;
   Py_CLEAR(t->dict);
-  if (owned) clear_autograd(t->tensor);
+  if (t->tensor.defined() && !t->tensor->owns_python) clear_autograd(t->tensor);
   return 0;
 }
 

@@ -384,7 +384,7 @@ def test_a_collected_leaf_keeps_hooks_gradient_and_attributes() -> None:
     seen: list[float] = []
     x.register_hook(lambda g: seen.append(g.item()))
     (x * 2).backward()
-    x.name_of_mine = "kept"
+    x.name_of_mine, x.list_of_mine = "kept", ["kept"]  # the collector knows the dict of one with a list
     graph = (x * 3).sum()
     collected_in_a_cycle(x)
     del x
@@ -392,6 +392,7 @@ def test_a_collected_leaf_keeps_hooks_gradient_and_attributes() -> None:
     graph.backward()
     leaf = graph.grad_fn.next_functions[0][0].next_functions[0][0].variable
     assert seen == [2.0, 3.0] and leaf.grad.item() == 5.0 and leaf.name_of_mine == "kept"
+    assert leaf.list_of_mine == ["kept"]
 
 
 def test_a_graph_larger_than_a_young_walk_is_freed_by_a_full_collection() -> None:
