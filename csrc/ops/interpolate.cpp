@@ -246,6 +246,18 @@ void check_dtype(const Tensor& x, const Mode& mode) {
            ": mode '", mode.name, "' is not implemented for ", x.dtype());
 }
 
+// The spatial dims in the order that has the least to do: those that shrink, outermost first, then the
+// others, innermost first. With rounding between them it is PyTorch's, innermost first.
+Shape order_of(IntList have, const Shape& sizes, bool rounds) {
+  Shape order;
+  const auto count = static_cast<int64_t>(sizes.size());
+  for (int64_t d = 0; d < count; ++d)
+    if (!rounds && sizes[d] < have[static_cast<size_t>(d)]) order.push_back(d);
+  for (int64_t d = count; d-- > 0;)
+    if (rounds || sizes[d] >= have[static_cast<size_t>(d)]) order.push_back(d);
+  return order;
+}
+
 Tensor area(const Tensor& x, const Shape& sizes) {
   return (x.ndim() == 3   ? adaptive_avg_pool1d
           : x.ndim() == 4 ? adaptive_avg_pool2d
@@ -278,10 +290,10 @@ Tensor interpolate_impl(const Tensor& x, Sizes size, Scales scales, std::string_
              narrow = x.dtype() == DType::Float16 || x.dtype() == DType::BFloat16;
   // One rounding at the end.
   Tensor out = narrow && filters ? cast(x, DType::Float32) : x;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    const auto dim = static_cast<int64_t>(d) + 2;
+  for (int64_t d : order_of(have, sizes, filters && x.dtype() == DType::UInt8)) {
+    const int64_t dim = d + 2;
     std::optional<double> scale;
-    if (scales) scale = (*scales)[scales->size() == 1 ? 0 : d];
+    if (scales) scale = (*scales)[scales->size() == 1 ? 0 : static_cast<size_t>(d)];
     const double step = step_of(x.sizes()[dim], sizes[d], scale, filters && align);
     out = filters ? filtered(out, dim, sizes[d], step, {mode.taps, antialias, align})
                   : nearest(out, dim, sizes[d], step, mode.name == "nearest-exact");
