@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 53_302
+MAX_TOTAL_LINES = 54_546
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        8_593,
+        8_712,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        20_228,  # attention by WGMMA, cuSOLVER, grouped products
+        20_847,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -128,7 +128,7 @@ BUDGETS = {
     ),
     "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        15_160,
+        15_266,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -157,6 +157,6 @@ BUDGETS = {
     ),
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
-    "traced programs": (2_479, ("python/warptape/fx/",)),
-    "the Python library": (29_664, ("python/warptape/",)),
+    "traced programs": (2_493, ("python/warptape/fx/",)),
+    "the Python library": (29_662, ("python/warptape/",)),
 }
