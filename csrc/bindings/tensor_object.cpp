@@ -74,9 +74,23 @@ void leave_empty(TensorObject* t) {
   t->tensor->python = t;
 }
 
+bool held_by_cpp(const TensorObject* t) {
+  return t->tensor.defined() && !t->tensor->owns_python && t->tensor.ref()->use_count() > 1;
+}
+
+// The collector empties the dict of garbage without asking the object, which may live on: it gets another
+// dict of the same attributes first.
+void finalize(PyObject* self) {
+  TensorObject* t = cast(self);
+  if (!t->dict || !held_by_cpp(t)) return;
+  PyObject* copy = PyDict_Copy(t->dict);
+  if (!copy) return PyErr_WriteUnraisable(self);
+  Py_SETREF(t->dict, copy);
+}
+
 void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
-  if (type->tp_del || type->tp_finalize) {
+  if (type->tp_del || (type->tp_finalize && type->tp_finalize != finalize)) {
     if (PyObject_CallFinalizerFromDealloc(self) < 0) return;
   }
   if (hand_over(self)) return;
@@ -94,16 +108,9 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-bool held_by_cpp(const TensorObject* t) {
-  return t->tensor.defined() && !t->tensor->owns_python && t->tensor.ref()->use_count() > 1;
-}
-
-// What lives on is no garbage: the collector would empty a dict that only a dead object refers to, without
-// asking that object.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   TensorObject* t = cast(self);
-  if (held_by_cpp(t)) return 0;
   Py_VISIT(t->dict);
   if (!t->tensor.defined() || t->tensor->owns_python) return 0;
   return traverse_autograd(t->tensor, visit, arg);
@@ -260,6 +267,7 @@ void init_tensor_type(PyObject* module) {
       {Py_mp_subscript, reinterpret_cast<void*>(tensor_getitem)},
       {Py_mp_ass_subscript, reinterpret_cast<void*>(tensor_setitem)},
       {Py_tp_doc, const_cast<char*>("Base of warptape.Tensor.")},
+      {Py_tp_finalize, reinterpret_cast<void*>(finalize)},
       {Py_nb_add, reinterpret_cast<void*>(number_methods.nb_add)},
       {Py_nb_subtract, reinterpret_cast<void*>(number_methods.nb_subtract)},
       {Py_nb_multiply, reinterpret_cast<void*>(number_methods.nb_multiply)},
