@@ -146,6 +146,7 @@ PyObject* init_subclass(PyObject* cls, PyObject*, PyObject*) {
     return nullptr;
   }
   if (type->tp_basicsize == tensor_base_type->tp_basicsize) type->tp_dealloc = dealloc;
+  if (!type->tp_finalize) type->tp_finalize = finalize;  // without a method __del__, which a slot would be
   Py_RETURN_NONE;
 }
 
@@ -267,7 +268,6 @@ void init_tensor_type(PyObject* module) {
       {Py_mp_subscript, reinterpret_cast<void*>(tensor_getitem)},
       {Py_mp_ass_subscript, reinterpret_cast<void*>(tensor_setitem)},
       {Py_tp_doc, const_cast<char*>("Base of warptape.Tensor.")},
-      {Py_tp_finalize, reinterpret_cast<void*>(finalize)},
       {Py_nb_add, reinterpret_cast<void*>(number_methods.nb_add)},
       {Py_nb_subtract, reinterpret_cast<void*>(number_methods.nb_subtract)},
       {Py_nb_multiply, reinterpret_cast<void*>(number_methods.nb_multiply)},

@@ -305,6 +305,14 @@ def random_chain(seed: int, largest: bool = False) -> Chain:
     return chain
 
 
+def copies_input(chain: Chain) -> bool:
+    """Whether the first output is a copy of an input."""
+    value = chain.outputs[0]
+    while value >= len(chain.inputs) and chain.steps[value - len(chain.inputs)][0] == "copy":
+        (value,) = chain.steps[value - len(chain.inputs)][2]
+    return value < len(chain.inputs)
+
+
 @pytest.mark.parametrize("part", range(10))
 def test_random_chains(driver: Driver, part: int) -> None:
     driver.set_threads(1 + part % 2)
@@ -318,7 +326,8 @@ def test_random_chains(driver: Driver, part: int) -> None:
             array = np.zeros((*shape[:-1], last), memory_dtype(dtype))[..., :: last // shape[-1]]
             outputs.append(Value(array, dtype))
         first = chain.inputs[0]
-        if seed % 3 == 0 and chain.dtype(chain.outputs[0]) == "float32":
+        # Not a copy of an input: another output may copy what it overwrites. Chain::store puts it last then.
+        if seed % 3 == 0 and chain.dtype(chain.outputs[0]) == "float32" and not copies_input(chain):
             outputs[0] = first
         check(driver, chain, outputs)
 
