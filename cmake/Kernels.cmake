@@ -16,7 +16,6 @@ set(WARPTAPE_ISA_FLAGS_avx512 -march=x86-64-v4)
 set(WARPTAPE_ISA_FLAGS_avx512bf16 -march=x86-64-v4 -mavx512bf16)
 
 # Sets WARPTAPE_CPU_ISAS, where it is AUTO, to the baseline (the package runs anywhere) and what this machine has.
-# WARPTAPE_FALLBACK_ISA is then the baseline, which another machine than this one may need: it is optimised less.
 function(warptape_choose_isas)
   if(NOT WARPTAPE_CPU_ISAS STREQUAL "AUTO")
     return()
@@ -29,10 +28,8 @@ function(warptape_choose_isas)
   if(macros MATCHES "__AVX512F__" AND macros MATCHES "__AVX512VL__" AND macros MATCHES "__AVX512DQ__" AND
      macros MATCHES "__AVX512BW__")
     set(WARPTAPE_CPU_ISAS sse42 avx512 PARENT_SCOPE)
-    set(WARPTAPE_FALLBACK_ISA sse42 PARENT_SCOPE)
   elseif(macros MATCHES "__AVX2__" AND macros MATCHES "__FMA__")
     set(WARPTAPE_CPU_ISAS sse42 avx2 PARENT_SCOPE)
-    set(WARPTAPE_FALLBACK_ISA sse42 PARENT_SCOPE)
   else()
     set(WARPTAPE_CPU_ISAS sse42 PARENT_SCOPE)
   endif()
@@ -66,7 +63,7 @@ function(warptape_cpu_kernels out)
       if(isa IN_LIST WARPTAPE_CPU_ISAS)
         math(EXPR isa_level "${level} + 1")  # 0 is code without an instruction set of its own (common)
         add_library(wt_kernels_${isa} OBJECT ${sources})
-        if(isa STREQUAL "${WARPTAPE_FALLBACK_ISA}")
+        if(isa STREQUAL "sse42" AND NOT WARPTAPE_CPU_ISAS STREQUAL "sse42")  # few need it: small, and soon built
           warptape_target(wt_kernels_${isa} 2)
         else()
           warptape_target(wt_kernels_${isa} 3)

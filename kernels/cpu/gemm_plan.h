@@ -29,8 +29,10 @@ template <class Kind>
 struct Part {
   using S = typename Kind::Storage;
   using Elem = typename Kind::Elem;
-  static constexpr bool kReadsRows =
-      !kGemmTiles<Kind> && !std::is_integral_v<typename Kind::Acc> && sizeof(S) * Kind::kPack == sizeof(Elem);
+  // Not with the least instruction set, of which a wheel is to hold little.
+  static constexpr bool kReadsRows = WARPTAPE_ISA_LEVEL > 1 && !kGemmTiles<Kind> &&
+                                     !std::is_integral_v<typename Kind::Acc> &&
+                                     sizeof(S) * Kind::kPack == sizeof(Elem);
   const MatmulPlan& p;
   const S* a;
   const S* b;
