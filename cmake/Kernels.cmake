@@ -65,6 +65,7 @@ function(warptape_cpu_kernels out)
         add_library(wt_kernels_${isa} OBJECT ${sources})
         if(isa STREQUAL "sse42" AND NOT WARPTAPE_CPU_ISAS STREQUAL "sse42")  # few need it: small, and soon built
           warptape_target(wt_kernels_${isa} 2)
+          target_compile_options(wt_kernels_${isa} PRIVATE $<$<CONFIG:Release>:-Os>)
         else()
           warptape_target(wt_kernels_${isa} 3)
         endif()

@@ -51,6 +51,8 @@ struct Insn {
   bool is_all_by_rows() const { return rows > 0 && rows_out == (1u << out.size()) - 1; }
 };
 
+inline constexpr uint32_t kMaxMemories = 1 << 20;  // of a text; more are a broken one
+
 struct ProgramMemory {
   size_t bytes = 0;
   Device device;

@@ -10,7 +10,6 @@
 namespace warptape::graph {
 namespace {
 
-constexpr uint32_t kMaxMemories = 1 << 20;          // more are a broken text
 constexpr int64_t kMaxBytes = int64_t{1} << 40;     // of a memory
 constexpr int64_t kMaxElements = int64_t{1} << 50;  // that an operand has, some of them at the same place
 constexpr size_t kMaxDims = 64;

@@ -328,7 +328,7 @@ bool Round::run() {
     std::ranges::stable_sort(part, std::greater<>(), bytes);
     for (const Repeat& r : part) take(placed({r.place}));
   }
-  if (taken_.empty()) return false;
+  if (taken_.empty() || program_.memories.size() + program_.insns.size() > kMaxMemories) return false;
   apply();
   return true;
 }

@@ -29,10 +29,9 @@ template <class Kind>
 struct Part {
   using S = typename Kind::Storage;
   using Elem = typename Kind::Elem;
-  // Not with the least instruction set, of which a wheel is to hold little.
-  static constexpr bool kReadsRows = WARPTAPE_ISA_LEVEL > 1 && !kGemmTiles<Kind> &&
-                                     !std::is_integral_v<typename Kind::Acc> &&
-                                     sizeof(S) * Kind::kPack == sizeof(Elem);
+  // Each kind is another copy of the kernels: not with the least instruction set, nor of doubles.
+  static constexpr bool kReadsRows = WARPTAPE_ISA_LEVEL > 1 && std::is_same_v<typename Kind::Acc, float> &&
+                                     !kGemmTiles<Kind> && sizeof(S) * Kind::kPack == sizeof(Elem);
   const MatmulPlan& p;
   const S* a;
   const S* b;
