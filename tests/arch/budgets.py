@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_554
+MAX_TOTAL_LINES = 54_555
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -128,7 +128,7 @@ BUDGETS = {
     ),
     "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        15_266,
+        15_267,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
