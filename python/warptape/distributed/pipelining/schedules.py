@@ -1,32 +1,11 @@
-"""torch.distributed.pipelining.schedules: the classes that schedules derive from, and the schedules."""
+"""torch.distributed.pipelining.schedules: the schedules, and the classes that they derive from."""
 
 from ..._missing import install_getattr as _install_getattr
-from ...parallel.pipeline import (
-    PipelineSchedule as _PipelineSchedule,
-)
-from ...parallel.pipeline import (
-    PipelineScheduleMulti,
-    PipelineScheduleSingle,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleLoopedBFS,
-    ScheduleZBVZeroBubble,
-    get_schedule_class,
-)
+from ...parallel.pipeline import PipelineSchedule as _PipelineSchedule
+from ...parallel.pipeline import PipelineScheduleMulti, PipelineScheduleSingle
+from . import *  # noqa: F403
+from . import __all__ as _public
 
-__all__ = [
-    "PipelineScheduleMulti",
-    "PipelineScheduleSingle",
-    "Schedule1F1B",
-    "ScheduleGPipe",
-    "ScheduleInterleaved1F1B",
-    "ScheduleInterleavedZeroBubble",
-    "ScheduleLoopedBFS",
-    "ScheduleZBVZeroBubble",
-    "_PipelineSchedule",
-    "get_schedule_class",
-]
+__all__ = [*_public, "PipelineScheduleMulti", "PipelineScheduleSingle", "_PipelineSchedule"]
 
 _install_getattr(__name__)
