@@ -20,23 +20,24 @@ bool is_sparse_object(const Tensor& opaque) {
   return found;
 }
 
-Object function(const char* name) {
-  Object module = checked(PyImport_ImportModule("warptape.sparse._gradients"));
+Object function(const char* module_name, const char* name) {
+  Object module = checked(PyImport_ImportModule(module_name));
   return checked(PyObject_GetAttrString(module.get(), name));
 }
 
 Tensor add_gradients(const Tensor& a, const Tensor& b) {
   GilGuard gil;
   Object left = checked(wrap(a)), right = checked(wrap(b));
-  return tensor_of(call_python(function("add_gradients").get(), left.get(), right.get()).get());
+  Object add = function("warptape.sparse._arithmetic", "add");
+  return tensor_of(call_python(add.get(), left.get(), right.get()).get());
 }
 
 Tensor gradient_of_rows(const Tensor& indices, const Tensor& values, int64_t rows, int64_t without) {
   GilGuard gil;
   Object at = checked(wrap(indices)), of = checked(wrap(values));
   Object count = checked(PyLong_FromLongLong(rows)), but = checked(PyLong_FromLongLong(without));
-  Object made = call_python(function("gradient_of_rows").get(), at.get(), of.get(), count.get(), but.get());
-  return tensor_of(made.get());
+  Object gradient = function("warptape.sparse._gradients", "gradient_of_rows");
+  return tensor_of(call_python(gradient.get(), at.get(), of.get(), count.get(), but.get()).get());
 }
 
 constexpr SparseTape kSparseTape{is_sparse_object, add_gradients, gradient_of_rows};

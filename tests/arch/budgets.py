@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_555
+MAX_TOTAL_LINES = 54_556
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        26_106,
+        26_085,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -101,7 +101,7 @@ BUDGETS = {
         ),
     ),
     "sparse tensors": (
-        1_746,
+        1_738,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",

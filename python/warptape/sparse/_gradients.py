@@ -1,11 +1,8 @@
-"""What the tape asks of sparse tensors: gradients of tables of which a few rows are looked up."""
+"""Sparse gradients of tables of which a few rows are looked up."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._tensor import Tensor
-from ._arithmetic import add
 from ._tensor import CooTensor
 
 
@@ -21,8 +18,3 @@ def gradient_of_rows(indices: Tensor, values: Tensor, rows: int, without: int) -
     else:
         value = value.clone()  # of its own, for writes in place
     return CooTensor.make(index[None], value, (rows, values.shape[-1]), False)
-
-
-def add_gradients(a: Any, b: Any) -> Any:
-    """Their sum, which is sparse where both are."""
-    return add(a, b)
