@@ -6,7 +6,7 @@
 #             kernels on the host. What libraries do there is done by the CPU's kernels.
 set(WARPTAPE_CUDA_ARCHITECTURES "80+PTX;90a" CACHE STRING "GPU architectures to compile for, such as 90a; +PTX: also for later ones")
 option(WARPTAPE_EMULATED_RACES "Let the emulated plugin look for races between the threads of a kernel (slow)" OFF)
-set(WARPTAPE_CUDA_BUILT "")  # for the build information
+set(WARPTAPE_CUDA_BUILT "")  # for the plugin's build information
 
 # Where pip put a file of the nvidia-* wheels, by a suffix of its path; empty if it did not.
 function(warptape_find_wheel_file out package suffix)
@@ -204,6 +204,8 @@ function(warptape_cuda_plugin)
   warptape_kernel_headers(headers)
   add_library(warptape_cuda SHARED ${host} ${device} ${headers})
   target_compile_definitions(warptape_cuda PRIVATE WARPTAPE_KERNEL_DEVICE=CUDA)
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/csrc/core/cuda/plugin.cpp" PROPERTIES COMPILE_DEFINITIONS
+                              "WARPTAPE_CUDA_BUILT=\"${WARPTAPE_CUDA_BUILT}\"")
   target_link_options(warptape_cuda PRIVATE -Wl,-Bsymbolic-functions)
   target_link_libraries(warptape_cuda PRIVATE warptape Threads::Threads ${CMAKE_DL_LIBS} rt)
   if(WARPTAPE_CUDA STREQUAL "EMULATED")

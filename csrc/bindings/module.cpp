@@ -88,6 +88,7 @@ void bind_settings(pybind11::module_& m) {
   m.def("_build_info", [] {
     pybind11::dict d;
     for (const auto& [name, value] : build_info()) d[pybind11::str(name)] = value;
+    d["cuda"] = plugin_build(DeviceType::CUDA);
     return d;
   });
   m.def("_reset_peak_memory", [] { cpu_allocator().reset_peak(); });

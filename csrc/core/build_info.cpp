@@ -7,7 +7,6 @@ std::vector<std::pair<std::string, std::string>> build_info() {
   return {{"version", WARPTAPE_VERSION},
           {"compiler", WARPTAPE_COMPILER},
           {"isas", WARPTAPE_BUILT_ISAS},
-          {"cuda", WARPTAPE_CUDA_BUILT},
           {"sanitize", WARPTAPE_SANITIZERS}};
 }
 

@@ -10,7 +10,7 @@
 namespace warptape {
 
 // Pairs of name and value, in the order to print: version, compiler, isas (of the CPU kernels, lowest first),
-// cuda, sanitize.
+// sanitize. A plugin, which may be a wheel of its own, says itself what it was built with (plugin_build).
 WT_API std::vector<std::pair<std::string, std::string>> build_info();
 
 }  // namespace warptape

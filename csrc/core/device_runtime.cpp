@@ -101,9 +101,13 @@ void try_switch(DeviceRuntime& runtime, const std::string& name, bool on) {
   }
 }
 
+std::string plugin_path(const std::string& name) {
+  return registry().folder + "/libwarptape_" + name + ".so";
+}
+
 // Empty, or why it cannot be used; `absent` is said where there is no such file. The caller holds `plugins`.
 std::string open_library(const std::string& name, const std::string& absent) {
-  const std::string path = registry().folder + "/libwarptape_" + name + ".so";
+  const std::string path = plugin_path(name);
   void* lib = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
     const char* why = dlerror();
@@ -139,6 +143,13 @@ void register_kernels(const kernels::KernelEntry* begin, const kernels::KernelEn
 std::string open_plugin(const std::string& name, const std::string& absent) {
   std::lock_guard lock(registry().plugins);
   return open_library(name, absent);
+}
+
+std::string plugin_build(DeviceType type) {
+  std::lock_guard lock(registry().plugins);
+  void* lib = dlopen(plugin_path(name(type)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto build = lib ? static_cast<const char*>(dlsym(lib, "warptape_plugin_build")) : nullptr;
+  return build ? build : "";
 }
 
 DeviceRuntime* find_runtime(DeviceType type, std::string* why) {

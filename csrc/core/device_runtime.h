@@ -128,7 +128,7 @@ class DeviceRuntime {
   virtual void mark(const char* text) = 0;
 };
 
-// Called by a plugin from its one exported function, warptape_plugin_init(abi).
+// Called by a plugin from warptape_plugin_init(abi), which it exports beside the text warptape_plugin_build.
 WT_API void register_device_runtime(DeviceType type, DeviceRuntime* runtime);
 WT_API void register_kernels(const kernels::KernelEntry* begin, const kernels::KernelEntry* end);
 // Opens the plugin on first use; DeviceError that says what is missing.
@@ -139,6 +139,8 @@ WT_API DeviceRuntime* find_runtime(DeviceType type, std::string* why = nullptr);
 WT_API bool device_in_use(DeviceType type);
 // A switch of the libraries (see DeviceRuntime::set_switch), kept until the runtime is there.
 WT_API void set_library_switch(DeviceType type, const char* name, bool on);
+// What the device's plugin was built with, such as "13.0.88 for sm_80+PTX sm_90a"; empty without a plugin.
+WT_API std::string plugin_build(DeviceType type);
 // Folder in which plugins lie, set by the bindings at import.
 WT_API void set_plugin_folder(const char* path);
 // Opens libwarptape_<name>.so of that folder, a plugin that is no device's: it registers what it brings.

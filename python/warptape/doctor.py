@@ -23,6 +23,8 @@ _LEVELS = {
     "avx512bf16": ("avx512_bf16",),
 }
 _LAPACK_PACKAGE = "scipy-openblas32"
+#: Packages that pip installs with warptape, beside LAPACK's.
+_REQUIRED = ("numpy", "safetensors", "tqdm")
 #: Optional packages: what they serve, and the extra that installs them.
 _EXTRAS = {
     "matplotlib": ("loss plots", "plot"),
@@ -77,6 +79,13 @@ def find_lapack() -> Path | None:
     return path if path.exists() else None
 
 
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def explain_import_error(error: ImportError) -> str:
     """What to do about an ``ImportError`` of the compiled part of warptape, as one paragraph.
 
@@ -98,8 +107,7 @@ def _built() -> Iterator[str]:
     info = _C._build_info()
     yield f"compiler            {info['compiler']}"
     yield f"CPU kernels for     {info['isas']}"
-    plugin = Path(__file__).with_name("libwarptape_cuda.so").exists()  # a wheel has it in one of its own
-    yield f"CUDA plugin         {(info['cuda'] or 'yes') if plugin else 'no'}"
+    yield f"CUDA plugin         {info['cuda'] or 'no'}"
     if info["sanitize"]:
         yield f"sanitizers          {info['sanitize']}"
 
@@ -117,9 +125,9 @@ def _found() -> Iterator[str]:
     yield f"AMX                 {'yes' if 'amx_bf16' in cpu_flags() else 'no'}"
     lapack = find_lapack()
     if lapack:
-        yield f"LAPACK              {metadata.version(_LAPACK_PACKAGE)} at {lapack}"
-    for package in ("numpy", "safetensors", "tqdm"):
-        yield f"{package:19} {metadata.version(package)}"
+        yield f"LAPACK              {_version(_LAPACK_PACKAGE)} at {lapack}"
+    for package in filter(_version, _REQUIRED):
+        yield f"{package:19} {_version(package)}"
     driver = Path("/proc/driver/nvidia/version")
     if driver.exists() or ctypes.util.find_library("cuda"):
         yield f"NVIDIA driver       {driver.read_text().splitlines()[0] if driver.exists() else 'found'}"
@@ -163,6 +171,9 @@ def _missing() -> Iterator[str]:
     from . import _C
 
     info = _C._build_info()
+    for package in _REQUIRED:
+        if _version(package) is None:
+            yield f"{package:19} which warptape requires: pip install {package}"
     for package, (purpose, extra) in _EXTRAS.items():
         if find_spec(package) is None:
             yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"

@@ -60,6 +60,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     flags = ["-std=c++20", "-O0", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     flags += ["-DWARPTAPE_CUDA_EMULATED", "-DWARPTAPE_KERNEL_DEVICE=CUDA"]
+    flags += ['-DWARPTAPE_CUDA_BUILT="for tests"']
     flags += [f"-I{p}" for p in (EMULATOR, ROOT / "kernels/include", ROOT / "csrc", ROOT)]
 
     def build(source: Path) -> str:

@@ -1,4 +1,5 @@
-// The plugin's one door. It answers null when CUDA can be used, else what is missing.
+// What the plugin exports: how it was built, and a function that answers null when CUDA can be used, else
+// what is missing.
 #include "core/cuda/error.h"
 #include "core/cuda/runtime.h"
 #include "core/errors.h"
@@ -50,4 +51,6 @@ const char* start(int abi) {
 }  // namespace
 }  // namespace warptape::cuda
 
+// CMake defines the macro, for this file alone.
+extern "C" WT_API const char warptape_plugin_build[] = WARPTAPE_CUDA_BUILT;
 extern "C" WT_API const char* warptape_plugin_init(int abi) { return warptape::cuda::start(abi); }

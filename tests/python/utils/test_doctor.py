@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,33 @@ def test_report_says_what_is_there_and_that_it_works() -> None:
     assert lines[-1] == "warptape works here"
 
 
+def test_a_required_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "safetensors":
+            raise metadata.PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    assert "safetensors         which warptape requires: pip install safetensors" in list(doctor._missing())
+    assert [line.split()[0] for line in doctor._found() if line.split()[0] in doctor._REQUIRED] == [
+        "numpy",
+        "tqdm",
+    ]
+
+
+def plugin_is_there() -> bool:
+    return Path(warptape.__file__).with_name("libwarptape_cuda.so").exists()
+
+
+def test_the_plugin_says_what_it_was_built_with() -> None:
+    """Whatever the rest was built with: the plugin may come from a wheel of its own."""
+    built = warptape._C._build_info()["cuda"]
+    assert bool(built) == plugin_is_there() == warptape.backends.cuda.is_built()
+    assert f"CUDA plugin         {built or 'no'}" in list(doctor._built())
+
+
 def test_without_the_plugin_its_wheel_and_a_build_of_it_are_named() -> None:
-    if Path(warptape.__file__).with_name("libwarptape_cuda.so").exists():
+    if plugin_is_there():
         pytest.skip("the plugin is there")
     (missing,) = [line for line in doctor._missing() if line.startswith("CUDA ")]
     assert "the wheel warptape-cuda" in missing
