@@ -9,12 +9,6 @@ namespace {
 
 constexpr uint32_t kReach = 16;  // places that an instruction moves at most
 
-bool shares(const auto& a, const auto& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Operand& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Operand& y) { return x.memory == y.memory; });
-  });
-}
-
 bool uses(const Insn& insn, uint32_t memory) {
   const auto is_it = [&](const Operand& o) { return o.memory == memory; };
   return std::any_of(insn.in.begin(), insn.in.end(), is_it) ||
@@ -65,6 +59,16 @@ class Scheduler {
   int64_t peak(uint32_t a, uint32_t b) const {
     const Bytes first = bytes_of(a, b, true), second = bytes_of(b, a, false);
     return std::max(first.made, first.made - first.freed + second.made);
+  }
+
+  // Whether one of `a` and one of `b` lie in the same storage, under the same name or as what is computed
+  // again.
+  bool shares(const auto& a, const auto& b) const {
+    return std::ranges::any_of(a, [&](const Operand& x) {
+      return std::ranges::any_of(b, [&](const Operand& y) {
+        return program_.storage_of(x.memory) == program_.storage_of(y.memory);
+      });
+    });
   }
 
   bool pays(uint32_t place) const {
