@@ -3,7 +3,9 @@
 Note [steps]: a step is a call of Tensor.backward. Its loss and its time are noted, and the call after the
 last step ends the program. Weights are copied when an optimizer takes them: PyTorch's run leaves them in
 WORK. Programs of several ranks draw theirs. With PERTURB set they are moved by one unit in the last place, up
-or down.
+or down. With CALLS=compiled the calls of modules go through torch.compile, with CALLS=plain through the same
+wrapper without it; then there are twice as many steps, and the first half, in which both ways are tried, is
+warm-up.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+CALLS = os.environ.get("CALLS")
 WARM_UP = 3
 clock = time.process_time if os.environ.get("WARPTAPE_NUM_THREADS") == "1" else time.perf_counter
 
@@ -32,8 +35,8 @@ class Enough(BaseException):
 class Recorder:
     """The losses of a program and the moments of its steps."""
 
-    def __init__(self, work: Path, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, work: Path, steps: int, warm_up: int) -> None:
+        self.steps, self.warm_up = steps, warm_up
         self.losses: list[float] = []
         self.times: list[float] = []
         self._work, self._optimizers = work, 0
@@ -82,7 +85,7 @@ class Recorder:
     def seconds(self) -> float:
         """The median time of a step."""
         lengths = [b - a for a, b in zip(self.times, self.times[1:])]
-        return float(np.median(lengths[WARM_UP:]))
+        return float(np.median(lengths[self.warm_up :]))
 
 
 def without_dropout() -> None:
@@ -99,18 +102,19 @@ def without_dropout() -> None:
     torch.nn.MultiheadAttention.__init__ = init_without
 
 
-def compile_calls() -> None:
-    """Every module that is called outside of another's call goes through torch.compile."""
-    call, compiled, inside = torch.nn.Module.__call__, {}, []
+def wrap_calls() -> None:
+    """Calls of modules outside of another's call go through torch.compile, or through nothing."""
+    call, wrapped, inside = torch.nn.Module.__call__, {}, []
+    wrap = torch.compile if CALLS == "compiled" else partial
 
     def outermost(module: Any, *args: Any, **kwargs: Any) -> Any:
         if inside:
             return call(module, *args, **kwargs)
-        if module not in compiled:
-            compiled[module] = torch.compile(partial(call, module))
+        if module not in wrapped:
+            wrapped[module] = wrap(partial(call, module))
         inside.append(module)
         try:
-            return compiled[module](*args, **kwargs)
+            return wrapped[module](*args, **kwargs)
         finally:
             inside.pop()
 
@@ -126,10 +130,10 @@ def main() -> None:
     np.random.seed(0)  # noqa: NPY002 - what programs draw from
     torch.manual_seed(0)
     without_dropout()
-    if os.environ.get("COMPILED"):
-        compile_calls()
-    steps = PROGRAMS[name].steps
-    recorder = Recorder(work, steps)
+    if CALLS:
+        wrap_calls()
+    steps = PROGRAMS[name].steps * (2 if CALLS else 1)
+    recorder = Recorder(work, steps, steps // 2 if CALLS else WARM_UP)
     recorder.watch()
     with contextlib.suppress(Enough):
         PROGRAMS[name].run(clones, work)

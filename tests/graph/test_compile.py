@@ -565,10 +565,13 @@ def test_compile_in_place():
     x = torch.randn(2, 8)
     expected = model(x)
     seen = []
-    model.register_forward_hook(lambda m, i, o: seen.append(torch.compiler.is_compiling()))
+    hook = model.register_forward_hook(lambda m, i, o: seen.append(torch.compiler.is_compiling()))
     model.compile()
     assert same(model(x), expected) and seen == [True]
     assert same(copy.deepcopy(model)(x), expected)
+    hook.remove()
+    assert same(model(x), expected) and model._hooked  # it stays compiled
+    assert len(model._compiled_call_impl.explain().programs) == 1
 
 
 def test_explain():

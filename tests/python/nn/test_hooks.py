@@ -53,6 +53,7 @@ def test_a_module_whose_hooks_are_gone_takes_new_ones():
     module, seen = Scale(), []
     module.register_forward_hook(lambda *args: None).remove()
     module(wt.tensor(1.0))  # this call finds nothing left to run
+    assert not module._hooked
     module.register_forward_hook(lambda *args: seen.append(1))
     module(wt.tensor(1.0))
     assert seen == [1]

@@ -113,6 +113,9 @@ class HookMixin:
         return call(*args, **kwargs)
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self._has_hooks() or any_global_hook):  # the last one was removed, or the module is compiled
+            self.__dict__["_hooked"] = self._compiled_call_impl is not None
+            return self.forward(*args, **kwargs)  # type: ignore[attr-defined]
         result = None
         done: set[int] = set()
         try:
@@ -203,15 +206,11 @@ class HookMixin:
 
     def _has_hooks(self) -> bool:
         return bool(
-            self._compiled_call_impl
-            or self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
+            self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
         )
 
     def _forget_if_unhooked(self) -> None:
-        if not self._has_hooks():
+        if not (self._has_hooks() or self._compiled_call_impl):
             self.__dict__["_hooked"] = False
         if any_global_hook and not _global._has_hooks():
             any_global_hook.clear()
