@@ -195,7 +195,7 @@ void init_graph(PyObject* module) {
         out["not_deferred"] = c.counts.not_deferred;
         out["read_by"] = c.counts.read_by;
         out["not_deferred_by"] = c.counts.not_deferred_by;
-        const graph::Choice::Report choice = c.choice.report();
+        const graph::Choice::Report choice = c.choices.report();
         out["eager_calls"] = choice.eager_calls;
         out["trials"] = choice.trials;
         out["noted_seconds"] = choice.noted;

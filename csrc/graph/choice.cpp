@@ -77,4 +77,16 @@ Choice::Report Choice::report() const {
   return report_;
 }
 
+void Choices::keep_noting() {
+  for (Choice& c : choices_) c.keep_noting();
+}
+
+Choice::Report Choices::report() const {
+  const Choice::Report without = choices_[false].report(), with = choices_[true].report();
+  Choice::Report out = with.trials ? with : without;
+  out.trials = without.trials + with.trials;
+  out.eager_calls = without.eager_calls + with.eager_calls;
+  return out;
+}
+
 }  // namespace warptape::graph

@@ -4,10 +4,12 @@
 // Note [Choice]: what noting gains depends on the machine and on what the function's Python does, so it is
 // measured. The first calls are noted, for they make programs. Then calls of both ways are timed, each with
 // the backward passes that follow it, and the way with the lower median stays. It is measured again after
-// some hundred calls, and after twice as many each time that the outcome is the same. Both ways give the same
-// bits: a wrong choice costs time alone.
+// some hundred calls, and after twice as many each time that the outcome is the same. Calls with grad mode on
+// and off choose apart, for training and evaluation do other work. Both ways give the same bits: a wrong
+// choice costs time alone.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -49,6 +51,18 @@ class WT_API Choice {
   int until_trial_ = 3, interval_ = 0;  // calls
   int turns_ = 0, skipped_ = 0;         // of this trial
   std::vector<double> noted_, eager_;   // seconds of its calls, sorted
+};
+
+// Of one compiled function: its calls without grad mode, and with it.
+class WT_API Choices {
+ public:
+  Choice& of(bool grad_mode) { return choices_[grad_mode]; }
+  void keep_noting();
+  // Counts of all calls; the medians are those with grad mode where they were measured.
+  Choice::Report report() const;
+
+ private:
+  std::array<Choice, 2> choices_;
 };
 
 }  // namespace warptape::graph

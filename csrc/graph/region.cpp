@@ -24,10 +24,10 @@ void Region::around_backward(bool begins) {
 
 bool Region::enter(std::shared_ptr<Compiled> compiled) {
   if (depth_) return ++depth_;
-  if (sample_.turn.timed) compiled_->choice.add(sample_.turn.way, sample_.seconds, sample_.built);
+  if (sample_.turn.timed) sample_.choice->add(sample_.turn.way, sample_.seconds, sample_.built);
   compiled_ = std::move(compiled);
-  sample_ = {};
-  if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = compiled_->choice.next();
+  sample_ = {.choice = &compiled_->choices.of(thread_state.grad_mode)};
+  if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = sample_.choice->next();
   ++compiled_->counts.calls;
   if (sample_.turn.way == Way::Eager && !sample_.turn.timed) return false;
   ++depth_;
@@ -388,7 +388,7 @@ void Region::run_pending() {
       if (recording_) recording_->take(program, calls, memories);
       sample_.built |= !program->runs;
       // Kernels of devices end later than the call that launched them.
-      if (program->on_device) compiled_->choice.keep_noting();
+      if (program->on_device) compiled_->choices.keep_noting();
       promises = Programs::run(*program, calls);
     }
     in_streams.wait();

@@ -145,7 +145,7 @@ struct WT_API Compiled : std::enable_shared_from_this<Compiled> {
   Counts counts;
   bool fullgraph = false;  // a read in the middle is an error
   bool adaptive = true;    // else all calls are noted
-  Choice choice;
+  Choices choices;
 };
 
 // One per thread; the other threads come to it for the contents of tensors alone.
@@ -217,9 +217,10 @@ class WT_API Region final : public Deferral {
 
   // The last call, with the backward passes that follow it: see Note [Choice].
   struct Sample {
-    Choice::Turn turn;
+    Choice* choice = nullptr;  // of compiled_
+    Choice::Turn turn{};
     bool built = false;
-    std::chrono::steady_clock::time_point since;
+    std::chrono::steady_clock::time_point since{};
     double seconds = 0;
   };
 

@@ -92,6 +92,23 @@ def test_it_is_measured_again_after_some_hundred_calls() -> None:
     assert compiled.explain().eager_calls == last.eager_calls
 
 
+def test_training_and_evaluation_choose_apart() -> None:
+    compiled = torch.compile(lambda x: forward_of(x, torch.is_grad_enabled()))
+    x = torch.ones(3)
+    for _ in range(FIRST + TRIAL):
+        with torch.no_grad():
+            compiled(x)
+    for _ in range(FIRST + TRIAL):
+        compiled(x)
+    before = compiled.explain()
+    assert before.trials == 2 and before.eager_seconds < 0.003 < before.noted_seconds
+    for _ in range(5):
+        compiled(x)
+        with torch.no_grad():
+            compiled(x)
+    assert compiled.explain().eager_calls == before.eager_calls + 5
+
+
 def test_one_inside_of_another_goes_its_way() -> None:
     ways = []
     inner = torch.compile(lambda x: ways.append(torch.compiler.is_compiling()) or x + 1)
