@@ -1,19 +1,21 @@
 #include "graph/choice.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace warptape::graph {
 namespace {
 
 constexpr int kInterval = 500, kMostInterval = 16000;  // calls from one trial to the next
-constexpr size_t kTimes = 5;                           // of each way, where fewer do not decide
+constexpr size_t kTimes = 6;                           // of each way, where fewer do not decide
 constexpr int kMostBuilds = 8;        // calls of a trial whose time is not counted because they made programs
 constexpr double kClearly = 2;        // times as long in each call: two of them decide
 constexpr double kNegligible = 1.02;  // noting needs less memory, so the other way has to gain more than this
 
-double median(const std::vector<double>& sorted) {
-  const size_t n = sorted.size();
-  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+// The mean without the longest, in which the machine may have done something else. Not the median: where
+// short and long calls take turns it may be a short one's of one way and a long one's of the other.
+double mean(const std::vector<double>& sorted) {
+  return std::accumulate(sorted.begin(), sorted.end() - 1, 0.0) / static_cast<double>(sorted.size() - 1);
 }
 
 // Whether all times in `a`, times `factor`, are below those in `b`.
@@ -35,7 +37,8 @@ Choice::Turn Choice::next() {
     noted_.clear();
     eager_.clear();
   }
-  // Two and two, so that calls of two or three kinds that take turns themselves meet both ways.
+  // Two and two, so that of calls of two or three kinds that take turns themselves each kind goes both ways
+  // equally often.
   const int place = turns_++ % 4;
   const Way way = place == 0 || place == 3 ? Way::Noted : Way::Eager;
   report_.eager_calls += way == Way::Eager;
@@ -56,8 +59,8 @@ void Choice::decide() {
   const bool clear = below(noted_, eager_, kClearly) || below(eager_, noted_, kClearly);
   const bool apart = below(noted_, eager_, 1) || below(eager_, noted_, 1);
   if (count < kTimes && !clear && !(apart && count * 2 >= kTimes)) return;
-  report_.noted = median(noted_);
-  report_.eager = median(eager_);
+  report_.noted = mean(noted_);
+  report_.eager = mean(eager_);
   const Way before = report_.way;
   report_.way = report_.eager * kNegligible < report_.noted ? Way::Eager : Way::Noted;
   interval_ = report_.trials++ && report_.way == before ? std::min(2 * interval_, kMostInterval) : kInterval;

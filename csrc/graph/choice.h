@@ -3,7 +3,7 @@
 //
 // Note [Choice]: what noting gains depends on the machine and on what the function's Python does, so it is
 // measured. The first calls are noted, for they make programs. Then calls of both ways are timed, each with
-// the backward passes that follow it, and the way with the lower median stays. It is measured again after
+// the backward passes that follow it, and the way with the lower mean stays. It is measured again after
 // some hundred calls, and after twice as many each time that the outcome is the same. Calls with grad mode on
 // and off choose apart, for training and evaluation do other work. Both ways give the same bits: a wrong
 // choice costs time alone.
@@ -27,7 +27,7 @@ class WT_API Choice {
     Way way = Way::Noted;
     bool timed = false;  // the time it takes is to be given to add()
   };
-  // What was last measured: medians in seconds; 0 before.
+  // What was last measured: means in seconds; 0 before.
   struct Report {
     Way way = Way::Noted;
     int64_t trials = 0, eager_calls = 0;
@@ -58,7 +58,7 @@ class WT_API Choices {
  public:
   Choice& of(bool grad_mode) { return choices_[grad_mode]; }
   void keep_noting();
-  // Counts of all calls; the medians are those with grad mode where they were measured.
+  // Counts of all calls; the means are those with grad mode where they were measured.
   Choice::Report report() const;
 
  private:

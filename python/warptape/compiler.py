@@ -76,8 +76,8 @@ class Explanation(NamedTuple):
     replays: int  # runs of programs as captured graphs, and calls without their Python
     eager_calls: int  # of the calls, which ran as without torch.compile: as that is faster, or to be timed
     trials: int  # how often both ways were measured
-    noted_seconds: float  # a call as a program with its backward, in the last trial: the median (with grad
-    # mode on, if that was measured)
+    noted_seconds: float  # a call as a program with its backward, in the last trial: the mean without
+    # the longest, with grad mode on if that was measured
     eager_seconds: float  # the same as without torch.compile
     epilogues: int  # products and convolutions whose kernel runs the elementwise steps behind them
     row_kernels: int  # of the fused instructions: norm, softmax and their like, run on some rows at a time

@@ -10,7 +10,7 @@ import pytest
 import warptape as torch
 
 FIRST = 3  # calls before the first trial
-TRIAL = 10  # at most
+TRIAL = 12  # at most
 INTERVAL = 500
 
 
@@ -90,6 +90,24 @@ def test_it_is_measured_again_after_some_hundred_calls() -> None:
     for _ in range(10):
         compiled(x)
     assert compiled.explain().eager_calls == last.eager_calls
+
+
+def test_short_and_long_calls_that_take_turns_are_compared_with_their_like() -> None:
+    """As a loss's two calls in a step are, of which the second one's time has the backward pass in it."""
+    turn = 0
+
+    def f(x: Any) -> Any:
+        nonlocal turn
+        turn += 1
+        time.sleep(0.004 * (turn % 2))
+        slow(True)
+        return x + 1
+
+    compiled = torch.compile(f)
+    for _ in range(FIRST + TRIAL):
+        compiled(torch.ones(1))
+    found = compiled.explain()
+    assert found.trials == 1 and 0.002 < found.noted_seconds - found.eager_seconds < 0.004
 
 
 def test_training_and_evaluation_choose_apart() -> None:
