@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace warptape::graph {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 constexpr int kInterval = 500, kMostInterval = 16000;  // calls from one trial to the next
 constexpr size_t kTimes = 6;                           // of each way, where fewer do not decide
 constexpr int kMostBuilds = 8;        // calls of a trial whose time is not counted because they made programs
+constexpr int kMostCalls = 32;        // of a turn, where no backward pass comes after all
 constexpr double kClearly = 2;        // times as long in each call: two of them decide
 constexpr double kNegligible = 1.02;  // noting needs less memory, so the other way has to gain more than this
 
@@ -31,18 +33,34 @@ Choice::Turn Choice::next() {
     report_.eager_calls += report_.way == Way::Eager;
     return {report_.way, false};
   }
-  if (!trying_) {
-    trying_ = true;
-    turns_ = skipped_ = 0;
-    noted_.clear();
-    eager_.clear();
-  }
+  if (!trying_) restart();
+  trying_ = true;
   // Two and two, so that of calls of two or three kinds that take turns themselves each kind goes both ways
   // equally often.
   const int place = turns_++ % 4;
   const Way way = place == 0 || place == 3 ? Way::Noted : Way::Eager;
   report_.eager_calls += way == Way::Eager;
   return {way, true};
+}
+
+void Choice::restart() {
+  turns_ = skipped_ = 0;
+  noted_.clear();
+  eager_.clear();
+}
+
+bool Choice::continues(Turn turn, int calls) {
+  const std::lock_guard lock(mutex_);
+  if (!has_backward_ || calls >= kMostCalls) return false;
+  report_.eager_calls += turn.way == Way::Eager;
+  return true;
+}
+
+bool Choice::saw_backward() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(has_backward_, true)) return false;
+  restart();
+  return true;
 }
 
 void Choice::add(Way way, double seconds, bool built) {

@@ -19,15 +19,25 @@ void Region::around_backward(bool begins) {
   Region& r = of_thread();
   if (!begins) return r.leave();
   if (!r.compiled_) r.compiled_ = std::make_shared<Compiled>();
-  if (!r.depth_++) r.begin();
+  if (r.depth_++) return;
+  if (r.sample_.choice && r.sample_.choice->saw_backward()) r.sample_.turn.timed = false;
+  r.sample_.backward = true;
+  r.begin();
 }
 
 bool Region::enter(std::shared_ptr<Compiled> compiled) {
   if (depth_) return ++depth_;
-  if (sample_.turn.timed) sample_.choice->add(sample_.turn.way, sample_.seconds, sample_.built);
+  Choice& choice = compiled->choices.of(thread_state.grad_mode);
+  const bool continues = sample_.turn.timed && sample_.choice == &choice && !sample_.backward &&
+                         choice.continues(sample_.turn, sample_.calls);
+  if (sample_.turn.timed && !continues) sample_.choice->add(sample_.turn.way, sample_.seconds, sample_.built);
   compiled_ = std::move(compiled);
-  sample_ = {.choice = &compiled_->choices.of(thread_state.grad_mode)};
-  if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = sample_.choice->next();
+  if (continues) {
+    ++sample_.calls;
+  } else {
+    sample_ = {.choice = &choice};
+    if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = choice.next();
+  }
   ++compiled_->counts.calls;
   if (sample_.turn.way == Way::Eager && !sample_.turn.timed) return false;
   ++depth_;

@@ -215,11 +215,12 @@ class WT_API Region final : public Deferral {
   void begin();
   void finish();
 
-  // The last call, with the backward passes that follow it: see Note [Choice].
+  // The last turn: see Note [Choice].
   struct Sample {
     Choice* choice = nullptr;  // of compiled_
     Choice::Turn turn{};
-    bool built = false;
+    int calls = 1;
+    bool built = false, backward = false;
     std::chrono::steady_clock::time_point since{};
     double seconds = 0;
   };
