@@ -212,11 +212,11 @@ class WorkerGroup:
         """What went wrong, without the ranks that ended only because they were told to. Before `bury`."""
         result = []
         for worker in self._workers:
-            told = worker.output.error.read()
+            report = worker.output.error.read()
             stopped = self._stopped_at is not None and worker.ended >= self._stopped_at
-            if not worker.exitcode or (stopped and told is None):
+            if not worker.exitcode or (stopped and report is None):
                 continue
-            when, message, trace = told or (worker.ended, "", "")
+            when, message, trace = report or (worker.ended, "", "")
             host = socket.gethostname()
             ids = (worker.rank, worker.local_rank, worker.pid, worker.exitcode, host)
             result.append(ProcessFailure(*ids, when, message, trace, worker.output.error_shown))
