@@ -1,7 +1,7 @@
 """The ASGI app: who may ask, how much at once and for how long; the routes; the access log.
 
 scope["warptape"] has what handlers and the log share: "deadline" (a value of time.monotonic()), "key", and
-what handlers note: "model", "version", "prompt_tokens", "completion_tokens", "error".
+what handlers record: "model", "version", "prompt_tokens", "completion_tokens", "error".
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Worker:
         self.pidfd = os.pidfd_open(self.pid)
 
     def look(self) -> None:
-        """Note the exit code if it ended. It stays a zombie, so that its group's number is not given away."""
+        """Records the exit code if it ended. It stays a zombie, so that its group's number is not reused."""
         info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is not None and self.exitcode is None:
             self.exitcode = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
