@@ -53,7 +53,7 @@ def test_layers_are_longest_paths():
             leads_to = [got[b] for a, b in edges if a == n]
             starts = not any(b == n for _, b in edges)
             assert got[n] == (min(leads_to) - 1 if starts and leads_to else longest(n))
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         layers_of(3, [(0, 1), (1, 2), (2, 1)])
 
 

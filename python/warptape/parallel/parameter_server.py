@@ -162,7 +162,7 @@ class ParameterServer:
             raise
 
     def _exchange(self) -> None:
-        """Every push before any reply, with servers in one order on all ranks: nobody waits in a circle."""
+        """Every push before any reply, with servers in one order on all ranks: so there is no deadlock."""
         for i, owned in enumerate(self._owned):
             if i == self.rank:
                 continue
