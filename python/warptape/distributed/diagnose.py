@@ -232,7 +232,7 @@ class Analysis:
             return f"=> {verb} {ranks_text(self.culprits)}"
         if any(p.certain for p in self.problems):
             waiting = {rank for p in self.problems for rank in p.calls}
-            return f"=> deadlock: {ranks_text(waiting)} wait for each other; make calls in one order on all ranks"
+            return f"=> deadlock: {ranks_text(waiting)} wait for each other; call in one order on all ranks"
         if self.problems:
             return f"=> no rank has waited for {SHORT:g} s: the job may be running normally; dump again"
         return "=> every call that was made was made by all ranks alike: no fault found"
