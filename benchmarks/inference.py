@@ -109,10 +109,10 @@ def lines_of(results: dict[str, dict[str, Any]]) -> list[str]:
         lines.append(f"| {name} | {1 / step:.1f} | {share} | {prompt} | {clients} |")
     ours, free, peer = (results.get(name) for name in GROUPS[0])  # transformers
     for what in ("decode", "prefill", "clients"):
-        for other, told in ((peer, "of transformers' time"), (free, "of the time with invariant=False")):
+        for other, unit in ((peer, "of transformers' time"), (free, "of the time with invariant=False")):
             if ours and other and what in other:
                 ratio = float(np.median(ours[what])) / float(np.median(other[what]))
-                lines.append(f"\n{what}: {ratio:.2f} {told}")
+                lines.append(f"\n{what}: {ratio:.2f} {unit}")
     for mine, *theirs in GROUPS[2:]:
         for name in theirs:
             if mine in results and name in results:

@@ -212,8 +212,8 @@ def gpt_part(options: Any) -> bool:
         nonlocal within
         rises[name] = loss_of(m) - plain
         within &= bound is None or rises[name] <= bound
-        told = "" if bound is None else f"  at most {bound:.4f}"
-        print(f"{name:34} {plain + rises[name]:.4f}  {rises[name]:+.4f}{told}", flush=True)
+        limit = "" if bound is None else f"  at most {bound:.4f}"
+        print(f"{name:34} {plain + rises[name]:.4f}  {rises[name]:+.4f}{limit}", flush=True)
 
     def quantized(config: Any, of: Any = None) -> Any:
         made = copy.deepcopy(of or model)

@@ -123,8 +123,8 @@ def lines_of(rows: list[Row], on: dict[str, Any]) -> list[str]:
     lines = [f"{on['cores']} cores, {on['processor']}; load is the machine's average before a row.", ""]
     lines += ["| what | measured | goal | load |", "| --- | --- | --- | --- |"]
     for row in rows:
-        told = ", ".join(f"{k} {v}" for k, v in row.items() if k not in ("row", "goal", "load"))
-        lines.append(f"| {row['row']} | {told} | {row.get('goal', '')} | {row['load']:.1f} |")
+        figures = ", ".join(f"{k} {v}" for k, v in row.items() if k not in ("row", "goal", "load"))
+        lines.append(f"| {row['row']} | {figures} | {row.get('goal', '')} | {row['load']:.1f} |")
     return lines
 
 

@@ -321,9 +321,9 @@ def from_first(value: float) -> float:
     """The first rank's number, on every rank."""
     if not dist.is_initialized():
         return value
-    told = wt.tensor(value, dtype=wt.float64)
-    dist.broadcast(told, 0)
-    return told.item()
+    shared = wt.tensor(value, dtype=wt.float64)
+    dist.broadcast(shared, 0)
+    return shared.item()
 
 
 class Run:

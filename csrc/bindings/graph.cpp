@@ -89,7 +89,7 @@ void bind_program(py::module_& m) {
               out.append(py::make_tuple(i.name, i.in_backward, describe(i.in), describe(i.out)));
             return out;
           },
-          "[(name, in_backward, read, written)] as they were noted; what is read and written: [(memory, "
+          "[(name, in_backward, read, written)] as they were recorded; what is read and written: [(memory, "
           "dtype and sizes)].")
       .def_property_readonly(
           "steps",
@@ -117,7 +117,7 @@ void bind_settings(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>
   bind_setting(compiled, "fuses_prologues", &Programs::fuses_prologues);
   bind_setting(compiled, "schedules", &Programs::schedules);
   bind_setting(compiled, "recomputes", &Programs::recomputes);
-  bind_setting(compiled, "promises", &Programs::promises);
+  bind_setting(compiled, "rematerializes", &Programs::promises);
   bind_setting(compiled, "tunes", &Programs::tunes);
   bind_setting(compiled, "captures", &Programs::captures);
   bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
@@ -166,13 +166,13 @@ void init_graph(PyObject* module) {
              for (const auto& e : c.programs.all()) {
                py::dict d;
                d["text"] = e->program.text();
-               d["noted"] = py::cpp_function([e] { return e->program.noted(); });
+               d["recorded"] = py::cpp_function([e] { return e->program.noted(); });
                d["instructions"] = e->program.insns.size();
                d["steps"] = e->program.steps.size();
                d["removed"] = e->program.removed;
                d["moved"] = e->program.moved;
                d["recomputed"] = e->program.recomputed;
-               d["promised"] = e->recipes.size();
+               d["rematerialized"] = e->recipes.size();
                d["fused"] = e->program.fused;
                d["epilogues"] = e->program.epilogues();
                d["prologues"] = e->program.prologues();
@@ -198,7 +198,7 @@ void init_graph(PyObject* module) {
         const graph::Choice::Report choice = c.choices.report();
         out["eager_calls"] = choice.eager_calls;
         out["trials"] = choice.trials;
-        out["noted_seconds"] = choice.noted;
+        out["recorded_seconds"] = choice.noted;
         out["eager_seconds"] = choice.eager;
         return out;
       });

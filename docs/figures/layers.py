@@ -243,7 +243,7 @@ def call() -> None:
 def graph() -> None:
     """What a compiled region does."""
     p = Picture(640, 330, "A compiled region")
-    p.text(10, 22, "Python runs, calls are noted", "head")
+    p.text(10, 22, "Python runs, calls are recorded", "head")
     for i, name in enumerate(["linear", "gelu", "add", "linear", "backward ..."]):
         p.box(10 + 126 * i, 34, 116, 34, name, "warm")
     p.arrow((320, 72), (320, 102))

@@ -136,8 +136,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str], str, Callable[...,
 @lru_cache
 def rows_of(name: str) -> list[Row]:
     """Each row of a paper's table with the planner's figure."""
-    _, say, key, reckon = TABLES[name]
-    return [(say(row), row[key], reckon(row)) for row in PUBLISHED[name]["rows"]]
+    _, say, key, estimate = TABLES[name]
+    return [(say(row), row[key], estimate(row)) for row in PUBLISHED[name]["rows"]]
 
 
 def errors_of(name: str) -> list[float]:

@@ -79,8 +79,8 @@ def launch(ranks: int, arguments: list[str], retries: int = 0) -> str:
     for attempt in range(retries + 1):
         actors = [Rank.remote() for _ in range(ranks)]
         try:
-            told = environments(ray.get([a.address.remote() for a in actors]), secrets.token_hex(32))
-            return ray.get([a.run.remote(env, arguments) for a, env in zip(actors, told, strict=True)])[0]
+            envs = environments(ray.get([a.address.remote() for a in actors]), secrets.token_hex(32))
+            return ray.get([a.run.remote(env, arguments) for a, env in zip(actors, envs, strict=True)])[0]
         except ray.exceptions.RayError:
             if attempt == retries:
                 raise

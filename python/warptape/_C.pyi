@@ -1090,8 +1090,8 @@ class _Compiled:
     least_row_bytes: Any
     def leave(self, *args: Any, **kwargs: Any) -> Any: ...
     def programs(self, *args: Any, **kwargs: Any) -> Any: ...
-    promises: Any
     recomputes: Any
+    rematerializes: Any
     schedules: Any
     tunes: Any
 

@@ -1,4 +1,4 @@
-"""torch.__future__: how conversions of modules, `.to()` and its kin, put new values into parameters."""
+"""torch.__future__: how conversions of modules, `.to()` and the like, put new values into parameters."""
 
 from __future__ import annotations
 

@@ -227,8 +227,8 @@ class CustomOpDef:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function of the arguments' device, recorded where one requires a gradient."""
         if _C._has_torch_function_mode():  # told of the op, not of what its function calls
-            told = self._packet if getattr(self._packet, "__wrapped__", None) else self._opoverload
-            return _C._handle_torch_function(told, (), *args, **kwargs)
+            op = self._packet if getattr(self._packet, "__wrapped__", None) else self._opoverload
+            return _C._handle_torch_function(op, (), *args, **kwargs)
         return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:

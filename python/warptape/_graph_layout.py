@@ -42,7 +42,7 @@ class Edge:
 
 @dataclass
 class Graph:
-    """What is drawn. Edges make no circle."""
+    """What is drawn. Edges make no cycle."""
 
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
@@ -91,7 +91,7 @@ def layers_of(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     """The layer of each node: below all that lead to it; what nothing leads to, next to what it leads to.
 
     Raises:
-        ValueError: the edges make a circle.
+        ValueError: the edges make a cycle.
     """
     after: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
@@ -108,7 +108,7 @@ def layers_of(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
             if not waiting[target]:
                 ready.append(target)
     if len(ready) < count:
-        raise ValueError("graph: its edges make a circle")
+        raise ValueError("graph: its edges make a cycle")
     for n in starts:
         if after[n]:
             layer[n] = min(layer[target] for target in after[n]) - 1
@@ -304,7 +304,7 @@ def place(graph: Graph) -> Placed:
     """Lays the graph out, and the graphs in its nodes.
 
     Raises:
-        ValueError: its edges make a circle.
+        ValueError: its edges make a cycle.
     """
     inner = [[place(g) for g in node.inner] for node in graph.nodes]
     sizes = [_measure(node, held) for node, held in zip(graph.nodes, inner, strict=True)]

@@ -45,7 +45,7 @@ class _TensorType(type):
 
 
 def make_types(module: str, is_cuda: bool) -> dict[str, type]:
-    """FloatTensor and its kin, of host memory or of GPUs."""
+    """FloatTensor and the other types, of host memory or of GPUs."""
     shared = {"__module__": module, "is_cuda": is_cuda, "is_sparse": False, "is_xpu": False}
     shared["layout"] = _C.strided
     text = "A tensor of {}, as older programs make it."
@@ -61,7 +61,7 @@ types = make_types("warptape", False)
 
 
 def name_of(t: Any) -> str:
-    """`torch.FloatTensor` and its kin, of a tensor or an older type: what Tensor.type() returns."""
+    """`torch.FloatTensor` or another type, of a tensor or an older type: what Tensor.type() returns."""
     return f"torch.{'cuda.' if t.is_cuda else ''}{_names[t.dtype.__name__]}Tensor"
 
 

@@ -22,7 +22,7 @@ __all__ = ["Argument", "FunctionSchema", "HigherOrderOperator", "OpOverload", "O
 HigherOrderOperator = unusable(
     "torch._ops.HigherOrderOperator", "no compiler is here that would trace it; call the function itself"
 )
-_IN_PLACE = re.compile(r"[a-z0-9]_$")  # add_ and its kin
+_IN_PLACE = re.compile(r"[a-z0-9]_$")  # add_ and other in-place ops
 
 
 class Argument(NamedTuple):

@@ -76,7 +76,7 @@ class Explanation(NamedTuple):
     replays: int  # runs of programs as captured graphs, and calls without their Python
     eager_calls: int  # of the calls, which ran as without torch.compile: as that is faster, or to be timed
     trials: int  # how often both ways were measured
-    noted_seconds: float  # a call as a program with its backward, in the last trial: the mean without
+    recorded_seconds: float  # a call as a program with its backward, in the last trial: the mean without
     # the longest, with grad mode on if that was measured
     eager_seconds: float  # the same as without torch.compile
     epilogues: int  # products and convolutions whose kernel runs the elementwise steps behind them
@@ -84,15 +84,15 @@ class Explanation(NamedTuple):
     tuned: list[str]  # with mode="max-autotune": what was measured for each epilogue, and chosen
     prologues: int  # products of matrices whose kernel makes their operand, rows by rows
     copies: int  # that changed the layout alone and were dropped: their readers read through strides
-    promised: int  # values that are not kept for a backward pass after the call, which computes them
+    rematerialized: int  # values that are not kept for a backward pass after the call, which computes them
 
     def __str__(self) -> str:
         return (
             f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
-            f"{self.moved} moved, {self.recomputed} recomputed, {self.promised} promised to backward; "
-            f"{self.epilogues} epilogues of products, "
+            f"{self.moved} moved, {self.recomputed} recomputed, {self.rematerialized} rematerialized in "
+            f"backward; {self.epilogues} epilogues of products, "
             f"{self.prologues} prologues, {self.copies} copies dropped; "
             f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
@@ -105,9 +105,9 @@ class Explanation(NamedTuple):
         """Which way is faster, as a line; empty before it was measured."""
         if not self.trials:
             return ""
-        noted, eager = 1e3 * self.noted_seconds, 1e3 * self.eager_seconds
+        program, eager = 1e3 * self.recorded_seconds, 1e3 * self.eager_seconds
         return (
-            f"\na call took {noted:.3f} ms as a program and {eager:.3f} ms without torch.compile, "
+            f"\na call took {program:.3f} ms as a program and {eager:.3f} ms without torch.compile, "
             f"measured {self.trials} times; {self.eager_calls} calls ran so"
         )
 
@@ -138,19 +138,19 @@ def _explanation(region: Any, replays: Any) -> Explanation:
         sum(p["moved"] for p in programs),
         sum(p["recomputed"] for p in programs),
         sum(p["seconds"] for p in programs),
-        [ProgramText.of(p["text"], p["noted"], **least) for p in programs],
+        [ProgramText.of(p["text"], p["recorded"], **least) for p in programs],
         sorted(problems.union(replays.problems if replays else ())),
         sum(p["replays"] for p in programs) + (replays.replays if replays else 0),
         counts["eager_calls"],
         counts["trials"],
-        counts["noted_seconds"],
+        counts["recorded_seconds"],
         counts["eager_seconds"],
         sum(p["epilogues"] for p in programs),
         sum(p["row_kernels"] for p in programs),
         [line for p in programs for line in p["tuned"]],
         sum(p["prologues"] for p in programs),
         sum(p["copies"] for p in programs),
-        sum(p["promised"] for p in programs),
+        sum(p["rematerialized"] for p in programs),
     )
 
 

@@ -275,7 +275,7 @@ def _few(lines: list[str]) -> list[str]:
 # ---- programs ----------------------------------------------------------------------------------------------
 
 STAGES = (
-    "noted",
+    "recorded",
     "remove_dead",
     "layout",
     "schedule",
@@ -289,19 +289,19 @@ STAGES = (
 class ProgramText(GraphText):
     """The text of a program of kernels, which knows what each pass made of it."""
 
-    _noted: Callable[[], Any]
+    _recorded: Callable[[], Any]
     _least: dict[str, int]
 
     @classmethod
-    def of(cls, text: str, noted: Callable[[], Any], **least: int) -> ProgramText:
+    def of(cls, text: str, recorded: Callable[[], Any], **least: int) -> ProgramText:
         """Of a compiled function's program, what gives the program as it was before its passes, and how the
         passes were set."""
         made = cls(text, lambda stage=None: made._picture(stage))
-        made._noted, made._least = noted, least
+        made._recorded, made._least = recorded, least
         return made
 
     def after(self, stage: str) -> GraphText:
-        """The program as it was noted ("noted"), or after a pass and those before it, each in turn:
+        """The program as it was recorded ("recorded"), or after a pass and those before it, each in turn:
         "remove_dead", "layout", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues", even if
         the function was compiled without it.
 
@@ -314,7 +314,7 @@ class ProgramText(GraphText):
     def _at(self, stage: str) -> Any:
         if stage not in STAGES:
             raise ValueError(f"a program has the stages {', '.join(STAGES)}; got {stage!r}")
-        program = self._noted()
+        program = self._recorded()
         for name in STAGES[1 : STAGES.index(stage) + 1]:
             program.run_pass(name, **self._least)
         return program
@@ -369,7 +369,7 @@ class _ProgramGraph:
         self._outputs()
 
     def _backward(self) -> set[int]:
-        """What a backward pass noted, and the gradients that it begins with: read by it, made of nothing."""
+        """What a backward pass recorded, and its initial gradients: read by it, made by no instruction."""
         found = {i for i, (_, in_backward, *_) in enumerate(self.instructions) if in_backward}
         readers: dict[int, set[int]] = {}
         for i, (_, _, read, _) in enumerate(self.instructions):
@@ -400,7 +400,7 @@ class _ProgramGraph:
             in_backward = i in self.in_backward
             title = name if fused or k is None else f"{k} {name}"
             lines = [title, *_few([f"%{m} {shape}" for m, shape in written])]
-            node = Node(lines, self._role(i, k is None), f"instruction {i}, as noted")
+            node = Node(lines, self._role(i, k is None), f"instruction {i}, as recorded")
             if fused:
                 at = inside.add(node)
             else:
@@ -434,7 +434,7 @@ class _ProgramGraph:
 
 def _program(program: Any, stage: str | None) -> Drawing:
     steps, count = len(program.steps), sum(map(len, program.steps))
-    when = {None: "", "noted": ", as noted"}.get(stage, f", after {stage}")
+    when = {None: "", "recorded": ", as recorded"}.get(stage, f", after {stage}")
     return Drawing(
         _ProgramGraph(program).graph,
         f"program{when}: {count} instructions in {steps} steps",

@@ -379,7 +379,7 @@ def bytes_as(storage: UntypedStorage, dtype: Any) -> Tensor:
     return _C._on_storage(storage._bytes, kind, (storage.nbytes() // kind.itemsize,), (1,), begin)
 
 
-# FloatStorage.double() and its kin: the elements, converted.
+# FloatStorage.double() and the like: the elements, converted.
 for _name, _dtype in (
     *((kind.lower(), dtype) for kind, dtype in _KINDS.items()),
     ("complex_float", _C.complex64),
@@ -403,7 +403,7 @@ _COMPLEX = {"ComplexFloat": "complex64", "ComplexDouble": "complex128"}
 
 @cache
 def storage_class(name: str) -> type[UntypedStorage] | None:
-    """`FloatStorage` and its kin, or UntypedStorage; None for one whose dtype is not there."""
+    """`FloatStorage` or another typed class, or UntypedStorage; None for one whose dtype is not there."""
     if name in ("UntypedStorage", "TypedStorage"):
         return globals()[name]
     kind = name.removesuffix("Storage")

@@ -61,7 +61,7 @@ PYTHON_THIRD_PARTY = {
 }  # what pip always installs; all else is imported inside functions
 # But for packages that are an extra themselves, and whose __init__ imports nothing of it.
 PYTHON_EXTRAS = {"serve": {"uvicorn", "starlette", "httptools", "grpc", "google", "prometheus_client"}}
-# Imports inside functions that close a circle of modules, and why. All others point downward: the modules of
+# Imports inside functions that close a cycle of modules, and why. All others point downward: the modules of
 # the package have an order in which each imports only what comes before it. The package `warptape` itself,
 # where the ops are called, stands beside that order; a parent package's __init__ is not counted either.
 LAZY_IMPORTS = {
@@ -223,7 +223,7 @@ def python_edges(root: Path) -> dict[str, dict[str, tuple[str, bool]]]:
     return edges
 
 
-def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
     """Groups of modules of which each imports, over others or not, every other (Kosaraju's algorithm)."""
     order: list[str] = []
     seen: set[str] = set()
@@ -258,7 +258,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
-def check_python_circles(root: Path) -> list[str]:
+def check_python_cycles(root: Path) -> list[str]:
     edges = python_edges(root)
     listed = {(f"warptape.{a}", f"warptape.{b}") for a, b in LAZY_IMPORTS}
     kept = {
@@ -266,13 +266,13 @@ def check_python_circles(root: Path) -> list[str]:
         for module, targets in edges.items()
     }
     return [
-        f"{len(group)} modules import each other in a circle: "
+        f"{len(group)} modules import each other in a cycle: "
         + ", ".join(
             f"{edges[module][to][0]} imports {to}"
             for module in group
             for to in sorted(kept[module] & set(group))
         )
-        for group in circles(kept)
+        for group in cycles(kept)
     ]
 
 
@@ -429,8 +429,8 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_python_imports, "python/warptape/serve/__init__.py", "import uvicorn\n"),
     (check_python_imports, "python/warptape/serve/bad.py", "import tokenizers\n"),
     (check_python_imports, "examples/bad.py", "from torch import nn\n"),
-    (check_python_circles, "python/warptape/nn/low.py", "from ..optim.good import clip\n"),
-    (check_python_circles, "python/warptape/nn/low.py", "def f():\n    from . import good\n"),
+    (check_python_cycles, "python/warptape/nn/low.py", "from ..optim.good import clip\n"),
+    (check_python_cycles, "python/warptape/nn/low.py", "def f():\n    from . import good\n"),
     (check_file_length, "csrc/core/bad.h", "// line\n" * (MAX_FILE_LINES + 1)),
     (check_file_length, "tests/bad.py", "# line\n" * (MAX_FILE_LINES + 1)),
     (
@@ -461,7 +461,7 @@ CHECKS = [
     check_include_direction,
     check_vendor_places,
     check_python_imports,
-    check_python_circles,
+    check_python_cycles,
     check_file_length,
     check_function_length,
     check_total_lines,
@@ -521,12 +521,12 @@ def test_rule_finds_a_planted_violation(
 
 
 def test_listed_lazy_imports_are_needed() -> None:
-    """An entry whose import is gone, or closes no circle any more, is taken from the list."""
+    """An entry whose import is gone, or closes no cycle any more, is taken from the list."""
     edges = python_edges(ROOT)
-    groups = circles({module: set(targets) for module, targets in edges.items()})
+    groups = cycles({module: set(targets) for module, targets in edges.items()})
     for a, b in LAZY_IMPORTS:
         ends = {f"warptape.{a}", f"warptape.{b}"}
-        assert any(ends <= set(group) for group in groups), f"{a} -> {b} closes no circle any more"
+        assert any(ends <= set(group) for group in groups), f"{a} -> {b} closes no cycle any more"
 
 
 def test_total_is_counted(tmp_path: Path) -> None:

@@ -14,37 +14,37 @@ TRIAL = 12  # at most
 INTERVAL = 500
 
 
-def slow(noted: bool) -> None:
+def slow(recorded: bool) -> None:
     """Takes a while in one of the two ways."""
-    if torch.compiler.is_compiling() == noted:
+    if torch.compiler.is_compiling() == recorded:
         time.sleep(0.003)
 
 
 class SlowBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Any, noted: bool) -> Any:
-        ctx.noted = noted
+    def forward(ctx: Any, x: Any, recorded: bool) -> Any:
+        ctx.recorded = recorded
         return x * 2
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        slow(ctx.noted)
+        slow(ctx.recorded)
         return g * 2, None
 
 
-def forward_of(x: Any, noted: bool) -> Any:
-    slow(noted)
+def forward_of(x: Any, recorded: bool) -> Any:
+    slow(recorded)
     return (x * 2 + 1).sin()
 
 
-def step_of(x: Any, noted: bool) -> Any:
-    return SlowBackward.apply(x.sin(), noted)
+def step_of(x: Any, recorded: bool) -> Any:
+    return SlowBackward.apply(x.sin(), recorded)
 
 
-def call(f: Callable[..., Any], x: Any, noted: bool) -> list[list[float]]:
+def call(f: Callable[..., Any], x: Any, recorded: bool) -> list[list[float]]:
     """The result, and the gradient of what was recorded."""
     x = x.clone().requires_grad_()
-    out = f(x, noted)
+    out = f(x, recorded)
     out.sum().backward()
     return [out.tolist(), x.grad.tolist()]
 
@@ -63,7 +63,7 @@ def test_the_faster_way_stays(function: Callable[..., Any], noted_is_slow: bool)
         assert call(compiled, x, noted_is_slow) == expected
     found = compiled.explain()
     assert (found.trials, found.calls) == (1, FIRST + TRIAL) and "measured 1 times" in str(found)
-    assert (found.noted_seconds > 0.003, found.eager_seconds > 0.003) == (noted_is_slow, not noted_is_slow)
+    assert (found.recorded_seconds > 0.003, found.eager_seconds > 0.003) == (noted_is_slow, not noted_is_slow)
     for _ in range(10):
         assert call(compiled, x, noted_is_slow) == expected
     assert compiled.explain().eager_calls - found.eager_calls == 10 * noted_is_slow
@@ -71,8 +71,8 @@ def test_the_faster_way_stays(function: Callable[..., Any], noted_is_slow: bool)
 
 def test_it_is_measured_again_after_some_hundred_calls() -> None:
     """What is faster may change: a first trial on one side, a second on the other."""
-    noted = True
-    compiled = torch.compile(lambda x: forward_of(x, noted))
+    recorded = True
+    compiled = torch.compile(lambda x: forward_of(x, recorded))
     x = torch.ones(3)
     for _ in range(FIRST + TRIAL):
         compiled(x)
@@ -82,11 +82,11 @@ def test_it_is_measured_again_after_some_hundred_calls() -> None:
         compiled(x)
     after = compiled.explain()
     assert (after.trials, after.eager_calls) == (1, eager + INTERVAL - TRIAL)
-    noted = False
+    recorded = False
     for _ in range(2 * TRIAL):
         compiled(x)
     last = compiled.explain()
-    assert last.trials == 2 and last.noted_seconds < last.eager_seconds
+    assert last.trials == 2 and last.recorded_seconds < last.eager_seconds
     for _ in range(10):
         compiled(x)
     assert compiled.explain().eager_calls == last.eager_calls
@@ -106,7 +106,7 @@ def test_short_and_long_calls_that_take_turns_are_compared_with_their_like() -> 
     for _ in range(FIRST + TRIAL + 1):  # a call's time counts when the next one begins
         compiled(torch.ones(1))
     found = compiled.explain()
-    assert found.trials == 1 and found.noted_seconds > found.eager_seconds
+    assert found.trials == 1 and found.recorded_seconds > found.eager_seconds
 
 
 @pytest.mark.parametrize("noted_is_slow", [False, True])
@@ -123,8 +123,8 @@ def test_a_turn_is_all_that_comes_before_a_backward_pass_and_that(noted_is_slow:
         sum(compiled(x).sum() for _ in range(5)).backward()
         assert compiled.explain().calls < 20 * TRIAL
     found = compiled.explain()
-    assert abs(found.noted_seconds - found.eager_seconds) > 0.008
-    assert (found.noted_seconds > found.eager_seconds) == noted_is_slow
+    assert abs(found.recorded_seconds - found.eager_seconds) > 0.008
+    assert (found.recorded_seconds > found.eager_seconds) == noted_is_slow
 
 
 def test_training_and_evaluation_choose_apart() -> None:
@@ -136,7 +136,7 @@ def test_training_and_evaluation_choose_apart() -> None:
     for _ in range(FIRST + TRIAL):
         compiled(x)
     before = compiled.explain()
-    assert before.trials == 2 and before.eager_seconds < 0.003 < before.noted_seconds
+    assert before.trials == 2 and before.eager_seconds < 0.003 < before.recorded_seconds
     for _ in range(5):
         compiled(x)
         with torch.no_grad():

@@ -27,7 +27,7 @@ def block(width=16):
     )
 
 
-# ---- what is noted and run ------------------------------------------------------------------------------
+# ---- what is recorded and run ------------------------------------------------------------------------------
 
 
 def test_elementwise_ops_run_as_one_step():
@@ -260,7 +260,7 @@ def test_many_shapes_are_many_programs():
 
 
 def test_an_op_that_was_noted_as_a_whole_may_be_composed_later():
-    """Where a layer's kernel does not suit, the same op is made of others: these are noted, then."""
+    """Where a layer's kernel does not suit, the same op is made of others: these are recorded, then."""
 
     def step(layer, x):
         out, (h, c) = layer(x)
@@ -371,7 +371,7 @@ def test_many_small_parts_are_joined_by_one_call(parts):
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_other_threads_go_on_while_calls_run(at_once):
-    """Noting holds the GIL; what runs, at the end or at once, does not."""
+    """Recording holds the GIL; what runs, at the end or at once, does not."""
     x, ticks, done = torch.randn(700, 700), [0], threading.Event()
     counts = []
 

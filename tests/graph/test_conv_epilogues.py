@@ -158,13 +158,13 @@ JOINED = f"""
 
 
 def test_the_pass():
-    noted = JOINED.replace("fused {\n", "").replace("}\n", "")
-    program = Program.parse(lines(noted))
+    recorded = JOINED.replace("fused {\n", "").replace("}\n", "")
+    program = Program.parse(lines(recorded))
     program.run_pass("fuse_epilogues", least_epilogue_bytes=96)
     assert program.text() == lines(JOINED)
     for new in (f"%2{NHWC}".replace("%2", "%3").replace(" strides [12, 1, 6, 3]", ""), "op conv3d"):
         old = f"%3{NHWC}" if new.startswith("%3") else "op conv2d"
-        program = Program.parse(lines(noted.replace(old, new)))
+        program = Program.parse(lines(recorded.replace(old, new)))
         program.run_pass("fuse_epilogues", least_epilogue_bytes=96)
         assert "fused {" not in program.text()
 

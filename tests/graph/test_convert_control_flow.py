@@ -281,12 +281,6 @@ def test_values_and_gradients_stay(fn, values):
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
 def test_recorded_with_one_input_it_holds_for_others(fn):
-    skipped = {
-        "python_conditions": "no control flow by tensors",
-        "nested_functions": "iterates over a tensor",
-    }
-    if fn.__name__ in skipped:
-        pytest.skip(skipped[fn.__name__])
     from warptape._graphs import record
 
     recorded = record(convert(fn), (torch.tensor(INPUTS[0]),), {})

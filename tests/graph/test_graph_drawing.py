@@ -53,7 +53,7 @@ def test_layers_are_longest_paths():
             leads_to = [got[b] for a, b in edges if a == n]
             starts = not any(b == n for _, b in edges)
             assert got[n] == (min(leads_to) - 1 if starts and leads_to else longest(n))
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         layers_of(3, [(0, 1), (1, 2), (2, 1)])
 
 
@@ -213,15 +213,16 @@ def test_what_was_fused():
         assert drawing.dot().count("subgraph") == len(clusters)
         assert f"{len(re.findall(' = ', text)) - text.count('dead')} instructions" in drawing.title
     assert program.after("fuse_epilogues") == program
-    assert "dead" not in program.after("noted") and program.after("remove_dead").count("dead") == 1
+    assert "dead" not in program.after("recorded") and program.after("remove_dead").count("dead") == 1
     assert (
-        isinstance(program, str) and program.draw(stage="noted").svg() == program.after("noted").draw().svg()
+        isinstance(program, str)
+        and program.draw(stage="recorded").svg() == program.after("recorded").draw().svg()
     )
     copy = pickle.loads(pickle.dumps(program))
     assert copy == program and type(copy) is str
     with pytest.raises(
         ValueError,
-        match="noted, remove_dead, layout, schedule, recompute, fuse, fuse_epilogues, fuse_prologues; got",
+        match="recorded, remove_dead, layout, schedule, recompute, fuse, fuse_epilogues, fuse_prologues; got",
     ):
         program.draw(stage="melt")
 
@@ -397,7 +398,7 @@ def pictures():
     hostile = Node(['a"b\\', "<&>\x00\ud800\uffff\n\t"], tip="<\x02")
     yield "hostile", Drawing(Graph([hostile]), '</text>"\\')
     yield "step", compiled_step().draw()
-    yield "noted", compiled_step().draw(stage="noted")
+    yield "recorded", compiled_step().draw(stage="recorded")
     yield "tape", draw(Network()(torch.randn(2, 8)).sum())
     yield (
         "control",
@@ -406,7 +407,7 @@ def pictures():
     yield "empty", Drawing(Graph(), "nothing")
 
 
-@pytest.mark.parametrize("name", ["hostile", "step", "noted", "tape", "control", "empty"])
+@pytest.mark.parametrize("name", ["hostile", "step", "recorded", "tape", "control", "empty"])
 def test_well_formed(name, tmp_path):
     drawing = dict(pictures())[name]
     root = ElementTree.fromstring(drawing._repr_svg_())

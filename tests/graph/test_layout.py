@@ -158,7 +158,7 @@ def check(function, *, copies):
         torch.set_num_threads(before)
     found = made.explain()
     assert (found.copies, off.explain().copies) == (copies, 0)
-    assert found.programs[0].after("noted").count("copy(") >= copies
+    assert found.programs[0].after("recorded").count("copy(") >= copies
     return found
 
 

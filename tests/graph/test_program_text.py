@@ -66,7 +66,7 @@ def programs_of(function, least=1):
 
 def check_program(made, least):
     """Text and program are the same thing, before the passes and after each."""
-    program = made["noted"]()
+    program = made["recorded"]()
     for pass_name in (None, *PASSES):
         if pass_name:
             program.run_pass(pass_name, least)
@@ -83,7 +83,7 @@ def test_texts_are_the_programs():
     kinds = ("op linear(", "gelu(", "node AvgPool1DBackward0(", "sum_to_size(", "<float32>(", "number)")
     for part in (*kinds, "@backward", "dead ", " strides [", " offset 1", "fused {", "checked rows ["):
         assert part in made["text"], part
-    assert "dead" not in made["noted"]().text() and "fused {" not in made["noted"]().text()
+    assert "dead" not in made["recorded"]().text() and "fused {" not in made["recorded"]().text()
 
 
 def test_random_programs_as_text(pytestconfig):
@@ -113,10 +113,10 @@ def test_who_noted_an_instruction():
 
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
     (made,) = programs_of(lambda: step(x, w))
-    noted = [(name, backward) for name, backward, *_ in made["noted"]().instructions]
-    assert [backward for name, backward in noted if name == "tanh_backward"] == [True]
-    assert [backward for name, backward in noted if name == "matmul"] == [False, True]
-    assert noted[-1] == ("add", False)
+    recorded = [(name, backward) for name, backward, *_ in made["recorded"]().instructions]
+    assert [backward for name, backward in recorded if name == "tanh_backward"] == [True]
+    assert [backward for name, backward in recorded if name == "matmul"] == [False, True]
+    assert recorded[-1] == ("add", False)
     # The same calls in and after a backward pass are two programs: forms tell them apart.
     (outside,) = programs_of(lambda: (x @ w.detach()).tanh())
     assert "@backward" not in outside["text"]
@@ -586,7 +586,7 @@ def test_mutated_texts(pytestconfig):
     """An error that says the line, or a program that is checked, and stays sound in all
     passes."""
     (made,) = programs_of(training_step())
-    texts = [made["text"], made["noted"]().text(), lines(SOUND), lines(AGAIN), lines(KEPT_FOR_LONG)]
+    texts = [made["text"], made["recorded"]().text(), lines(SOUND), lines(AGAIN), lines(KEPT_FOR_LONG)]
     texts = [pieces(text) for text in texts]
     rng = random.Random(4)
     refused = unsound = 0

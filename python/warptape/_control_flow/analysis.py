@@ -60,7 +60,7 @@ def captured(body: Statements) -> set[str]:
 
 
 class Liveness:
-    """Notes on each `if` and loop the names that may be read after it (`live_out`), and on loops those that
+    """Records on each `if` and loop the names that may be read after it (`live_out`), and on loops those that
     may be read where a turn begins (`live_in`)."""
 
     def __init__(self, body: Statements) -> None:

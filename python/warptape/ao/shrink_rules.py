@@ -368,10 +368,10 @@ def _view(a: Arguments) -> Any:
                 q, j = q * out[j], j + 1
             else:
                 return None
-        made, told = _regroup(a, x, range(first_i, i), [out[k] for k in range(first_j, j)])
+        made, kept = _regroup(a, x, range(first_i, i), [out[k] for k in range(first_j, j)])
         dims[first_j:j] = made
-        if told is not None:
-            known, along = told[0], first_j + told[1]
+        if kept is not None:
+            known, along = kept[0], first_j + kept[1]
     a.labels.fix(*x.dims[i:])  # of size 1
     return [a.made(dims, known, along)]
 
@@ -428,9 +428,9 @@ def _cut(a: Arguments) -> Any:
     if a.op in ("unbind", "select"):
         a.labels.fix(x.dims[dim])
         dims = x.dims[:dim] + x.dims[dim + 1 :]
-        told = x.known if x.known is not None and x.dim != dim else None
+        known = x.known if x.known is not None and x.dim != dim else None
         along = x.dim - (x.dim > dim)
-        return [a.made(list(dims), told, along, i) for i in range(len(a.out_sizes))]
+        return [a.made(list(dims), known, along, i) for i in range(len(a.out_sizes))]
     n, count = x.sizes[dim], len(a.out_sizes)
     if a.op == "chunk":
         lengths = [min(-(-n // a["chunks"]), n)] * count

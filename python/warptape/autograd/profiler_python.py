@@ -1,4 +1,4 @@
-"""What a profile notes of Python: calls of functions and modules, and the modules that an op lies in."""
+"""What a profile records of Python: calls of functions and modules, and the modules that an op lies in."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def _record_memory_history(
     global_record_annotations: bool = False,
     skip_actions: Sequence[str] | None = None,
 ) -> None:
-    """Starts to note what the allocators of all devices do; `enabled=None` ends it and forgets what was
-    noted.
+    """Starts to record what the allocators of all devices do; `enabled=None` ends it and forgets what was
+    recorded.
 
     Args:
         enabled: "all" keeps the actions and the stacks of blocks that are held, "state" these stacks alone.
@@ -37,7 +37,7 @@ def _record_memory_history(
         max_entries: so many actions of each device are kept, the latest.
         device, compile_context, global_record_annotations: taken for PyTorch's programs; they change nothing.
         clear_history: forgets earlier actions.
-        skip_actions: actions that are not noted, as "free_requested".
+        skip_actions: actions that are not recorded, as "free_requested".
 
     Raises:
         DeviceError: CUDA cannot be used.
@@ -113,7 +113,7 @@ def _action(found: tuple[Any, ...], frames: _Frames) -> dict[str, Any]:
 
 
 def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """What the allocators of all devices hold now, and the actions that `_record_memory_history` noted.
+    """What the allocators of all devices hold now, and the actions that `_record_memory_history` recorded.
 
     Returns:
         "segments": pieces of memory that were taken from a device, each with its "blocks", in the order of

@@ -231,17 +231,15 @@ class Analysis:
             verb = "look at" if set(self.culprits) <= differ else "all wait for"
             return f"=> {verb} {ranks_text(self.culprits)}"
         if any(p.certain for p in self.problems):
-            circle = {rank for p in self.problems for rank in p.calls}
-            return (
-                f"=> a circle: {ranks_text(circle)} wait for each other; make calls in one order on all ranks"
-            )
+            waiting = {rank for p in self.problems for rank in p.calls}
+            return f"=> deadlock: {ranks_text(waiting)} wait for each other; call in one order on all ranks"
         if self.problems:
-            return f"=> nobody has waited for {SHORT:g} s: this may be a job at work; dump again"
-        return "=> every call that was made was made by all ranks alike: nothing to blame here"
+            return f"=> no rank has waited for {SHORT:g} s: the job may be running normally; dump again"
+        return "=> every call that was made was made by all ranks alike: no fault found"
 
     @property
     def conclusive(self) -> bool:
-        """Whether somebody, or a circle, is to blame."""
+        """Whether a rank is at fault, or there is a deadlock."""
         return any(p.certain for p in self.problems)
 
     def report(self, most: int = 6) -> str:

@@ -124,7 +124,7 @@ class _Builder:
         lists = [self._argument(x) for x in args]
         if name == "scan" or (name == "while_loop" and lists[1]):
             raise NotImplementedError(
-                f"fx: {name} with tensors from around its functions has no form in Python"
+                f"fx: {name} with tensors captured by its functions cannot be written as Python"
             )
         modules = []
         for branch in branches:

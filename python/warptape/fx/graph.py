@@ -167,7 +167,7 @@ class Graph:
         return copied
 
     def graph_copy(self, g: Graph, val_map: dict[Node, Node], return_output_node: bool = False) -> Any:
-        """Copies all nodes of `g`, but for the output and what `val_map` has; notes the copies there.
+        """Copies all nodes of `g`, but for the output and what `val_map` has; records the copies there.
 
         Returns:
             What `g` returns, in nodes of this graph; with `return_output_node` also g's output itself.

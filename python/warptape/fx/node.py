@@ -104,7 +104,7 @@ class Node:
 
     `op` says which; `target` what is called or read: the function itself, or the name of the method, module,
     attribute or argument. `args` and `kwargs` hold other nodes, base types, and tuples, lists, dicts and
-    slices of them. `users` has the nodes that use this one, `meta` whatever passes note down.
+    slices of them. `users` has the nodes that use this one, `meta` whatever passes record.
     """
 
     def __init__(

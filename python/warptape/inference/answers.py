@@ -31,9 +31,9 @@ class Completion:
         self.params, self._tokenizer = params, tokenizer if params.detokenize else None
         self._stream = None
         if self._tokenizer is not None:
-            told = (params.skip_special_tokens, params.spaces_between_special_tokens)
-            self._stream = self._tokenizer.stream(*told)
-        self._told = (0, 0, 0, False)  # tokens, characters, log-probabilities and the end, by news()
+            options = (params.skip_special_tokens, params.spaces_between_special_tokens)
+            self._stream = self._tokenizer.stream(*options)
+        self._reported = (0, 0, 0, False)  # tokens, characters, log-probabilities and the end, by news()
         self.text = ""  # with what is held back, as it may be the beginning of a stop text
         self.held = 0
         if params._stops and not params.include_stop_str_in_output:
@@ -49,11 +49,11 @@ class Completion:
 
     def news(self) -> CompletionOutput | None:
         """What came since the last call; None where nothing did."""
-        out, (tokens, text, logprobs, _) = self.output, self._told
+        out, (tokens, text, logprobs, _) = self.output, self._reported
         stands = (len(out.token_ids), len(out.text), len(out.logprobs or ()), out.finished())
-        if stands == self._told:
+        if stands == self._reported:
             return None
-        self._told = stands
+        self._reported = stands
         new = None if out.logprobs is None else out.logprobs[logprobs:]
         return replace(out, text=out.text[text:], token_ids=out.token_ids[tokens:], logprobs=new)
 
@@ -115,7 +115,7 @@ class Request:
         self.lora: LoRARequest | None = None
         self.cached_tokens = 0
         self.first = -1  # the engine's number of its first answer
-        self._told_prompt = False  # prompt_logprobs, by news()
+        self._reported_prompt = False  # prompt_logprobs, by news()
 
     def output(self) -> RequestOutput:
         """How it stands."""
@@ -128,13 +128,13 @@ class Request:
             return None
         if kind is not RequestOutputKind.DELTA:
             return self.output()
-        of_prompt = None if self._told_prompt else self.prompt_logprobs
-        self._told_prompt |= of_prompt is not None
+        of_prompt = None if self._reported_prompt else self.prompt_logprobs
+        self._reported_prompt |= of_prompt is not None
         return self._output([new for each in self._answers() if (new := each.news())], of_prompt)
 
     def _answers(self) -> list[Completion]:
         return sorted([*self.done, *self.completions.values()], key=lambda each: each.output.index)
 
     def _output(self, outputs: list[CompletionOutput], of_prompt: Any) -> RequestOutput:
-        told = (not self.completions, self.cached_tokens, of_prompt, self.lora)
-        return RequestOutput(self.id, self.text, self.tokens, outputs, *told)
+        rest = (not self.completions, self.cached_tokens, of_prompt, self.lora)
+        return RequestOutput(self.id, self.text, self.tokens, outputs, *rest)

@@ -113,8 +113,8 @@ class AsyncLLM:
                 self._refuse()
 
     def _over(self) -> RuntimeError:
-        told = "it was shut down" if self._failure is None else f"it ended: {self._failure!r}"
-        return RuntimeError(f"AsyncLLM: {told}")
+        reason = "it was shut down" if self._failure is None else f"it ended: {self._failure!r}"
+        return RuntimeError(f"AsyncLLM: {reason}")
 
     def _add(
         self,

@@ -425,8 +425,8 @@ class LLMEngine:
             if number == request.first:
                 request.cached_tokens = cached
                 if request.params.prompt_logprobs is not None and request.prompt_logprobs is None:
-                    told = [logprobs_of(entries, self._detokenizer(request)) for entries in of_prompt]
-                    request.prompt_logprobs = [None, *told]
+                    described = [logprobs_of(entries, self._detokenizer(request)) for entries in of_prompt]
+                    request.prompt_logprobs = [None, *described]
             self._take(request, number, tokens, logprobs, finish)
             changed[request.id] = request
         if self._pacer is not None:

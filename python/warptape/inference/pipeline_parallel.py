@@ -100,8 +100,8 @@ def mesh_of(model: Decoder, ranks: int, stages: int = 1) -> Any:
             f"warptape-run --nproc-per-node={ranks * stages} and call init_process_group() in each"
         )
     if dist.get_world_size() != ranks * stages:
-        told = "tensor_parallel_size is" if stages == 1 else "tensor_ and pipeline_parallel_size make"
-        raise ValueError(f"{told} {ranks * stages}, but the job has {dist.get_world_size()} ranks")
+        options = "tensor_parallel_size is" if stages == 1 else "tensor_ and pipeline_parallel_size make"
+        raise ValueError(f"{options} {ranks * stages}, but the job has {dist.get_world_size()} ranks")
     if stages > model.config.num_hidden_layers:
         layers = model.config.num_hidden_layers
         raise ValueError(f"pipeline_parallel_size {stages}: the model has only {layers} layers")

@@ -104,17 +104,17 @@ class Tokenizer:
         if not (skip_special_tokens or spaces_between_special_tokens):
             added = self._tokenizer.get_added_tokens_decoder()
             specials = {token: each.content for token, each in added.items() if each.special}
-        given, told = 0, 0  # what is behind `told` is decoded with the tokens from `given` on before it
+        given, emitted = 0, 0  # what is behind `emitted` is decoded with the tokens from `given` on before it
 
         def step(token: int) -> str:
             # Not tokenizers.decoders.DecodeStream: it raises where bytes make no character.
-            nonlocal given, told
+            nonlocal given, emitted
             tokens.append(token)
-            before = self.decode(tokens[given:told], skip_special_tokens)
+            before = self.decode(tokens[given:emitted], skip_special_tokens)
             text = self.decode(tokens[given:], skip_special_tokens)
             if len(text) <= len(before) or text.endswith("\ufffd"):
                 return ""
-            given, told = told, len(tokens)
+            given, emitted = emitted, len(tokens)
             if token in specials and tokens[-2:-1] and tokens[-2] in specials:
                 return specials[token]
             return text[len(before) :]

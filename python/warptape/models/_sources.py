@@ -99,8 +99,8 @@ def find(model: nn.Module, names: NameMap, source: Source) -> Places:
         if absent:
             faults.append(f"{', '.join(absent)} is missing there, for {name}")
         elif whole != tuple(p.shape) or len({shape[1:] for shape in shapes}) != 1:
-            told = ", ".join(f"{n} {list(there[n])}" for n in found)
-            faults.append(f"{name} is {list(p.shape)} here, and there {told}")
+            found_shapes = ", ".join(f"{n} {list(there[n])}" for n in found)
+            faults.append(f"{name} is {list(p.shape)} here, and there {found_shapes}")
         places[name] = found
     extra = [n for n in there if n not in used and not names.ignored(n)]
     faults += [f"nothing here is called {n}" for n in extra]

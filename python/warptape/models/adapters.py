@@ -187,8 +187,8 @@ def load_factors(model: PreTrained, folder: Any) -> dict[str, Factors]:
         except CheckpointException as error:
             raise CheckpointException(f"{path}: {error}") from error
     if unknown := pairs.keys() - used:
-        told = ", ".join(sorted(unknown)[:8])
-        raise CheckpointException(f"{path}: no linear layer here is called {told}")
+        listed = ", ".join(sorted(unknown)[:8])
+        raise CheckpointException(f"{path}: no linear layer here is called {listed}")
     return factors
 
 

@@ -106,8 +106,8 @@ class Config:
         names = [f.name for f in fields(self) if f.compare]
         lost = [name for name in names if getattr(back, name) != getattr(self, name)]
         if lost:
-            told = ", ".join(f"{name}={getattr(self, name)!r}" for name in lost)
-            raise ValueError(f"{type(self).__name__}: a {self.architecture} model cannot have {told}")
+            settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in lost)
+            raise ValueError(f"{type(self).__name__}: a {self.architecture} model cannot have {settings}")
         return data
 
 

@@ -31,7 +31,7 @@ MAPPINGS: dict[str, Callable[..., Names]] = {}
 
 
 class UnsupportedOperatorError(RuntimeError):
-    """An op, or a use of one, that has no form in ONNX here; the text has file and line."""
+    """An op, or a use of one, that is not exported to ONNX; the text has file and line."""
 
 
 def maps(*names: str) -> Callable[[Callable[..., Names]], Callable[..., Names]]:

@@ -213,7 +213,7 @@ def export(
         options: accepted, without effect.
 
     Raises:
-        UnsupportedOperatorError: an op, or a use of one, that has no form in ONNX here: it says where.
+        UnsupportedOperatorError: an op, or a use of one, that is not exported to ONNX: it says where.
         ModuleNotFoundError: the package `onnx` is not installed.
         ValueError: an opset that is higher; more names than tensors; dynamic_axes of other names.
         Whatever `torch.export.export` raises.

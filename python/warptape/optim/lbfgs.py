@@ -110,7 +110,7 @@ class LBFGS(Optimizer):
         return first_loss
 
     def _direction(self, group: dict[str, Any], state: dict[str, Any], grad: Tensor) -> Tensor:
-        """The quasi-Newton direction at `grad`, after noting the change since the last iteration."""
+        """The quasi-Newton direction at `grad`, after recording the change since the last iteration."""
         state["n_iter"] = state.get("n_iter", 0) + 1
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0, prev_flat_grad=grad)

@@ -56,7 +56,7 @@ def register_optimizer_step_post_hook(hook: Callable) -> RemovableHandle:
 
 
 def _with_hooks(step: Callable) -> Callable:
-    """Wraps a class's ``step``: runs the step hooks and notes the call for the schedulers' order check."""
+    """Wraps a class's ``step``: runs the step hooks and records the call for the schedulers' order check."""
 
     @functools.wraps(step)
     def hooked_step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,7 @@ class ParameterServer:
         self.group = resolve(process_group)
         self.rank, n = self.group.rank(), self.group.size()
         self.server: Server | None = None  # of this rank
-        self._finished, told, error = False, "", None
+        self._finished, settings, error = False, "", None
         try:
             _check(module, placement, mode, staleness, n)
             self._lay_out(module, placement, n)
@@ -93,12 +93,12 @@ class ParameterServer:
                 f"{name} {p.dtype} {list(p.shape)}" + " frozen" * (not p.requires_grad)
                 for name, p in module.named_parameters()
             ]
-            told = ", ".join([placement, mode, f"staleness {staleness}", *named])
+            settings = ", ".join([placement, mode, f"staleness {staleness}", *named])
             if self.rank in self.servers:
                 self._make_server(make_optimizer, None if mode == "asynchronous" else staleness)
         except Exception as raised:
             error = raised
-        self._agree(told, error)
+        self._agree(settings, error)
         ranks = dist.get_process_group_ranks(self.group)
         own = len(self.servers)
         made = [dist.new_group(ranks, timeout, use_local_synchronization=True) for _ in range(2 * own)]
@@ -133,11 +133,11 @@ class ParameterServer:
             raise ValueError("ParameterServer: the optimizer must have what it is given, all of them")
         self.server = Server(copies, optimizer, bound)
 
-    def _agree(self, told: str, error: Exception | None) -> None:
+    def _agree(self, settings: str, error: Exception | None) -> None:
         """Raises on every rank what any has to say; costs one small collective."""
         gathered: list[Any] = [None] * self.group.size()
         said = None if error is None else [type(error).__name__, str(error)]
-        dist.all_gather_object(gathered, [told, said], group=self.group)
+        dist.all_gather_object(gathered, [settings, said], group=self.group)
         if error is not None:
             raise error
         kinds = {"TypeError": TypeError, "ValueError": ValueError}
@@ -162,7 +162,7 @@ class ParameterServer:
             raise
 
     def _exchange(self) -> None:
-        """Every push before any reply, with servers in one order on all ranks: nobody waits in a circle."""
+        """Every push before any reply, with servers in one order on all ranks: so there is no deadlock."""
         for i, owned in enumerate(self._owned):
             if i == self.rank:
                 continue

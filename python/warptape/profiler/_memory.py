@@ -1,10 +1,10 @@
 """MemoryTimeline: what tensors hold over a step, by what they are for, and what is there at the peak.
 
 How the bytes are known: while a timeline records, every storage that takes memory from its device's allocator
-or gives it back is noted, with the time and the bytes that the tensor asked for (the allocators round up, on
-the CPU by at most an eighth). What was there before counts from the beginning, if the model or the optimizer
-was given, or if an op of the step reads it; so does memory that others lend, as NumPy does. Memory that
-libraries take behind the allocators is not seen.
+or gives it back is recorded, with the time and the bytes that the tensor asked for (the allocators round up,
+on the CPU by at most an eighth). What was there before counts from the beginning, if the model or the
+optimizer was given, or if an op of the step reads it; so does memory that others lend, as NumPy does. Memory
+that libraries take behind the allocators is not seen.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class MemoryTimeline(OpObserver):
         self._mark(self._outside_step)
 
     def before_op(self, call: OpCall, args: Any, kwargs: Any) -> None:
-        """Marks where the op begins, and takes note of what it reads."""
+        """Marks where the op begins, and records what it reads."""
         for t in tensors_in((args, kwargs)):
             if t.is_leaf and t.requires_grad:
                 self._see_leaf(t)
@@ -248,7 +248,7 @@ class MemoryTimeline(OpObserver):
         self._mark(call.memo[0])
 
     def after_op(self, call: OpCall, args: Any, kwargs: Any, out: Any) -> None:
-        """Marks where the op ends, and takes note of what it made."""
+        """Marks where the op ends, and records what it made."""
         work, outside = call.memo
         made = list(tensors_in(out))
         work.recorded = any(t.requires_grad for t in made)

@@ -1,4 +1,4 @@
-"""What a profile notes for `export_memory_timeline`: which memory is a parameter's, a gradient's, a state's.
+"""What a profile records for `export_memory_timeline`: which memory is of parameters, gradients or states.
 
 Memory events tell addresses and bytes only. Which tensor lies at an address is seen where that costs the
 program nothing per op: before and after each step of an optimizer, at the end in the modules that were
@@ -41,7 +41,7 @@ class MemoryChange(NamedTuple):
 
 
 class MemoryNotes:
-    """Notes from now to `stop`, changes of memory, and ops that recorded a node of the tape.
+    """Records, from now to `stop`, changes of memory, and ops that recorded a node of the tape.
 
     Attributes:
         notes: in the order of time.

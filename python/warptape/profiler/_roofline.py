@@ -178,7 +178,7 @@ class _Recorder(OpObserver):
         cost.flops, cost.bytes, cost.seconds = cost.flops + flops, cost.bytes + moved, cost.seconds + seconds
 
     def before_op(self, call: OpCall, args: Any, kwargs: Any) -> None:
-        """Notes what goes in, and the time."""
+        """Records what goes in, and the time."""
         given = list(tensors_in((args, {k: v for k, v in kwargs.items() if k != "out"})))
         dtype = next((t.dtype for t in given if t.is_floating_point()), None)
         label = " ".join("x".join(map(str, t.shape)) or "()" for t in given)

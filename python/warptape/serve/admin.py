@@ -55,6 +55,6 @@ def main(arguments: list[str]) -> int:
     body = {"parameters": {"version": options.version}} if options.version is not None else {}
     path = f"/v2/repository/models/{quote(options.model, safe='')}/{options.command}"
     answer = send(options.url, path, body, options.token)
-    told = {"rollback": "serves", "load": "is loaded"}.get(options.command)
-    print(f"{options.model}: version {answer['version']} {told}" if told else f"{options.model} is unloaded")
+    done = {"rollback": "serves", "load": "is loaded"}.get(options.command)
+    print(f"{options.model}: version {answer['version']} {done}" if done else f"{options.model} is unloaded")
     return 0

@@ -1,7 +1,7 @@
 """The ASGI app: who may ask, how much at once and for how long; the routes; the access log.
 
 scope["warptape"] has what handlers and the log share: "deadline" (a value of time.monotonic()), "key", and
-what handlers note: "model", "version", "prompt_tokens", "completion_tokens", "error".
+what handlers record: "model", "version", "prompt_tokens", "completion_tokens", "error".
 """
 
 from __future__ import annotations
@@ -179,13 +179,13 @@ class App:
         except ApiError as error:
             await self._refuse(error, scope, receive, answer, status)
         except Exception as error:
-            told = api_error(error)
+            failure = api_error(error)
             notes["error"] = f"{type(error).__name__}: {error}"
-            if told.status == 500:
+            if failure.status == 500:
                 log.error("request %s failed", name, exc_info=error)
             if status:  # it has begun: the connection breaks, so that nobody takes this for the whole
                 raise
-            await self._refuse(told, scope, receive, answer, status)
+            await self._refuse(failure, scope, receive, answer, status)
         finally:
             if state is not None:
                 self.gate.leave(state)

@@ -41,7 +41,7 @@ def _entries(logprobs: Any) -> list[list[Any]]:
     return [[token, p.logprob, p.rank, p.decoded_token] for token, p in logprobs.items()]
 
 
-class _Told:
+class _Sent:
     """What the front knows of a request."""
 
     def __init__(self, number: int, output: RequestOutput) -> None:
@@ -109,7 +109,7 @@ class EngineWorker:
             name: LoRARequest(name, number + 1, path)
             for number, (name, path) in enumerate((own["adapters"] or {}).items())
         }
-        self._told: dict[str, _Told] = {}
+        self._sent: dict[str, _Sent] = {}
         self._encoder = None
         if _model_type(spec.path) in ENCODERS:
             self._encoder = Encoder.from_pretrained(spec.path).eval()
@@ -142,7 +142,7 @@ class EngineWorker:
         """The engine's counts."""
         if self._encoder is not None:
             return {}
-        return {**self._engine.stats(), "num_pages": self._engine.num_pages, "requests": len(self._told)}
+        return {**self._engine.stats(), "num_pages": self._engine.num_pages, "requests": len(self._sent)}
 
     # ---- operations ----
 
@@ -155,7 +155,7 @@ class EngineWorker:
             self._generate(header["id"], header["request"])
             return None
         if self._encoder is None and op == "abort":
-            if self._told.pop(str(header["id"]), None) is not None:
+            if self._sent.pop(str(header["id"]), None) is not None:
                 self._engine.abort_request(str(header["id"]))
             return None
         raise ValueError(f"a model of this kind has no operation {op!r}")
@@ -179,7 +179,7 @@ class EngineWorker:
             cache_salt=request.get("cache_salt"),
             generated=generated,
         )
-        self._told[name] = _Told(number, self._engine.snapshot(name))
+        self._sent[name] = _Sent(number, self._engine.snapshot(name))
 
     def busy(self) -> bool:
         """Whether step() has something to do."""
@@ -191,18 +191,18 @@ class EngineWorker:
             outputs = self._engine.step()
         except Exception as error:
             events = []
-            for name, each in list(self._told.items()):
+            for name, each in list(self._sent.items()):
                 self._engine.abort_request(name)
                 events.append({"id": each.number, "error": f"{type(error).__name__}: {error}"})
-            self._told.clear()
+            self._sent.clear()
             return events
         events = []
         for output in outputs:
-            told = self._told.get(output.request_id)
-            if told is not None:
-                events.append(told.event(output))
+            sent = self._sent.get(output.request_id)
+            if sent is not None:
+                events.append(sent.event(output))
                 if output.finished:
-                    del self._told[output.request_id]
+                    del self._sent[output.request_id]
         return events
 
     @warptape.inference_mode()

@@ -52,9 +52,9 @@ class EventStream(Response):
                     if text:
                         await data(text)
         except Exception as error:  # the status is sent already: OpenAI's clients raise what `error` says
-            told = api_error(error)
-            scope["warptape"]["error"] = told.message
-            await data(f"data: {json.dumps(told.body())}\n\n", False)
+            failure = api_error(error)
+            scope["warptape"]["error"] = failure.message
+            await data(f"data: {json.dumps(failure.body())}\n\n", False)
             return
         await data("data: [DONE]\n\n", False)
 
@@ -100,10 +100,10 @@ class OpenAI:
             except (ConnectionResetError, asyncio.CancelledError):
                 raise
             except Exception as error:
-                told = api_error(error)
-                if told.status == 500:
+                failure = api_error(error)
+                if failure.status == 500:
                     raise
-                return error_response(told)
+                return error_response(failure)
 
         return endpoint
 

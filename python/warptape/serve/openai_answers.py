@@ -25,14 +25,14 @@ def _text(entry: list[Any]) -> str:
 def chat_logprobs(tokens: list[list[list[Any]]], top: int) -> dict[str, Any]:
     """Of a chat's tokens, each with its entries, the drawn token's first."""
 
-    def told(entry: list[Any]) -> dict[str, Any]:
+    def described(entry: list[Any]) -> dict[str, Any]:
         text = _text(entry)
         return {"token": text, "logprob": _value(entry[1]), "bytes": list(text.encode())}
 
     content = []
     for entries in tokens:
         ranked = sorted((e for e in entries if e[2] <= top), key=lambda e: e[2])[:top]
-        content.append({**told(entries[0]), "top_logprobs": [told(e) for e in ranked]})
+        content.append({**described(entries[0]), "top_logprobs": [described(e) for e in ranked]})
     return {"content": content, "refusal": None}
 
 
@@ -169,8 +169,8 @@ class Answer:
         if calls:
             message["tool_calls"] = calls
         top = self.asked.params.get("logprobs")
-        told = None if top is None else chat_logprobs(self.logprobs[choice.index], top)
-        out = {"index": choice.index, "message": message, "logprobs": told, **self._ends(choice)}
+        logprobs = None if top is None else chat_logprobs(self.logprobs[choice.index], top)
+        out = {"index": choice.index, "message": message, "logprobs": logprobs, **self._ends(choice)}
         if calls and choice.finish_reason == "stop":
             out["finish_reason"] = "tool_calls"
         return out

@@ -14,7 +14,7 @@ from .. import _C
 from .._functions import as_tensor
 from .._missing import install_getattr as _install_getattr
 from .._tensor import Tensor
-from . import _arithmetic, _forms
+from . import _arithmetic, _functions
 from ._tensor import CompressedTensor, CooTensor, SparseTensor, by_rows
 
 __all__ = [
@@ -223,17 +223,17 @@ def sampled_addmm(input: Any, mat1: Tensor, mat2: Tensor, *, beta: float = 1.0, 
 
 def sum(input: Any, dim: Any = None, dtype: Any = None) -> Any:
     """The sum of all elements, a dense tensor; along dims it is sparse while a sparse dim is left."""
-    return _forms.sum(input, dim, dtype=dtype)
+    return _functions.sum(input, dim, dtype=dtype)
 
 
 def softmax(input: Any, dim: int, *, dtype: Any = None) -> CooTensor:
     """softmax over the elements that are there along a dim; those that are not count as -inf."""
-    return _forms.softmax(input if dtype is None else input.to(dtype), dim, False)
+    return _functions.softmax(input if dtype is None else input.to(dtype), dim, False)
 
 
 def log_softmax(input: Any, dim: int, *, dtype: Any = None) -> CooTensor:
     """The logarithm of softmax."""
-    return _forms.softmax(input if dtype is None else input.to(dtype), dim, True)
+    return _functions.softmax(input if dtype is None else input.to(dtype), dim, True)
 
 
 def spdiags(diagonals: Tensor, offsets: Tensor, shape: Any, layout: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""torch.utils.deterministic: what `empty` and its kin hold while deterministic algorithms are asked for.
+"""torch.utils.deterministic: what `empty` and the like hold while deterministic algorithms are asked for.
 
 `fill_uninitialized_memory`, True by default: NaN, the largest integer, or True, where
 `torch.use_deterministic_algorithms(True)` was called; else whatever the memory holds.
@@ -15,7 +15,7 @@ from .. import _C
 class _Deterministic(ModuleType):
     @property
     def fill_uninitialized_memory(self) -> bool:
-        """Whether `empty` and its kin are filled."""
+        """Whether `empty` and the like are filled."""
         return _C._get_deterministic_fill_uninitialized_memory()
 
     @fill_uninitialized_memory.setter

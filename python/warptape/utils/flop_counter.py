@@ -1,7 +1,7 @@
 """FlopCounterMode: the floating point operations of matrix products, convolutions and attention.
 
 A multiplication with its addition counts as two, forward and backward: a product of [m, k] and [k, n] is
-2 m k n, and so is each of its two gradients that is wanted. Counted are linear layers, matmul and its kin,
+2 m k n, and so is each of its two gradients that is wanted. Counted are linear layers, matmul and the like,
 einsum, tensordot, bilinear forms, convolutions, attention and recurrent layers; whatever is no sum of
 products (norms, activations, softmax, additions) counts nothing, as in PyTorch.
 

@@ -261,14 +261,14 @@ def _apart(tensors: Any, metadata: Any) -> tuple[Any, Any]:
     """What a file keeps of tensors: those in few bits as parts `name.part`, and in the metadata how."""
     if not isinstance(tensors, dict) or not any(getattr(t, "_is_coded", False) for t in tensors.values()):
         return tensors, metadata
-    out, told = {}, {}
+    out, codings = {}, {}
     for name, t in tensors.items():
         if not getattr(t, "_is_coded", False):
             out[name] = t
             continue
-        parts, told[name] = t.__tensor_flatten__()
+        parts, codings[name] = t.__tensor_flatten__()
         out.update({f"{name}.{part}": getattr(t, part) for part in parts})
-    return out, {**(metadata or {}), CODED: json.dumps(told)}
+    return out, {**(metadata or {}), CODED: json.dumps(codings)}
 
 
 def _joined(tensors: dict[str, Tensor], metadata: Mapping[str, str] | None, where: Any) -> dict[str, Tensor]:

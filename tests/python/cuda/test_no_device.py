@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import warptape as torch
@@ -156,7 +155,5 @@ def test_import_opens_neither_plugin_nor_submodule() -> None:
         "'warptape.backends'))], 'libwarptape_cuda' in open('/proc/self/maps').read(), "
         "hasattr(warptape._C, '_cuda'))"
     )
-    if not Path("/proc/self/maps").exists():
-        pytest.skip("needs /proc")
     out = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[] False False"

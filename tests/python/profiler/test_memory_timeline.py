@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
+import numpy as np
 import pytest
 import warptape as torch
 import warptape.nn.functional as F
@@ -176,13 +177,12 @@ def test_nothing_is_left_behind():
 
 
 def test_resized_and_foreign_memory():
-    numpy = pytest.importorskip("numpy")
     held = torch.ones(N, N)
     with MemoryTimeline() as timeline:
         torch.optim.SGD([torch.ones(1, requires_grad=True)]).step()
         t = torch.empty(0)
         t.untyped_storage().resize_(SQUARE)
-        (torch.from_numpy(numpy.ones((N, N), "float32")) + 1).sum()
+        (torch.from_numpy(np.ones((N, N), "float32")) + 1).sum()
         del held  # was there, though no op of the block has read it
     sizes = sorted((b.bytes, b.op, b.died is None) for b in timeline.blocks if b.bytes == SQUARE)
     assert sizes == [(SQUARE, "", False), (SQUARE, "", True), (SQUARE, "", True), (SQUARE, "add", False)]

@@ -118,8 +118,8 @@ class CodedTensor(Tensor):
         return True
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        told = ", ".join(f"{name}={self.__dict__[name]}" for name in self._settings)
-        text = f"shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, {told}"
+        settings = ", ".join(f"{name}={self.__dict__[name]}" for name in self._settings)
+        text = f"shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, {settings}"
         return f"{type(self).__name__}({text})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -145,9 +145,9 @@ class CodedTensor(Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], dict[str, Any]]:
         """The names of the parts that are there, and what else makes the tensor, as json has it."""
         there = [name for name in self._parts if self.__dict__[name] is not None]
-        told = {name: self.__dict__[name] for name in self._settings}
+        settings = {name: self.__dict__[name] for name in self._settings}
         dtype = str(self.dtype).rpartition(".")[2]
-        return there, {"class": type(self).__name__, "shape": list(self.shape), "dtype": dtype, **told}
+        return there, {"class": type(self).__name__, "shape": list(self.shape), "dtype": dtype, **settings}
 
 
 class QuantizedTensor(CodedTensor):

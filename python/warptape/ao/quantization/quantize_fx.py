@@ -98,11 +98,11 @@ def _base(gm: GraphModule, node: Node, finals: Any) -> Node:
 
 
 def _reason_against(module: nn.Module) -> str | None:
-    """Why a layer has no form on bytes."""
+    """Why a layer is not quantised."""
     if isinstance(module, nn.Linear):
         return None
     if not isinstance(module, nn.Conv2d):
-        return f"{type(module).__name__} has no form on bytes"
+        return f"{type(module).__name__} has no quantised implementation"
     if module.groups != 1:
         return "convolutions by groups have no kernel on bytes"
     if isinstance(module.padding, str) or module.padding_mode != "zeros":

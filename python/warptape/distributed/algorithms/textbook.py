@@ -70,7 +70,7 @@ class Trace:
 
 
 class _Line:
-    """One rank's side of an algorithm: sends and receives parts of a flat tensor, and notes what it did.
+    """One rank's side of an algorithm: sends and receives parts of a flat tensor, and records what it did.
 
     Every rank calls `step` as often as the others, idle or not.
     """

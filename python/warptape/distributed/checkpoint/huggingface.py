@@ -204,13 +204,13 @@ def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: 
                 raise CheckpointException(f"{alias} is one parameter with another here, and two there")
     except Exception as error:
         fault, cause = describe(error), error
-    told = exchange([fault, sorted(used)], process_group, world)
-    agree(f"load from {folder}", [each[0] for each in told], cause)
-    known = set().union(*(each[1] for each in told))
+    reports = exchange([fault, sorted(used)], process_group, world)
+    agree(f"load from {folder}", [each[0] for each in reports], cause)
+    known = set().union(*(each[1] for each in reports))
     extra = [n for n in there if n not in known and not names.ignored(n)]
     if extra:
-        told = [f"{name}, in {there[name]['file']}" for name in extra[:8]]
-        raise CheckpointException(f"load from {folder}: nothing here is called {'; '.join(told)}")
+        named = [f"{name}, in {there[name]['file']}" for name in extra[:8]]
+        raise CheckpointException(f"load from {folder}: nothing here is called {'; '.join(named)}")
     copy_all(shards, manifest, parts)
 
 

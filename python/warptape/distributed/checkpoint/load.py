@@ -196,9 +196,9 @@ def load(
         seen = [zlib.crc32(json.dumps(manifest["files"]).encode()), sorted(wanted.known), wanted.prefixes]
     except Exception as error:
         fault, cause = describe(error), error
-    told = exchange([fault, seen], process_group, world)
-    agree(what, [each[0] for each in told], cause)
-    _all_known(what, manifest, [each[1] for each in told])
+    reports = exchange([fault, seen], process_group, world)
+    agree(what, [each[0] for each in reports], cause)
+    _all_known(what, manifest, [each[1] for each in reports])
     try:
         parts = list(parts_of(manifest, wanted.tensors))
         shards = Shards(folder, manifest, {piece["file"] for _, piece, _, _ in parts})
@@ -216,13 +216,13 @@ def load(
     agree(what, exchange(fault, process_group, world), cause)  # and none goes on before all have loaded
 
 
-def _all_known(what: str, manifest: dict[str, Any], told: list[list[Any]]) -> None:
+def _all_known(what: str, manifest: dict[str, Any], reports: list[list[Any]]) -> None:
     """Raises on every rank for names that no rank asks for, or different checkpoints."""
-    if any(each[0] != told[0][0] for each in told):
+    if any(each[0] != reports[0][0] for each in reports):
         raise CheckpointException(f"{what}: the ranks see different checkpoints; wait until a save is over")
     known: set[str] = set()
     prefixes: set[str] = set()
-    for _, names, under in told:
+    for _, names, under in reports:
         known.update(names)
         prefixes.update(under)
     there = [*manifest["tensors"], *manifest["aliases"], *manifest["objects"]]

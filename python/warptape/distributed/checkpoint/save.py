@@ -224,16 +224,16 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
     path = Path(os.path.abspath(checkpoint_id))
     rank, world = world_of(group)
     cause: BaseException | None = None
-    folder, told, fault = "", None, None
+    folder, offered, fault = "", None, None
     try:
         collected = collect(state, rank, world)
-        told = offer(collected)
+        offered = offer(collected)
         if rank == 0:
             folder = _begin(path)
     except Exception as error:
         fault, cause = describe(error), error
     try:
-        offers = exchange([fault, told, folder], group, world)
+        offers = exchange([fault, offered, folder], group, world)
         agree(f"save to {path}", [each[0] for each in offers], cause)
         plan = merge([each[1] for each in offers])
     except BaseException:

@@ -185,10 +185,10 @@ def _from_rank0(state: dict[str, Any]) -> dict[str, Any]:
             return {k: plain(v) for k, v in value.items()}
         return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
-    told = [plain(state) if group.rank == 0 else None]
-    broadcast_object_list(told, 0)
-    assert told[0] is not None
-    return told[0]
+    shared = [plain(state) if group.rank == 0 else None]
+    broadcast_object_list(shared, 0)
+    assert shared[0] is not None
+    return shared[0]
 
 
 def _listed(optimizers: Any) -> list[Any]:

@@ -93,7 +93,7 @@ class Worker:
         self.pidfd = os.pidfd_open(self.pid)
 
     def look(self) -> None:
-        """Note the exit code if it ended. It stays a zombie, so that its group's number is not given away."""
+        """Records the exit code if it ended. It stays a zombie, so that its group's number is not reused."""
         info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is not None and self.exitcode is None:
             self.exitcode = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
@@ -212,11 +212,11 @@ class WorkerGroup:
         """What went wrong, without the ranks that ended only because they were told to. Before `bury`."""
         result = []
         for worker in self._workers:
-            told = worker.output.error.read()
+            report = worker.output.error.read()
             stopped = self._stopped_at is not None and worker.ended >= self._stopped_at
-            if not worker.exitcode or (stopped and told is None):
+            if not worker.exitcode or (stopped and report is None):
                 continue
-            when, message, trace = told or (worker.ended, "", "")
+            when, message, trace = report or (worker.ended, "", "")
             host = socket.gethostname()
             ids = (worker.rank, worker.local_rank, worker.pid, worker.exitcode, host)
             result.append(ProcessFailure(*ids, when, message, trace, worker.output.error_shown))

@@ -54,7 +54,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         **defaults: Any,
     ) -> None:
         if overlap_with_ddp:
-            raise NotImplementedError("ZeroRedundancyOptimizer: overlap_with_ddp is not there yet")
+            raise NotImplementedError("ZeroRedundancyOptimizer: overlap_with_ddp is not supported")
         self.process_group = resolve(process_group)
         self._load: dict[Any, list[int]] = {}  # by group, elements that each rank updates
         self._owner: dict[Tensor, tuple[Any, int]] = {}  # (group that has copies, rank in it)

@@ -1,4 +1,4 @@
-"""ShapeProp: runs a graph once and notes what every node's tensors look like."""
+"""ShapeProp: runs a graph once and records what every node's tensors look like."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _extract_tensor_metadata(result: torch.Tensor, include_contiguity: bool = Tr
 
 
 class ShapeProp(Interpreter):
-    """Notes `tensor_meta` (in the nesting of the result) and `type` in the meta of every node."""
+    """Records `tensor_meta` (in the nesting of the result) and `type` in the meta of every node."""
 
     def run_node(self, n: Node) -> Any:
         """The value of a node."""

@@ -1,4 +1,4 @@
-// a + b and their kin.
+// Operators of tensors: a + b and so on.
 #pragma once
 
 #include "ATen/core/TensorBody.h"

@@ -138,7 +138,7 @@ class DistributedDataParallel(Module, Joinable):
             ("bucket_cap_mb_list", bucket_cap_mb_list),
         ):
             if value:
-                raise NotImplementedError(f"DistributedDataParallel: {name} is not there yet")
+                raise NotImplementedError(f"DistributedDataParallel: {name} is not supported")
         if device_mesh is not None:
             if process_group is not None:
                 raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")

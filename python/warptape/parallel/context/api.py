@@ -37,7 +37,7 @@ class SharedSequence(TorchFunctionMode):
     Args:
         attention: "ring", or "ulysses", which splits heads.
 
-    Raises: ValueError where a call has no form among ranks: multi_head_attention_forward.
+    Raises: ValueError where a call is not supported among ranks: multi_head_attention_forward.
     """
 
     def __init__(self, mesh: DeviceMesh, attention: str = "ring") -> None:

@@ -30,7 +30,7 @@ def distribute_tensor(
         src_data_rank: whose values count along each axis, as a rank of that axis: they are sent to all.
             None takes each rank's own, without a collective; they must be equal.
 
-    Raises: ValueError for Partial, and for a DTensor that lies otherwise: redistribute that.
+    Raises: ValueError for Partial, and for a DTensor with other placements: redistribute that.
     """
     mesh = _mesh(device_mesh, "distribute_tensor")
     where = normalized(placements, mesh, tensor.ndim, "distribute_tensor")
@@ -38,7 +38,9 @@ def distribute_tensor(
         raise ValueError("distribute_tensor: expected Shard or Replicate; a whole is no partial sum")
     if isinstance(tensor, DTensor):
         if tensor.device_mesh != mesh or tensor.placements != where:
-            raise ValueError("distribute_tensor: it is a DTensor that lies otherwise; call its redistribute")
+            raise ValueError(
+                "distribute_tensor: it is a DTensor with other placements; call its redistribute"
+            )
         return tensor
     if not tensor.is_leaf:
         raise RuntimeError(

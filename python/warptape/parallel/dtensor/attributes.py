@@ -266,7 +266,7 @@ def _per_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         for t in items[1:]:
             if isinstance(owner, DTensor) and isinstance(t, DTensor) and t.placements != owner.placements:
                 raise RuntimeError(
-                    f"{func.__name__}: a parameter lies {list(owner.placements)} and its gradient or state "
+                    f"{func.__name__}: a parameter is {list(owner.placements)} and its gradient or state "
                     f"{list(t.placements)}; redistribute them alike"
                 )
     args, kwargs = map_tensors((args, kwargs), plain)

@@ -42,7 +42,7 @@ def parse(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Ca
         places[key] = list(range(first, len(tensors)))
     meshes = [t._spec.mesh for t in tensors if isinstance(t, DTensor)]
     if any(mesh != meshes[0] for mesh in meshes):
-        raise NotImplementedError(f"{name}: its tensors lie on different meshes, {meshes}")
+        raise NotImplementedError(f"{name}: its tensors are on different meshes, {meshes}")
     layouts: list[Layout | None] = []
     for t in tensors:
         if isinstance(t, DTensor):
@@ -81,8 +81,8 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         where = ", ".join(str(list(x.placements)) for x in call.layouts if x is not None)
         what = "in-place change" if call.inplace and made is not None else "sharding rule"
         raise NotImplementedError(
-            f"{name}: there is no {what} for tensors that lie {where}; redistribute them to Replicate() "
-            "before, or work on to_local()"
+            f"{name}: no {what} for tensors with placements {where}; redistribute them to "
+            "Replicate() before, or work on to_local()"
         )
     assert made is not None
     return _run_parts(call, made, tensors, *chosen)

@@ -115,8 +115,8 @@ class DTensor(Tensor):
             local = local.new_empty((0,)) if local.numel() else local
         elif tuple(local.shape) != layout.local_shape():
             raise ValueError(
-                f"DTensor.from_local: of a tensor {list(layout.shape)} that lies {list(where)} this rank "
-                f"holds {list(layout.local_shape())}, got {list(local.shape)}; pass shape="
+                f"DTensor.from_local: of a tensor {list(layout.shape)} with placements {list(where)} this "
+                f"rank holds {list(layout.local_shape())}, got {list(local.shape)}; pass shape="
             )
         if run_check:
             local = local.view_as(local)
@@ -260,7 +260,7 @@ class DTensor(Tensor):
         """As a ParallelParameter's: shape of the whole, and (start, shape) of what lies here."""
         if any(isinstance(p, Partial) for p in self.placements):
             raise ValueError(
-                f"a tensor that lies {list(self.placements)} is still to be summed; redistribute it"
+                f"a tensor with placements {list(self.placements)} is still to be summed; redistribute it"
             )
         ranges = self._spec.ranges()
         return self._spec.shape, 0, [(tuple(s for s, _ in ranges), tuple(n for _, n in ranges))]

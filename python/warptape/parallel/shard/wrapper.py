@@ -178,7 +178,7 @@ class FullyShardedDataParallel(NamelessWrapper):
         """Within it modules have whole parameters; what is changed in them is kept if `writeback`.
         Collective. Raises NotImplementedError for with_grads."""
         if with_grads:
-            raise NotImplementedError("summon_full_params: with_grads is not there yet")
+            raise NotImplementedError("summon_full_params: with_grads is not supported")
         modules: list[Any] = [m for m in module.modules() if isinstance(m, FSDPModule)]
         if not recurse:
             modules = modules[:1]

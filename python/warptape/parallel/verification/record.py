@@ -46,7 +46,7 @@ class Seen:
 
 
 class Recorder:
-    """Hooks that note inputs and outputs of modules by their names in the unsplit model."""
+    """Hooks that record inputs and outputs of modules by their names in the unsplit model."""
 
     def __init__(self, seen: Seen) -> None:
         self.seen, self.on = seen, False

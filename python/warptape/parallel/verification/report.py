@@ -74,13 +74,13 @@ class Report:
                 f"{row.layout:{width}}  {row.ranks:5}  {mode:5}  {row.forward:7.0e}  {row.backward:9.0e}  "
                 f"{first}"
             )
-        told = set()
+        reported = set()
         for row in self.rows:
             difference = row.difference
             if (
-                difference and (row.layout, difference.name, difference.causes) not in told
+                difference and (row.layout, difference.name, difference.causes) not in reported
             ):  # or both modes say the same
-                told.add((row.layout, difference.name, difference.causes))
+                reported.add((row.layout, difference.name, difference.causes))
                 lines += ["", f"{row.layout}, {'train' if row.training else 'eval'}: {difference}"]
         for row in self.rows:
             if row.uncompared and row.training:

@@ -1,4 +1,4 @@
-"""tools/reckoned_times.py: the way through a hand-written disassembly, what fits on a multiprocessor, the
+"""tools/estimated_times.py: the way through a hand-written disassembly, what fits on a multiprocessor, the
 times and the verdict; and that what docs/cuda.md says is proven names tests that are there."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-import reckoned_times  # noqa: E402
+import estimated_times  # noqa: E402
+from estimated_rows import ROWS, Part, Row, Target  # noqa: E402
+from estimated_times import PROCESSORS, blocks_that_fit, estimate, last_round, verdict  # noqa: E402
 from hot_path import Exactly, Loop, hot_path  # noqa: E402
-from reckoned_rows import ROWS, Part, Row, Target  # noqa: E402
-from reckoned_times import PROCESSORS, blocks_that_fit, last_round, reckon, verdict  # noqa: E402
 from sass_gate import INSTRUCTION, Instruction, Kernel  # noqa: E402
 
 # A loop over pieces of 16 bytes that the compiler unrolled twice, one for the odd piece, and single elements.
@@ -118,12 +118,12 @@ def test_times_of_a_kernel() -> None:
     kernel = Kernel("k<float>", "90a", registers=32)
     part = Part("k.cu", "k", 256, PROCESSORS * 8, bytes=4.8e12, operations=67e12, units=PROCESSORS * 8)
     # 8 blocks of 8 warps on each multiprocessor, 4 of whose instructions start at a clock.
-    found = reckon(part, kernel, Counter({"FADD": 900, "MUFU.EX2": 100}))
+    found = estimate(part, kernel, Counter({"FADD": 900, "MUFU.EX2": 100}))
     assert (found.blocks, found.warps, found.slots) == (8, 64, 1000)
     assert found.memory == pytest.approx(1) and found.arithmetic == pytest.approx(1)
-    assert found.issue == pytest.approx(1000 * 64 / 4 / reckoned_times.CLOCK)
-    assert found.special == pytest.approx(100 * 64 * 2 / reckoned_times.CLOCK)
-    half_full = reckon(part._replace(blocks=PROCESSORS * 9, units=PROCESSORS * 9), kernel, Counter(FADD=1))
+    assert found.issue == pytest.approx(1000 * 64 / 4 / estimated_times.CLOCK)
+    assert found.special == pytest.approx(100 * 64 * 2 / estimated_times.CLOCK)
+    half_full = estimate(part._replace(blocks=PROCESSORS * 9, units=PROCESSORS * 9), kernel, Counter(FADD=1))
     assert half_full.arithmetic == pytest.approx(16 / 9)
 
 
@@ -139,10 +139,10 @@ def test_a_table_of_one_row_and_what_it_lacks() -> None:
     kernel = Kernel("copy<float>", "90a", registers=32, code=code_of(LISTING))
     part = Part("copy.cu", "^copy<float>", 256, 1000, 4.8e6, loops=(Loop(r"LDG\S*\.128", 1, 24),))
     row = Row("copy", "1 M", (part,), (Target("85 %", 0.9e-6), Target("50 %", 2e-6)))
-    lines, missing = reckoned_times.table([row, row], {"copy.cu": [kernel]})
+    lines, missing = estimated_times.table([row, row], {"copy.cu": [kernel]})
     assert not missing and len(lines) == 4
     assert "| **1** | memory | 85 % 0.9; 50 % 2 | **misses 85 %** |" in lines[2]
-    lines, missing = reckoned_times.table([row], {})
+    lines, missing = estimated_times.table([row], {})
     assert len(lines) == 2 and "expected one kernel '^copy<float>' for sm_90a, got none" in missing[0]
 
 
@@ -163,7 +163,7 @@ def section(title: str) -> str:
 
 
 def test_the_table_in_the_docs_has_every_row() -> None:
-    names = re.findall(r"^\| ([^|]+?) \|", section("Reckoned times, one H200"), re.M)[2:]
+    names = re.findall(r"^\| ([^|]+?) \|", section("Estimated times, one H200"), re.M)[2:]
     assert names == [row.name for row in ROWS]
 
 

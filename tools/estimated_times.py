@@ -1,6 +1,6 @@
-"""Each hot CUDA kernel's reckoned time on one H200 beside its target. No GPU is needed, and none was asked.
+"""Each hot CUDA kernel's estimated time on one H200 beside its target. No GPU is needed, and none was asked.
 
-    python tools/reckoned_times.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects for sm_90a
+    python tools/estimated_times.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects for sm_90a
 
 Prints a Markdown table. **The times are estimates from below, not measurements.** A time is the longest of
 four, each as if nothing else were in the way:
@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import sass_gate
+from estimated_rows import ROWS, Part, Row
 from hot_path import hot_path
-from reckoned_rows import ROWS, Part, Row
 from sass_gate import Kernel
 
 # NVIDIA H200 data sheet (SXM): 4.8 TB/s; without sparsity 989 TFLOP/s in bfloat16, 1,979 T operations/s in
@@ -54,7 +54,7 @@ SPECIAL_LANES = 16
 REGISTER_UNIT = 256  # a warp's registers are given in multiples of this (the guide's occupancy calculator)
 
 
-class Reckoned(NamedTuple):
+class Estimate(NamedTuple):
     """Of one kernel: what fits and the four times, in seconds."""
 
     registers: int
@@ -95,7 +95,7 @@ def last_round(units: float, places: int) -> float:
     return math.ceil(units / places) * places / units
 
 
-def reckon(part: Part, kernel: Kernel, issued: Counter[str]) -> Reckoned:
+def estimate(part: Part, kernel: Kernel, issued: Counter[str]) -> Estimate:
     """Of the instructions that one warp issues, by name."""
     fit = blocks_that_fit(part.threads, kernel.registers, kernel.shared + part.shared)
     if fit == 0:
@@ -105,7 +105,7 @@ def reckon(part: Part, kernel: Kernel, issued: Counter[str]) -> Reckoned:
     slots = sum(issued.values())
     special = sum(n for name, n in issued.items() if name.startswith("MUFU"))
     clocks = CLOCK * PROCESSORS
-    return Reckoned(
+    return Estimate(
         kernel.registers,
         fit,
         fit * math.ceil(part.threads / WARP),
@@ -137,7 +137,7 @@ def number(x: float) -> str:
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
-def line_of(row: Row, parts: Sequence[Reckoned]) -> str:
+def line_of(row: Row, parts: Sequence[Estimate]) -> str:
     """A row of several kernels has their figures one behind the other, and the sum of their times."""
 
     def each(figures: Iterable[float]) -> str:
@@ -173,7 +173,7 @@ HEADER = [
     "arithmetic, us",
     "issue, us",
     "exp, us",
-    "reckoned, us",
+    "estimated, us",
     "limit",
     "targets, us",
     "by this estimate",
@@ -181,7 +181,7 @@ HEADER = [
 
 
 def table(rows: Sequence[Row], kernels: dict[str, list[Kernel]]) -> tuple[list[str], list[str]]:
-    """Lines of the table, and what could not be reckoned."""
+    """Lines of the table, and what could not be estimated."""
     lines = ["| " + " | ".join(HEADER) + " |", "|" + " --- |" * len(HEADER)]
     missing = []
     for row in rows:
@@ -190,7 +190,7 @@ def table(rows: Sequence[Row], kernels: dict[str, list[Kernel]]) -> tuple[list[s
             for part in row.parts:
                 kernel = find_kernel(part, kernels.get(part.source, []))
                 issued = hot_path(kernel.code, part.loops, part.prefer, part.exactly)
-                parts.append(reckon(part, kernel, issued))
+                parts.append(estimate(part, kernel, issued))
         except ValueError as error:
             missing.append(f"{row.name}: {error}")
             continue

@@ -71,7 +71,7 @@ def region_of(f: Any) -> Any:
 
 
 def promised(f: Any) -> int:
-    return f.explain().promised
+    return f.explain().rematerialized
 
 
 def both(work: Callable[[Callable[[Any], Any]], Any], least: int = 1) -> list[Any]:
@@ -138,7 +138,7 @@ def test_less_memory() -> None:
     step(forward)
     step(forward)
     assert peak_of(lambda: step(forward)) < 0.75 * eager
-    region_of(forward).promises = False
+    region_of(forward).rematerializes = False
     assert peak_of(lambda: step(forward)) > 0.85 * eager
 
 

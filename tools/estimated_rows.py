@@ -1,4 +1,4 @@
-"""What reckoned_times.py reckons: kernels, shapes, the trips of their loops and the targets.
+"""What estimated_times.py estimates: kernels, shapes, the trips of their loops and the targets.
 
 Sizes and block sizes are those of the launchers in kernels/cuda; a row's shape fills its tiles, so that no
 part of a block is idle. Trips are of one warp.
