@@ -195,7 +195,7 @@ def zb_v(stages: int, micro_batches: int) -> Schedule:
 
 
 def dualpipe_v(stages: int, micro_batches: int) -> Schedule:
-    """Two stages on each rank, rank r's are r and 2p-1-r; a forward of one beside a full backward of the other.
+    """Stages as in zb_v; a forward of one of a rank's stages beside a full backward of the other.
 
     Only the first backwards and the last ones are split, as many as fill the gaps at both ends. For m >= 2p
     and F = I = W the bubble is p-1 of a stage's F; rank r holds min(2m, m+1+r, 2p+1) activations of a stage.
