@@ -162,7 +162,9 @@ _install_getattr(
     ops=lambda: __import__("warptape.library").library.ops,
     Stream=lambda: __import__("warptape._streams")._streams.Stream,
     Event=lambda: __import__("warptape._streams")._streams.Event,
+    Future=lambda: __import__("warptape.futures").futures.Future,
     GradScaler=lambda: amp.GradScaler,
+    get_autocast_gpu_dtype=lambda: amp._older.get_autocast_gpu_dtype,
     _sample_dirichlet=lambda: (
         __import__("warptape.distributions._gamma").distributions._gamma.standard_dirichlet
     ),

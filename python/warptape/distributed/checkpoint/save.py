@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
@@ -34,6 +35,15 @@ PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written 
 READING = timedelta(seconds=30)  # in which the slowest rank must have read the result
 Piece = tuple[str, str, tuple[int, ...], Slice, Tensor]  # name, kind, shape of the whole, where, values
 _in_flight: set[str] = set()  # temporary folders of saves of this process
+
+
+def deprecated(name: str, instead: str) -> None:
+    """Warns as PyTorch's older function does."""
+    warnings.warn(
+        f"`{name}` is deprecated and will be removed in future versions.Please use `{instead}` instead.",
+        FutureWarning,
+        stacklevel=3,
+    )
 
 
 def aside(path: Path) -> Path:
@@ -291,6 +301,19 @@ def save(
     if checkpoint_id is None:
         raise ValueError("save: expected checkpoint_id or storage_writer")
     _start(state_dict, checkpoint_id, process_group, metadata, copy=False)()
+
+
+def save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """`save(state_dict, storage_writer=..)`, deprecated as in PyTorch; no rank is the coordinator."""
+    deprecated("save_state_dict", "save")
+    save(state_dict, storage_writer=storage_writer, process_group=process_group, no_dist=no_dist)
 
 
 def async_save(
