@@ -177,6 +177,7 @@ _install_getattr(
     **{n: lambda n=n: getattr(__import__("warptape._conditions")._conditions, n) for n in _conditions},
     **{n: lambda n=n: getattr(__import__("warptape.amp.grad_scaler").amp.grad_scaler, n) for n in _scaling},
     _debug_has_internal_overlap=lambda: __import__("warptape._utils")._utils._debug_has_internal_overlap,
+    _grouped_mm=lambda: __import__("warptape._utils")._utils._grouped_mm,
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,

@@ -152,6 +152,7 @@ from warptape._streams import Event as Event
 from warptape._streams import Stream as Stream
 from warptape._tensor import Tensor as Tensor
 from warptape._utils import _debug_has_internal_overlap as _debug_has_internal_overlap
+from warptape._utils import _grouped_mm as _grouped_mm
 from warptape.amp._older import get_autocast_gpu_dtype as get_autocast_gpu_dtype
 from warptape.amp.autocast_mode import autocast as autocast
 from warptape.amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
