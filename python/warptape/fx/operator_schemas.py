@@ -117,7 +117,7 @@ def normalize_function(
     or positional-only parameters.
     Raises: RuntimeError for overloads of an op that would give different results, where no types choose.
 
-    >>> from torch.fx.operator_schemas import normalize_function
+    >>> from warptape.fx.operator_schemas import normalize_function
     >>> normalize_function(torch.cat, ([1, 2],), {}, normalize_to_only_use_kwargs=True).kwargs
     {'tensors': [1, 2], 'dim': 0}
     """

@@ -33,9 +33,9 @@ class ModuleTracker:
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2))
     >>> with torch.utils.module_tracker.ModuleTracker() as tracker:
-    ...     handle = net[0].register_forward_hook(lambda *_: print(sorted(tracker.parents), tracker.is_bw))
+    ...     handle = net[0].register_forward_pre_hook(lambda *_: print(sorted(tracker.parents)))
     ...     _ = net(torch.ones(1, 2))
-    ['Global', 'Sequential', 'Sequential.0'] False
+    ['Global', 'Sequential', 'Sequential.0']
     """
 
     parents: set[str]

@@ -43,8 +43,15 @@ def local_map(
         ValueError: an argument does not lie as `in_placements` says.
         AssertionError: placements for what is no tensor, none for a DTensor, or too few or too many.
 
-    >>> mesh = torch.distributed.init_device_mesh("cpu", (2,))  # doctest: +SKIP
-    >>> rows = local_map(torch.softmax, out_placements=[Shard(0)], in_placements=([Shard(0)], None))
+    >>> from warptape.distributed.tensor import Shard, distribute_tensor
+    >>> from warptape.distributed.tensor.experimental import local_map
+    >>> def run():
+    ...     mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    ...     x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    ...     doubled = local_map(lambda part: part * 2, [Shard(0)], ([Shard(0)],))
+    ...     return doubled(x).full_tensor().tolist()
+    >>> torch.distributed.simulate(2, run)[0]
+    [0.0, 2.0, 4.0, 6.0]
     """
     how = (out_placements, in_placements, in_grad_placements, device_mesh, redistribute_inputs)
     if func is None:

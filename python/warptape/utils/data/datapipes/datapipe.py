@@ -140,9 +140,9 @@ class IterDataPipe(_Methods, IterableDataset[T_co]):
     A DataLoader seeds the pipe's shuffles anew for each pass, has its worker processes and the ranks of the
     default group take turns at every `sharding_filter()`, and its `shuffle=` switches all `shuffle()`.
 
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> list(IterableWrapper(range(5)).map(lambda x: x * 10).batch(2))
-    [[0, 10], [20, 30], [40]]
+    >>> from warptape.utils.data.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper(range(5)).map(str).batch(2))
+    [['0', '1'], ['2', '3'], ['4']]
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
@@ -174,10 +174,10 @@ class IterDataPipe(_Methods, IterableDataset[T_co]):
 class MapDataPipe(_Methods, Dataset[T_co]):
     """Base of map-style pipes: define `__getitem__(index)` and usually `__len__()`.
 
-    >>> from torch.utils.data.datapipes.map import SequenceWrapper
-    >>> pipe = SequenceWrapper(range(5)).map(lambda x: x * 10)
+    >>> from warptape.utils.data.datapipes.map import SequenceWrapper
+    >>> pipe = SequenceWrapper(range(5)).map(str)
     >>> pipe[3], len(pipe)
-    (30, 5)
+    ('3', 5)
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
