@@ -23,6 +23,7 @@ SEVERAL = {
     "looped_bfs": pp.ScheduleLoopedBFS,
     "interleaved_zero_bubble": pp.ScheduleInterleavedZeroBubble,
     "zb_v": pp.ScheduleZBVZeroBubble,
+    "dualpipe_v": pp.ScheduleDualPipeV,
 }
 KINDS = [*SINGLE, *SEVERAL]
 Batch = tuple[tuple[wt.Tensor, ...], wt.Tensor]

@@ -23,6 +23,7 @@ TITLES = {
     "zb_h1": "ZB-H1",
     "interleaved_zero_bubble": "interleaved zero bubble",
     "zb_v": "ZB-V",
+    "dualpipe_v": "DualPipeV",
 }
 SINGLE = {"gpipe": pp.ScheduleGPipe, "1f1b": pp.Schedule1F1B, "zb_h1": pp.ScheduleZBH1}
 SEVERAL = {
@@ -30,6 +31,7 @@ SEVERAL = {
     "looped_bfs": pp.ScheduleLoopedBFS,
     "interleaved_zero_bubble": pp.ScheduleInterleavedZeroBubble,
     "zb_v": pp.ScheduleZBVZeroBubble,
+    "dualpipe_v": pp.ScheduleDualPipeV,
 }
 
 

@@ -162,7 +162,9 @@ _install_getattr(
     ops=lambda: __import__("warptape.library").library.ops,
     Stream=lambda: __import__("warptape._streams")._streams.Stream,
     Event=lambda: __import__("warptape._streams")._streams.Event,
+    Future=lambda: __import__("warptape.futures").futures.Future,
     GradScaler=lambda: amp.GradScaler,
+    get_autocast_gpu_dtype=lambda: amp._older.get_autocast_gpu_dtype,
     _sample_dirichlet=lambda: (
         __import__("warptape.distributions._gamma").distributions._gamma.standard_dirichlet
     ),
@@ -175,6 +177,7 @@ _install_getattr(
     **{n: lambda n=n: getattr(__import__("warptape._conditions")._conditions, n) for n in _conditions},
     **{n: lambda n=n: getattr(__import__("warptape.amp.grad_scaler").amp.grad_scaler, n) for n in _scaling},
     _debug_has_internal_overlap=lambda: __import__("warptape._utils")._utils._debug_has_internal_overlap,
+    _grouped_mm=lambda: __import__("warptape._utils")._utils._grouped_mm,
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,

@@ -152,6 +152,8 @@ from warptape._streams import Event as Event
 from warptape._streams import Stream as Stream
 from warptape._tensor import Tensor as Tensor
 from warptape._utils import _debug_has_internal_overlap as _debug_has_internal_overlap
+from warptape._utils import _grouped_mm as _grouped_mm
+from warptape.amp._older import get_autocast_gpu_dtype as get_autocast_gpu_dtype
 from warptape.amp.autocast_mode import autocast as autocast
 from warptape.amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
 from warptape.amp.autocast_mode import is_autocast_cache_enabled as is_autocast_cache_enabled
@@ -170,6 +172,7 @@ from warptape.autograd.grad_mode import set_grad_enabled as set_grad_enabled
 from warptape.compiler import compile as compile
 from warptape.distributions._gamma import standard_dirichlet as _sample_dirichlet
 from warptape.func.vmap import vmap as vmap
+from warptape.futures import Future as Future
 from warptape.jit import ScriptModule as ScriptModule
 from warptape.random import get_rng_state as get_rng_state
 from warptape.random import initial_seed as initial_seed

@@ -76,5 +76,9 @@ def builtin_op(name: str) -> Any:
     space, _, last = name.partition("::")
     if space == "aten":
         return aten_op(last)
+    if space == "_c10d_functional":
+        from .distributed import _functional_ops
+
+        return BuiltinOp(name, getattr(_functional_ops, last)) if last in _functional_ops.__all__ else None
     op = getattr(_C._private, f"{space}_{last}", None) if space in _SPACES else None
     return op and BuiltinOp(name, op)

@@ -137,6 +137,28 @@ def _debug_has_internal_overlap(t: Tensor) -> int:
     return 0
 
 
+def _grouped_mm(
+    self: Tensor,
+    mat2: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: Any = None,
+) -> Tensor:
+    """nn.functional.grouped_mm, as it was called before it had a public name."""
+    return warptape.nn.functional.grouped_mm(self, mat2, offs=offs, bias=bias, out_dtype=out_dtype)
+
+
+def _get_device_module(device_type: str) -> Any:
+    """torch.cuda for "cuda", and so on. RuntimeError for a device that has no module."""
+    module = getattr(warptape, device_type, None)
+    if module is None:
+        raise RuntimeError(
+            f"Device '{device_type}' does not have a corresponding module registered as "
+            f"'torch.{device_type}'."
+        )
+    return module
+
+
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """`Tensor.type` as a function."""
     return self.type(dtype, non_blocking=non_blocking, **kwargs)

@@ -243,7 +243,7 @@ def test_factories_draw_as_one_process_does() -> None:
 
     def run() -> None:
         m = mesh()
-        wt.manual_seed(4)
+        dt._random.manual_seed(4, m)
         for make, want in zip((dt.randn, dt.rand), drawn, strict=True):
             assert make(5, 3, device_mesh=m, placements=[Shard(0)]).full_tensor().equal(want)
         q = dt.empty((5, 3), device_mesh=m, placements=[Shard(1)])
@@ -256,6 +256,18 @@ def test_factories_draw_as_one_process_does() -> None:
         assert wt.zeros_like(q).placements == (Shard(1),)
         with m:
             assert dt.ones(4, requires_grad=True).device_mesh is m
+
+    simulate(2, run)
+
+
+def test_only_ranks_of_a_mesh_seed_it() -> None:
+    def run() -> None:
+        part = dist.DeviceMesh("cpu", [0])
+        if dist.get_rank():
+            with pytest.raises(RuntimeError, match="part of the device mesh"):
+                dt._random.manual_seed(1, part)
+        else:
+            dt._random.manual_seed(1, part)
 
     simulate(2, run)
 

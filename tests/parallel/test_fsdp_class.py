@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from datetime import timedelta
@@ -160,6 +161,41 @@ def test_optimizer_state_resumes() -> None:
         assert close(other.state_dict(), want)
 
     simulate(2, run)
+
+
+@pytest.mark.filterwarnings("ignore:.*is being deprecated:FutureWarning")
+def test_optimizer_state_by_the_older_methods() -> None:
+    want = alone(5)[0].state_dict()
+
+    def run() -> None:
+        rank = dist.get_rank()
+        model = FSDP(net(), auto_wrap_policy=BY_BLOCK)
+        optimizer = optim.AdamW(model.parameters(), lr=0.05)
+        train(model, optimizer, range(3), rank, 2)
+        kept, first = model.state_dict(), FSDP.full_optim_state_dict(model, optimizer)
+        assert bool(first) == (rank == 0)
+        every = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+        assert every["state"]["head.weight"]["exp_avg"].shape == (3, 5)
+        own = FSDP.sharded_optim_state_dict(model, optimizer)["state"]["head.weight"]["exp_avg"]
+        assert own.equal(every["state"]["head.weight"]["exp_avg"][2 * rank : 2 * rank + 2])
+        for method, state in (
+            (FSDP.scatter_full_optim_state_dict, copy.deepcopy(first)),  # what is loaded may be trained on
+            (FSDP.shard_full_optim_state_dict, copy.deepcopy(every)),
+        ):
+            other = FSDP(net())
+            other.load_state_dict(kept)
+            again = optim.AdamW(other.parameters(), lr=0.05)
+            again.load_state_dict(method(state, other, optim=again))
+            train(other, again, range(3, 5), rank, 2)
+            assert close(other.state_dict(), want)
+
+    simulate(2, run)
+
+
+def test_older_methods_are_deprecated_and_need_the_optimizer() -> None:
+    replaced = pytest.warns(FutureWarning, match="shard_full_optim_state_dict``is being deprecated")
+    with replaced, pytest.raises(ValueError, match="expected optim"):
+        FSDP.shard_full_optim_state_dict({}, nn.Linear(1, 1))
 
 
 def test_wrapping_and_precision() -> None:

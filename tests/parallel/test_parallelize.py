@@ -117,6 +117,7 @@ def test_training_equals_one_process(shape: dict[str, int], zero: int, optimizer
         ("LoopedBFS", 2, 2),
         ("InterleavedZeroBubble", 2, 3),
         *(("ZBVZeroBubble", 2, zero) for zero in range(2)),
+        ("DualPipeV", 2, 1),
     ],
 )
 @pytest.mark.parametrize("tp", [1, 2])

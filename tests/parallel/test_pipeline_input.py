@@ -89,6 +89,10 @@ def test_stages_that_do_not_fit_are_refused() -> None:
     refused(
         lambda: pp.ScheduleZBVZeroBubble(pp.split_into_stages(mlp(), 4), 4), "two stages on each rank, got 4"
     )
+    refused(
+        lambda: pp.ScheduleDualPipeV(pp.split_into_stages(mlp(), 4), 4),
+        "ScheduleDualPipeV: expected two stages on each rank, got 4",
+    )
     refused(lambda: pp.ScheduleLoopedBFS([], 4), "at least one stage")
     refused(lambda: pp.PipelineStage(mlp(), dist.get_rank(), 2, shared={"a": "b"}), "'b' is not in")
     refused(lambda: pp.Schedule1F1B(pp.PipelineStage(mlp(), dist.get_rank(), 4), 4), "4 stages on 2 ranks")

@@ -6,6 +6,7 @@ import warnings
 from typing import Any, ClassVar
 
 from .autocast_mode import autocast as _autocast
+from .autocast_mode import get_autocast_dtype
 from .grad_scaler import GradScaler as _GradScaler
 
 
@@ -50,3 +51,13 @@ class GradScaler(_GradScaler):
         super().__init__(
             self._older_device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
+
+
+def get_autocast_gpu_dtype() -> Any:
+    """The dtype that autocast("cuda") uses when none is given; deprecated as in PyTorch."""
+    warnings.warn(
+        "torch.get_autocast_gpu_dtype() is deprecated. Please use torch.get_autocast_dtype('cuda') instead.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return get_autocast_dtype("cuda")

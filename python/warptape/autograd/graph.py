@@ -101,14 +101,21 @@ def increment_version(tensor: Any) -> None:
 
 
 class _Gathered:
-    """The gradients of one backward pass, whose end calls this; lives as long as the pass."""
+    """The gradients of one backward pass, whose end calls this if not all are there before; lives as long."""
 
     def __init__(self, count: int, fn: Callable[[Any], Any]) -> None:
         self.found: list[Any] = [None] * count
-        self.fn = fn
+        self.missing, self.fn = set(range(count)), fn
+
+    def add(self, place: int, gradient: Any) -> None:
+        self.found[place] = gradient
+        self.missing.discard(place)
+        if not self.missing:
+            self()
 
     def __call__(self) -> None:
-        self.fn(self.found)
+        fn, self.fn = self.fn, lambda found: None
+        fn(self.found)
 
 
 class _Handles:
@@ -133,8 +140,8 @@ def register_multi_grad_hook(tensors: Any, fn: Callable[[Any], Any], *, mode: st
     """Calls `fn` once per backward pass in which a gradient of one of `tensors` is computed.
 
     Args:
-        fn: with mode "all", called at the end of the pass with a list of the gradients, None for a tensor
-            that got none. With mode "any", called with the first gradient that is there.
+        fn: with mode "all", called with a list of the gradients when all are there; where a tensor gets
+            none, at the end of the pass, with None for it. With mode "any", called with the first gradient.
 
     Returns:
         A handle whose `remove()` removes the hook.
@@ -160,7 +167,7 @@ def register_multi_grad_hook(tensors: Any, fn: Callable[[Any], Any], *, mode: st
             gathered = _Gathered(len(tensors), fn if mode == "all" else lambda found: None)
             passing = weakref.ref(gathered)
             _C._queue_callback(gathered)
-        gathered.found[place] = gradient
+        gathered.add(place, gradient)
         if first and mode == "any":
             fn(gradient)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import warptape as torch
 
@@ -248,6 +248,26 @@ class Node:
         return changed
 
     # --- what it is ---
+
+    def normalized_arguments(
+        self,
+        root: torch.nn.Module,
+        arg_types: tuple[Any, ...] | None = None,
+        kwarg_types: dict[str, Any] | None = None,
+        normalize_to_only_use_kwargs: bool = False,
+    ) -> Any:
+        """`operator_schemas.normalize_function` of a call's arguments; of a call of `root`'s module, by that
+        one's forward. None for other nodes."""
+        from . import operator_schemas
+
+        args, kwargs, target = self.args, dict(self.kwargs), cast(Any, self.target)
+        if self.op == "call_function":
+            return operator_schemas.normalize_function(
+                target, args, kwargs, arg_types, kwarg_types, normalize_to_only_use_kwargs
+            )
+        if self.op == "call_module":
+            return operator_schemas.normalize_module(root, target, args, kwargs, normalize_to_only_use_kwargs)
+        return None
 
     def is_impure(self, impure_random: bool = True) -> bool:
         """Whether it matters to run this node when nothing uses its result."""

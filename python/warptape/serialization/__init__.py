@@ -30,6 +30,7 @@ __all__ = [
     "get_unsafe_globals_in_checkpoint",
     "load",
     "location_tag",
+    "normalize_storage_type",
     "safe_globals",
     "save",
     "set_crc32_options",
@@ -135,6 +136,13 @@ def _weights_only(asked: bool | None, pickle_module: Any) -> bool:
         )
         return False
     return pickle_module is None if asked is None else asked
+
+
+def normalize_storage_type(storage_type: type) -> type:
+    """The class of storages of that name in host memory: torch.cuda.FloatStorage -> torch.FloatStorage."""
+    import warptape
+
+    return getattr(warptape, storage_type.__name__)
 
 
 def load(

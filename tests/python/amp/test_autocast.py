@@ -323,3 +323,9 @@ def test_cuda_refuses_unsafe_loss() -> None:
     p = wt.full((3,), 0.5, device="cuda")
     with wt.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
         F.binary_cross_entropy(p, p)
+
+
+def test_the_older_name_of_the_gpus_dtype():
+    with pytest.warns(DeprecationWarning, match=r"use torch\.get_autocast_dtype\('cuda'\)"):
+        assert wt.get_autocast_gpu_dtype() == wt.get_autocast_dtype("cuda") == wt.float16
+    assert wt.Future is wt.futures.Future

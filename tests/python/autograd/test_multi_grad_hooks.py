@@ -42,6 +42,17 @@ def test_all() -> None:
     assert len(seen) == 3
 
 
+def test_all_comes_with_the_last_gradient() -> None:
+    """A hook on what comes later in the pass runs after it; of one that gets none the end is waited for."""
+    x, other = wt.ones(2, requires_grad=True), wt.ones(2, requires_grad=True)
+    parts, order = (x * 2, x * 3), []
+    x.register_hook(lambda g: order.append("x"))
+    graph.register_multi_grad_hook(parts, lambda found: order.append("parts"))
+    graph.register_multi_grad_hook((*parts, other), lambda found: order.append("with other"))
+    (parts[0] + parts[1]).sum().backward()
+    assert order == ["parts", "x", "with other"]
+
+
 def test_any() -> None:
     x = wt.ones(2, requires_grad=True)
     parts = x * 2, x * 3

@@ -133,3 +133,19 @@ def test_switches_within_a_context() -> None:
     with cudnn.flags(enabled=None, benchmark=not before), no_dispatch():
         assert cudnn.benchmark is not before
     assert cudnn.benchmark is before
+
+
+def test_grouped_products_by_their_older_name() -> None:
+    a, b = torch.randn(4, 3).bfloat16(), torch.randn(2, 3, 5).bfloat16()
+    offs = torch.tensor([1, 4], dtype=torch.int32)
+    expected = torch.cat([a[:1] @ b[0], a[1:] @ b[1]])
+    assert torch._grouped_mm(a, b, offs).allclose(expected)
+    assert torch._grouped_mm(a, b, offs=offs, out_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_modules_of_devices_and_classes_of_storages() -> None:
+    assert torch._utils._get_device_module("cuda") is torch.cuda
+    with pytest.raises(RuntimeError, match="'abacus' does not have a corresponding module"):
+        torch._utils._get_device_module("abacus")
+    kind = type("FloatStorage", (), {})  # as torch.cuda's
+    assert torch.serialization.normalize_storage_type(kind) is torch.FloatStorage

@@ -9,8 +9,8 @@ from .hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from .huggingface import GPT2, LLAMA, NameMap, load_huggingface, save_huggingface, tensor_names, theirs_of
 from .keep import Checkpoints
 from .layout import CheckpointException
-from .load import load, metadata, verify
-from .save import async_save, save
+from .load import load, load_state_dict, metadata, verify
+from .save import async_save, save, save_state_dict
 from .state import PerRank
 
 __all__ = [
@@ -29,9 +29,11 @@ __all__ = [
     "async_save",
     "load",
     "load_huggingface",
+    "load_state_dict",
     "metadata",
     "save",
     "save_huggingface",
+    "save_state_dict",
     "tensor_names",
     "theirs_of",
     "verify",

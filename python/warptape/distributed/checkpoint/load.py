@@ -29,7 +29,7 @@ from .layout import (
     decode_manifest,
 )
 from .plan import agree, describe, exchange, world_of
-from .save import aside, is_checkpoint
+from .save import aside, deprecated, is_checkpoint
 from .slices import Slice, overlap, within
 from .state import Wanted
 
@@ -214,6 +214,19 @@ def load(
     except Exception as error:
         fault, cause = describe(error), error
     agree(what, exchange(fault, process_group, world), cause)  # and none goes on before all have loaded
+
+
+def load_state_dict(
+    state_dict: dict[str, Any],
+    storage_reader: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """`load(state_dict, storage_reader=..)`, deprecated as in PyTorch; no rank is the coordinator."""
+    deprecated("load_state_dict", "load")
+    load(state_dict, storage_reader=storage_reader, process_group=process_group, no_dist=no_dist)
 
 
 def _all_known(what: str, manifest: dict[str, Any], reports: list[list[Any]]) -> None:

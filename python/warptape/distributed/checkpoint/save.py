@@ -8,11 +8,13 @@ which reading looks too, and removed at the end. So at any moment one whole chec
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import os
 import secrets
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
@@ -34,6 +36,15 @@ PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written 
 READING = timedelta(seconds=30)  # in which the slowest rank must have read the result
 Piece = tuple[str, str, tuple[int, ...], Slice, Tensor]  # name, kind, shape of the whole, where, values
 _in_flight: set[str] = set()  # temporary folders of saves of this process
+
+
+def deprecated(name: str, instead: str) -> None:
+    """Warns as PyTorch's older function does."""
+    warnings.warn(
+        f"`{name}` is deprecated and will be removed in future versions.Please use `{instead}` instead.",
+        FutureWarning,
+        stacklevel=3,
+    )
 
 
 def aside(path: Path) -> Path:
@@ -293,11 +304,52 @@ def save(
     _start(state_dict, checkpoint_id, process_group, metadata, copy=False)()
 
 
+def save_state_dict(
+    state_dict: dict[str, Any],
+    storage_writer: Any,
+    process_group: Any = None,
+    coordinator_rank: int = 0,
+    no_dist: bool = False,
+    planner: Any = None,
+) -> None:
+    """`save(state_dict, storage_writer=..)`, deprecated as in PyTorch; no rank is the coordinator."""
+    deprecated("save_state_dict", "save")
+    save(state_dict, storage_writer=storage_writer, process_group=process_group, no_dist=no_dist)
+
+
+class AsyncCheckpointerType(enum.Enum):
+    """Who writes what `async_save` copied."""
+
+    THREAD = "thread"
+    PROCESS = "process"
+
+
 def async_save(
-    state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None, metadata: Any = None
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
+    metadata: Any = None,
+    no_dist: bool = False,
 ) -> Future[None]:
     """As save, but returns when the values are copied; a thread writes them. `result()` of the future waits,
-    and raises what save would. Wait for it before the job's ranks leave."""
+    and raises what save would. Wait for it before the job's ranks leave.
+
+    Raises: NotImplementedError for PROCESS, and for a HuggingFaceStorageWriter, whose files `save` writes.
+    """
+    if async_checkpointer_type is not AsyncCheckpointerType.THREAD:
+        raise NotImplementedError(
+            "async_save: a thread of this process writes; use AsyncCheckpointerType.THREAD"
+        )
+    if hasattr(storage_writer, "write_state"):
+        raise NotImplementedError(f"async_save: {type(storage_writer).__name__} is not supported; use save")
+    if storage_writer is not None:
+        checkpoint_id = storage_writer.path if checkpoint_id is None else checkpoint_id
+    if checkpoint_id is None:
+        raise ValueError("async_save: expected checkpoint_id or storage_writer")
     finish = _start(state_dict, checkpoint_id, process_group, metadata, copy=True)
     future: Future[None] = Future()
 

@@ -4,6 +4,7 @@ from ..._missing import install_getattr as _install_getattr
 from ...parallel.pipeline import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
@@ -15,6 +16,7 @@ from ...parallel.pipeline import (
 __all__ = [
     "PipelineStage",
     "Schedule1F1B",
+    "ScheduleDualPipeV",
     "ScheduleGPipe",
     "ScheduleInterleaved1F1B",
     "ScheduleInterleavedZeroBubble",

@@ -4,6 +4,7 @@ Model for Generating Optimized Attention Kernels", 2024)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import warptape
@@ -36,6 +37,10 @@ __all__ = [
 ]
 
 FlexKernelOptions = dict[str, Any]
+
+# (score, batch, head, query, key) -> score, and (batch, head, query, key) -> bool: what annotations name.
+_score_mod_signature = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+_mask_mod_signature = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class AuxRequest(NamedTuple):

@@ -9,6 +9,7 @@ from .runtime import (
     PipelineScheduleMulti,
     PipelineScheduleSingle,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
@@ -19,6 +20,7 @@ from .runtime import (
 )
 from .schedules import (
     SCHEDULES,
+    dualpipe_v,
     gpipe,
     interleaved_1f1b,
     interleaved_zero_bubble,

@@ -15,6 +15,7 @@ from .actions import COMPUTE, Action, B, F, Kind, Schedule, W, ranks_of_stages
 from .checks import plan
 from .partition import chunk_batch, describe
 from .schedules import (
+    dualpipe_v,
     gpipe,
     interleaved_1f1b,
     interleaved_zero_bubble,
@@ -423,12 +424,22 @@ class ScheduleZBVZeroBubble(PipelineScheduleMulti):
     """
 
     placement = "v"
+    _pattern = staticmethod(zb_v)
 
-    @staticmethod
-    def _make(stages: int, micro_batches: int, chunks: int) -> Schedule:
+    @classmethod
+    def _make(cls, stages: int, micro_batches: int, chunks: int) -> Schedule:
         if chunks != 2:
-            raise ValueError(f"ScheduleZBVZeroBubble: expected two stages on each rank, got {chunks}")
-        return zb_v(stages, micro_batches)
+            raise ValueError(f"{cls.__name__}: expected two stages on each rank, got {chunks}")
+        return cls._pattern(stages, micro_batches)
+
+
+class ScheduleDualPipeV(ScheduleZBVZeroBubble):
+    """The V's bubble with whole backwards between its ends, for one part of a rank's activations more.
+
+    Stages lie as in ScheduleZBVZeroBubble. For fewer than 2 * ranks micro-batches the bubble is larger.
+    """
+
+    _pattern = staticmethod(dualpipe_v)
 
 
 _CLASSES: dict[str, type[PipelineSchedule]] = {
@@ -439,6 +450,7 @@ _CLASSES: dict[str, type[PipelineSchedule]] = {
     "ZBH1": ScheduleZBH1,
     "InterleavedZeroBubble": ScheduleInterleavedZeroBubble,
     "ZBVZeroBubble": ScheduleZBVZeroBubble,
+    "DualPipeV": ScheduleDualPipeV,
 }
 
 

@@ -3,7 +3,8 @@
 fill-drain: Huang et al. 2019, "GPipe". 1F1B and interleaved 1F1B: Narayanan et al. 2021, "Efficient
 Large-Scale Language Model Training on GPU Clusters", sections 2.2.1 and 2.2.2. Looped BFS: Lamy-Poirier 2023,
 "Breadth-First Pipeline Parallelism". ZB-H1: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", section 2.2.
-ZB-V: Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3.
+ZB-V: Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3. DualPipeV: DeepSeek-AI 2024,
+"DeepSeek-V3 Technical Report", section 3.2.1, DualPipe cut in half: a V in place of two directions.
 
 Each is a function (stages, micro_batches) -> for each rank a list of Action. A rank's unit of time is a
 stage's forward; F, B, I and W below are durations of one stage on one micro-batch, B = I + W.
@@ -165,9 +166,10 @@ def _numbered(pattern: Iterable[tuple[Kind, int]], micro_batches: int) -> list[A
     counts: Counter[tuple[Kind, int]] = Counter()
     out = []
     for kind, stage in pattern:
-        if counts[kind, stage] < micro_batches:
-            out.append(Action(kind, stage, counts[kind, stage]))
-        counts[kind, stage] += 1
+        at = counts[W if kind is W else F if kind is F else I, stage]
+        if at < micro_batches:
+            out.append(Action(kind, stage, at))
+        counts.update((made, stage) for made, _, _ in makes(Action(kind, stage, at)))
     return out
 
 
@@ -192,6 +194,35 @@ def zb_v(stages: int, micro_batches: int) -> Schedule:
     return with_weight_gradients(out, stages, 2 * ranks)
 
 
+def dualpipe_v(stages: int, micro_batches: int) -> Schedule:
+    """Stages as in zb_v; a forward of one of a rank's stages beside a full backward of the other.
+
+    Only the first backwards and the last ones are split, as many as fill the gaps at both ends. For m >= 2p
+    and F = I = W the bubble is p-1 of a stage's F; rank r holds min(2m, m+1+r, 2p+1) activations of a stage.
+    A forward and a backward stand next to each other so that one's messages travel while the other computes
+    (expert parallelism's all_to_all); this runtime does one after the other.
+    """
+    ranks = _check(stages, micro_batches, 2)
+    # Of fewer micro-batches than stages: those of so many, without what belongs to the others.
+    count = max(micro_batches, stages)
+    out: Schedule = []
+    for r in range(ranks):
+        near, far, after = r, stages - 1 - r, ranks - 1 - r
+        pattern = [(F, near)] * (2 * after) + [(F, near), (F, far)] * (r + 1)
+        pattern += [(I, far), (W, far), (F, far)] * after
+        pattern += [(F, near), (B, far), (F, far), (B, near)] * (count - stages + r + 1)
+        pattern += [(B, far), (F, far), (B, near)] * after
+        ends = [far, near] * (r + 1) + [near] * after
+        pattern += [(B, stage) for stage in ends[: r + 1]]
+        split = ends[r + 1 :]  # a weight gradient follows r + 1 input gradients behind
+        pattern += [(I, stage) for stage in split[: r + 1]]
+        for at, stage in enumerate(split):
+            pattern.append((W, stage))
+            pattern += [(I, s) for s in split[at + r + 1 : at + r + 2]]
+        out.append([a for a in _numbered(pattern, count) if a.micro_batch < micro_batches])
+    return out
+
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
@@ -200,4 +231,5 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "zb_h1": zb_h1,
     "interleaved_zero_bubble": interleaved_zero_bubble,
     "zb_v": zb_v,
+    "dualpipe_v": dualpipe_v,
 }

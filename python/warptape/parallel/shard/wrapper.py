@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -289,7 +290,44 @@ class FullyShardedDataParallel(NamelessWrapper):
             return {}
         return state
 
-    full_optim_state_dict = optim_state_dict
+    @staticmethod
+    def full_optim_state_dict(
+        model: nn.Module, optim: Any, optim_input: Any = None, rank0_only: bool = True, group: Any = None
+    ) -> dict[str, Any]:
+        """The optimizer's state of wholes, by names of parameters; with `rank0_only` {} on other ranks."""
+        _replaced("full_optim_state_dict", "optim_state_dict")
+        state = get_optimizer_state_dict(model, optim, options=StateDictOptions(full_state_dict=True))
+        return {} if rank0_only and warptape.distributed.get_rank(group) else state
+
+    @staticmethod
+    def sharded_optim_state_dict(model: nn.Module, optim: Any, group: Any = None) -> dict[str, Any]:
+        """The optimizer's state of this rank's parts, by names of parameters."""
+        _replaced("sharded_optim_state_dict", "optim_state_dict")
+        return get_optimizer_state_dict(model, optim)
+
+    @staticmethod
+    def shard_full_optim_state_dict(
+        full_optim_state_dict: dict[str, Any], model: nn.Module, optim_input: Any = None, optim: Any = None
+    ) -> dict[str, Any]:
+        """What optim.load_state_dict() takes on this rank, of a state of wholes that every rank has.
+
+        Raises: ValueError without `optim`, whose order of parameters it follows.
+        """
+        _replaced("shard_full_optim_state_dict", "optim_state_dict_to_load")
+        return _to_load(model, optim, full_optim_state_dict, StateDictOptions(full_state_dict=True))
+
+    @staticmethod
+    def scatter_full_optim_state_dict(
+        full_optim_state_dict: dict[str, Any] | None,
+        model: nn.Module,
+        optim_input: Any = None,
+        optim: Any = None,
+        group: Any = None,
+    ) -> dict[str, Any]:
+        """As shard_full_optim_state_dict, of the first rank's state; the others' is not looked at."""
+        _replaced("scatter_full_optim_state_dict", "optim_state_dict_to_load")
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        return _to_load(model, optim, full_optim_state_dict or {}, options)
 
     @staticmethod
     def optim_state_dict_to_load(
@@ -301,14 +339,33 @@ class FullyShardedDataParallel(NamelessWrapper):
         group: Any = None,
     ) -> dict[str, Any]:
         """What optim.load_state_dict() takes, of what optim_state_dict() gave."""
-        before = optim.state_dict()
         full = FullyShardedDataParallel.get_state_dict_type(model).state_dict_type is _FULL
-        options = StateDictOptions(full_state_dict=full)
-        set_optimizer_state_dict(model, optim, optim_state_dict, options=options)
-        made = optim.state_dict()
-        if not load_directly:
-            optim.load_state_dict(before)
-        return made
+        return _to_load(model, optim, optim_state_dict, StateDictOptions(full_state_dict=full), load_directly)
+
+
+def _replaced(name: str, by: str) -> None:
+    """Warns of an older method, as PyTorch does."""
+    warnings.warn(
+        f"``FullyShardedDataParallel.{name}``is being deprecated and is replaced by "
+        f"``FullyShardedDataParallel.{by}``. ``FullyShardedDataParallel.{name}`` may be removed after "
+        "PyTorch 2.2.",
+        FutureWarning,
+        stacklevel=3,
+    )
+
+
+def _to_load(
+    model: nn.Module, optim: Any, state: dict[str, Any], options: StateDictOptions, keep: bool = False
+) -> dict[str, Any]:
+    """What optim.load_state_dict() takes, of a state by names; `keep` leaves the state in the optimizer."""
+    if optim is None:
+        raise ValueError("FullyShardedDataParallel: expected optim, the optimizer that will load the state")
+    before = optim.state_dict()
+    set_optimizer_state_dict(model, optim, state, options=options)
+    made = optim.state_dict()
+    if not keep:
+        optim.load_state_dict(before)
+    return made
 
 
 class _Raw:

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from warptape import Generator
 
@@ -14,6 +14,7 @@ from ..._missing import install_getattr as _install_getattr
 from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
 from ._utils.worker import get_worker_info
+from .datapipes.datapipe import IterDataPipe
 from .dataset import Dataset, IterableDataset
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
@@ -96,9 +97,9 @@ class DataLoader(Generic[T_co]):
     """Batches of a dataset, in an order.
 
     Args:
-        dataset: map style (indexed) or iterable style (a stream).
+        dataset: map style (indexed) or iterable style (a stream), or a data pipe of either kind.
         batch_size: samples per batch; None gives single samples.
-        shuffle: take a RandomSampler.
+        shuffle: take a RandomSampler; of a stream-style data pipe, whether its shuffles do so.
         sampler: indices, instead of ``shuffle``.
         batch_sampler: lists of indices, instead of batch_size, shuffle, sampler and drop_last.
         num_workers: processes that load, which end with the iterator or with this process; 0 loads here.
@@ -150,6 +151,10 @@ class DataLoader(Generic[T_co]):
         in_order: bool = True,
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
+        if isinstance(dataset, IterDataPipe):
+            from .graph_settings import apply_shuffle_settings  # only where pipes are used
+
+            dataset, shuffle = cast(Any, apply_shuffle_settings(dataset, shuffle)), None
         self.dataset, self.generator, self.in_order, self.timeout = dataset, generator, in_order, timeout
         self.num_workers = num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor

@@ -19,6 +19,7 @@ import warptape
 from warptape.multiprocessing import _channel
 from warptape.multiprocessing._lifetime import die_with_parent, set_process_name, watch_parent
 
+from .._pipes import set_seed, set_shard
 from . import worker
 from .fetch import fetcher
 from .shared import Arena
@@ -37,9 +38,12 @@ class Plan:
     init: Callable[[int], None] | None
     workers: int
     parent: int | None  # its process id, if its main thread starts the worker without a server in between
+    pipe_seed: int | None  # of a data pipe's first pass
+    ranks: tuple[int, int]  # how many the job has, and which starts the worker
 
-    def fetcher(self) -> Callable:
+    def fetcher(self, pipe_seed: int | None) -> Callable:
         """The function from indices to a batch; of a stream, from its start."""
+        set_seed(self.dataset, pipe_seed)
         return fetcher(self.dataset, self.stream, self.batched, self.collate, self.drop_last)
 
 
@@ -94,7 +98,7 @@ def _seed_all(base_seed: int, number: int) -> int:
 
 
 class _Worker:
-    """Takes tasks from the socket until its end: (epoch, task, what to fetch)."""
+    """Takes tasks from the socket until its end: (epoch, task, what to fetch, the epoch's seed of pipes)."""
 
     def __init__(self, plan: Plan, number: int, end: socket.socket) -> None:
         self._plan, self._number, self._end = plan, number, end
@@ -112,17 +116,18 @@ class _Worker:
         worker._worker_info = worker.WorkerInfo(self._number, self._plan.workers, seed, self._plan.dataset)
         failure = None
         try:
+            set_shard(self._plan.dataset, self._plan.ranks, self._plan.workers, self._number)
             if self._plan.init is not None:
                 self._plan.init(self._number)
-            self._fetch = self._plan.fetcher()
+            self._fetch = self._plan.fetcher(self._plan.pipe_seed)
         except Exception:
             failure = self._failure()
         while (message := _channel.receive(self._end)) is not None:
-            epoch, task, wanted = pickle.loads(message[0])
+            epoch, task, wanted, pipe_seed = pickle.loads(message[0])
             if self._fetch and self._epoch not in (None, epoch):
                 self._finished = False
                 try:
-                    self._fetch = self._plan.fetcher()
+                    self._fetch = self._plan.fetcher(pipe_seed)
                 except Exception:
                     failure, self._fetch = self._failure(), None
             self._epoch = epoch
