@@ -213,7 +213,7 @@ def _pointwise(func: Any, args: Args, kwargs: Named) -> Any:
 
     args, kwargs = _map_tensors((args, kwargs), change)
     out = func(*args, **kwargs)
-    return first if in_place else _map_tensors(out, lambda v: wrap(v, first))
+    return first if in_place else _map_tensors(out, lambda v: v if v is first else wrap(v, first))
 
 
 def _any_op(func: Any, args: Args, kwargs: Named) -> Any:

@@ -118,6 +118,7 @@ def test_values_are_shared_with_what_it_was_made_of():
     assert values.sum() == 10
     with pytest.raises(RuntimeError, match="copy_"):
         t.copy_(torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(2, 2)], **JAGGED))
+    assert F.relu(t, inplace=True) is t and F.dropout(t, 0.0, inplace=True) is t
     assert t.zero_() is t and t.fill_(2).values().sum() == 20
 
 
@@ -221,6 +222,7 @@ def test_values_are_shared_with_what_it_was_made_of():
         ),
         (lambda: F.layer_norm(make(2, 3), (3, 4)), RuntimeError, "normalizing over the ragged"),
         (lambda: make(2, 3) @ make(2, 3), RuntimeError, r"matmul\(\): not supported between"),
+        (lambda: torch.vmap(torch.sin)(make(2, 3)), NotImplementedError, "nested tensors are not mapped"),
         (lambda: make(2, 3).tolist(), RuntimeError, "tolist"),
         (lambda: make(2, 3).numpy(), RuntimeError, "numpy"),
         (lambda: bool(make(2, 3)), RuntimeError, "ambiguous"),
