@@ -196,13 +196,13 @@ PyObject* size_repr(PyObject* self) {
   if (!plain) return nullptr;
   return PyUnicode_FromFormat("torch.Size(%R)", plain.get());
 }
-// Size(iterable of ints); what has __index__ is an int.
+// Size(iterable of ints); what has __index__ is an int. Objects of int's subclasses are kept as they are.
 PyObject* size_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   Object made(PyTuple_Type.tp_new(type, args, kwargs));
   if (!made) return nullptr;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.get()); ++i) {
     Object item = Object::share(PyTuple_GET_ITEM(made.get(), i));
-    if (PyLong_CheckExact(item.get())) continue;
+    if (PyLong_Check(item.get()) && !PyBool_Check(item.get())) continue;
     PyObject* number = PyIndex_Check(item.get()) ? PyNumber_Index(item.get()) : nullptr;
     if (!number) {
       return PyErr_Format(PyExc_TypeError, "torch.Size() takes an iterable of 'int' (item %zd is '%s')", i,

@@ -46,7 +46,6 @@ MOVED = {
 # What PyTorch has and this runtime has nothing of.
 _UNSUPPORTED = {
     "torch.masked": "masked tensors are",
-    "torch.nested": "nested tensors are",
     "torch.package": "packages of code and weights are",
 }
 _ELSEWHERE = ("", ".nn.functional", ".nn", ".linalg", ".Tensor", ".utils", ".nn.utils")

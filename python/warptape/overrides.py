@@ -139,6 +139,43 @@ def resolve_name(f: Callable[..., Any]) -> str | None:
     return _names().get(f)
 
 
+# ---- for classes of tensors that run ops on others ----
+
+
+def _name_of(func: Any) -> str:
+    """The name of what __torch_function__ got; of a property's getter "get" and that of the property."""
+    if type(func).__name__ == "method-wrapper":  # a descriptor's __get__
+        return f"get {func.__self__.__name__}"
+    return str(func.__name__)
+
+
+def _map_tensors(value: Any, change: Any) -> Any:
+    """The same lists, tuples and dicts, with every tensor changed, from left to right."""
+    if isinstance(value, warptape.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map_tensors(v, change) for v in value))
+    if isinstance(value, list | tuple):
+        items = [_map_tensors(v, change) for v in value]
+        if type(value) in (list, tuple):
+            return type(value)(items)
+        return type(value)(items) if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    if isinstance(value, dict):
+        return {k: _map_tensors(v, change) for k, v in value.items()}
+    return value
+
+
+def _is_pointwise(func: Any) -> bool:
+    """Whether C++ declares an op pointwise, or it is one of three that vmap has other rules for."""
+    name = _name_of(func)
+    if name.rstrip("_") in ("masked_fill", "fill", "where") or getattr(func, "_is_pointwise", False):
+        return True
+    if not name.endswith("_"):
+        return False
+    base = getattr(_C.TensorBase, name.rstrip("_"), None)  # in-place forms are declared apart
+    return bool(getattr(base, "_is_pointwise", False))
+
+
 class TorchFunctionMode:
     """Takes over all calls of tensor functions while it is entered; modes nest, the innermost is asked first.
 

@@ -80,6 +80,8 @@ def _batch_size(leaves: Sequence[Any], dims: Sequence[int | None], in_dims: Any,
                 f"{what}: Got in_dim={d} for an input but the input is of type {type(x)}. We cannot vmap "
                 "over non-Tensor arguments, please use None as the respective in_dim"
             )
+        if x.is_nested:
+            raise NotImplementedError(f"{what}: nested tensors are not mapped; use unbind() and a loop")
         if not -x.dim() <= d < x.dim():
             raise ValueError(
                 f"{what}: Got in_dim={d} for some input, but that input is a Tensor of dimensionality "

@@ -98,6 +98,15 @@ def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
     return warptape.sparse_compressed_tensor(*parts, layout=layout)
 
 
+def rebuild_nested(parts: Any) -> Any:
+    """A nested tensor of the jagged layout, of its values and the numbers of its structure."""
+    made = import_module("warptape.nested._tensor")
+    tensors = [parts.get(k) for k in ("values", "offsets", "lengths")] if isinstance(parts, dict) else []
+    if len(tensors) != 3 or not all(type(t) is Tensor for t in tensors[: 2 + (tensors[2] is not None)]):
+        raise UnpicklingError("a nested tensor without its parts")
+    return made._rebuild_njt(parts)
+
+
 def rebuild_coded(kind: str, shape: Any, dtype: Any, held: Any, parameter: bool = False) -> Any:
     """A tensor in few bits (warptape.ao.quantization), whose parts are checked."""
     pairs = isinstance(held, tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in held)
@@ -174,6 +183,10 @@ def _keyed(make: Callable[..., Any], dicts_only: bool = False) -> Callable[..., 
     return build
 
 
+class Hint:
+    """What PyTorch's compiler notes at the lengths of a nested tensor; read and forgotten."""
+
+
 _REBUILD: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": rebuild_tensor,
     "torch._utils._rebuild_tensor_v2": rebuild_tensor_v2,
@@ -183,6 +196,7 @@ _REBUILD: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter_with_state": rebuild_parameter,
     "torch._utils._rebuild_sparse_tensor": rebuild_sparse,
     "torch._tensor._rebuild_from_type_v2": rebuild_from_type,
+    "torch.nested._internal.nested_tensor._rebuild_njt": rebuild_nested,
     "torch.serialization._get_layout": _layout,
     "torch.serialization._names.rebuild_coded": rebuild_coded,
 }
@@ -198,6 +212,7 @@ _PLAIN: dict[str, tuple[Any, Callable[..., Any]]] = {
     "builtins.slice": (slice, slice),
     "torch.Size": (_C.Size, lambda sizes: _C.Size(tuple(sizes))),
     "torch.device": (_C.device, _C.device),
+    "torch._dynamo.decorators._DimRange": (Hint, Hint),
 }
 # Of what rebuilds tensors: id of the function -> its first name
 _THEIRS = {id(f): name for name, f in reversed(_REBUILD.items())}
@@ -216,6 +231,8 @@ def known(module: str, name: str) -> Any:
         return _PLAIN[full][0]
     if full in ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"):
         return Tensor if name == "Tensor" else warptape.nn.Parameter
+    if full == "torch.nested._internal.nested_tensor.NestedTensor":
+        return import_module("warptape.nested._tensor").NestedTensor
     if module in ("torch", "torch.storage", "torch.cuda") and name.endswith("Storage"):
         return storage_class(name)
     out = getattr(_C, name, None) if module == "torch" else None

@@ -49,6 +49,9 @@ _PARAMETER, _PARAMETER_WITH_STATE = (
 )
 _FROM_TYPE = Global("torch._tensor", "_rebuild_from_type_v2")
 _SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
+_NESTED, _NESTED_TYPE = (
+    Global("torch.nested._internal.nested_tensor", name) for name in ("_rebuild_njt", "NestedTensor")
+)
 _LAYOUT = Global("torch.serialization", "_get_layout")
 _PLACES = {"_functions": "torch", "_nn": "torch.nn.functional", "_linalg": "torch.linalg"}  # of ops
 _OWN_TENSORS = (Tensor.__reduce_ex__, warptape.nn.Parameter.__reduce_ex__)
@@ -150,6 +153,8 @@ class Pickler(_PythonPickler):
             return _LAYOUT, (str(obj),)
         if isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
             return self._tensor(obj)
+        if getattr(kind, "is_nested", False) is True:
+            return _FROM_TYPE, (_NESTED, _NESTED_TYPE, (obj._parts(),), {})
         if getattr(kind, "_by_value", False):  # a sparse tensor
             parts = obj.__reduce_ex__(4)[1][1]
             return _SPARSE, (obj.layout, parts)

@@ -248,7 +248,7 @@ class Unpickler:
                 setattr(obj, name, value)
         elif isinstance(obj, _names.collections.OrderedDict | _names.collections.Counter):
             obj.__dict__.update(state)
-        else:
+        elif type(obj) is not _names.Hint:
             raise UnpicklingError(f"attributes of {type(obj).__name__} cannot be set with weights_only=True")
 
 

@@ -9,27 +9,13 @@ import warptape
 
 from ..._tensor import Tensor
 from ...distributed import functional
+from ...overrides import _is_pointwise as is_pointwise
+from ...overrides import _map_tensors as map_tensors
 from ..tensor.placement import Partial, Replicate
 from .layout import Layout
 from .rules import RULES, Call, Rule, choose, shape_of
 from .tensor import ANY_OP, HANDLERS, DTensor, name_of, plain, replicates_plain, wrap
 from .transfer import moved
-
-
-def map_tensors(value: Any, change: Any) -> Any:
-    """The same lists, tuples and dicts, with every tensor changed, from left to right."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(v, change) for v in value))
-    if isinstance(value, list | tuple):
-        items = [map_tensors(v, change) for v in value]
-        if type(value) in (list, tuple):
-            return type(value)(items)
-        return type(value)(items) if any(a is not b for a, b in zip(items, value, strict=True)) else value
-    if isinstance(value, dict):
-        return {k: map_tensors(v, change) for k, v in value.items()}
-    return value
 
 
 def parse(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Call, list[Tensor]]:
@@ -70,7 +56,7 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if getattr(func, "_is_random", False):
         return _draw(func, name, args, kwargs)
     call, tensors = parse(func, name, args, kwargs)
-    if func in _pointwise_functions():
+    if is_pointwise(func):
         made = RULES["pointwise"](call)
     else:
         made = RULES[call.name](call) if call.name in RULES else None
@@ -86,30 +72,6 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         )
     assert made is not None
     return _run_parts(call, made, tensors, *chosen)
-
-
-def _pointwise_functions() -> Any:
-    return _Pointwise
-
-
-class _PointwiseSet:
-    """Ops that C++ declares pointwise, and those of the names below."""
-
-    names = frozenset(["masked_fill", "fill", "where"])
-
-    def __contains__(self, func: Any) -> bool:
-        name = name_of(func)
-        if name in self.names or name.rstrip("_") in self.names:
-            return True
-        if getattr(func, "_is_pointwise", False):
-            return True
-        if not name.endswith("_"):
-            return False
-        base = getattr(warptape._C.TensorBase, name.rstrip("_"), None)  # in-place forms are declared apart
-        return bool(getattr(base, "_is_pointwise", False))
-
-
-_Pointwise = _PointwiseSet()
 
 
 def _is_whole(layout: Layout | None) -> bool:

@@ -17,6 +17,7 @@ from warptape import _C
 
 from ..._tensor import Tensor
 from ...distributed import DeviceMesh
+from ...overrides import _name_of as name_of
 from ..tensor.placement import Partial, Placement, Replicate
 from .layout import Layout, normalized
 from .transfer import gradient_from, gradient_to, move, moved, of_gradient
@@ -25,13 +26,6 @@ from .transfer import gradient_from, gradient_to, move, moved, of_gradient
 ANY_OP = ""  # the handler of all others
 HANDLERS: dict[str, Callable[[Any, tuple, dict[str, Any]], Any]] = {}
 _options = threading.local()
-
-
-def name_of(func: Any) -> str:
-    """The name of what __torch_function__ got; of a property's getter "get" and that of the property."""
-    if type(func).__name__ == "method-wrapper":  # a descriptor's __get__
-        return f"get {func.__self__.__name__}"
-    return str(func.__name__)
 
 
 def replicates_plain() -> bool:
