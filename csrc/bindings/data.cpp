@@ -25,6 +25,7 @@ struct Nested {
   bool in_tensor = false;  // what is collected has a tensor's dtype, which `kind` knows
   bool too_wide = false;   // an int of more than 64 bits
   bool words = false;      // wanted are uint64, whose bits are kept as an int64's
+  bool infers = false;     // no dtype is given
 };
 
 bool is_sequence(PyObject* o) {
@@ -43,6 +44,8 @@ void measure(PyObject* o, Nested& out) {
     if (n == 0) return;
     keep = checked(PySequence_GetItem(keep.get(), 0));
   }
+  WT_CHECK(out.sizes.empty() || !PyUnicode_Check(keep.get()), ValueError,
+           "tensor: too many dimensions 'str': texts are no numbers");
 }
 
 std::optional<DType> from_numpy_dtype(const py::dtype& d) {
@@ -115,7 +118,12 @@ void collect_scalar(PyObject* o, Nested& out) {
     out.kind.add_dimensioned(DType::Int64);
     return out.values.push_back(Scalar(static_cast<int64_t>(bits)));
   }
-  if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
+  if (!to_scalar(o, s)) {
+    const char* type = Py_TYPE(o)->tp_name;
+    WT_CHECK(!out.infers || PyUnicode_Check(o), DtypeError, "tensor: Could not infer dtype of ", type,
+             "; expected numbers or nested sequences of them");
+    throw TypeError(message("tensor: must be real number, not ", type));
+  }
   out.too_wide |= PyLong_Check(o) && s.is_floating();
   if (!out.in_tensor) out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
@@ -148,6 +156,7 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   Nested n;
   measure(o, n);
   n.words = dtype == DType::UInt64;
+  n.infers = !dtype;
   bool empty_data = numel_of(n.sizes, "tensor") == 0;
   if (!empty_data) collect(o, 0, n);
   DType inferred = empty_data ? rank_context().default_dtype : n.kind.result();

@@ -6,6 +6,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <sstream>
 
@@ -165,6 +166,21 @@ Object make_place(PyObject* module, const char* name) {
 
 PyObject* return_types;  // warptape._C._return_types
 
+// Each result on a line of its own, as PyTorch has it.
+PyObject* named_result_repr(PyObject* self) {
+  return guarded([&] {
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(self));
+    Object home = checked(PyObject_GetAttrString(type, "__module__"));
+    Object names = checked(PyObject_GetAttrString(type, "__match_args__"));
+    Object text =
+        checked(PyUnicode_FromFormat("%U.%s(", home.get(), strrchr(Py_TYPE(self)->tp_name, '.') + 1));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names.get()); ++i)
+      text = checked(PyUnicode_FromFormat("%U%s\n%U=%R", text.get(), i ? "," : "",
+                                          PyTuple_GET_ITEM(names.get(), i), PyTuple_GET_ITEM(self, i)));
+    return checked(PyUnicode_FromFormat("%U)", text.get())).release();
+  });
+}
+
 // The class of an op's named results; function and method share it.
 PyTypeObject* named_result(const OpInfo& op) {
   if (op.return_names.empty()) return nullptr;
@@ -182,6 +198,7 @@ PyTypeObject* named_result(const OpInfo& op) {
   auto* name = new std::string(std::string("warptape.return_types.") + type_name);
   PyStructSequence_Desc desc{name->c_str(), op.doc, fields.data(), static_cast<int>(op.return_names.size())};
   type = PyStructSequence_NewType(&desc);
+  if (type) type->tp_repr = named_result_repr;
   if (!type || PyObject_SetAttrString(return_types, type_name.c_str(), reinterpret_cast<PyObject*>(type)) < 0)
     throw PythonErrorSet();
   return type;

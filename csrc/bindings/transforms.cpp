@@ -113,7 +113,9 @@ void init_transforms(PyObject* module) {
   m.def("_wrapper", wrapper);
   m.def("_recorded", [](const py::object& t) { return transforms::recorded(tensor(t, "grad")); });
   m.def("_fresh_variable", [](const py::object& t) {
-    return object(transforms::fresh_variable(tensor(t, "grad"), transforms::levels().size()));
+    transforms::LevelList all;
+    for (const Level& l : transforms::levels()) all.push_back(&l);
+    return object(transforms::fresh_variable(tensor(t, "grad"), all));
   });
   m.def("_without_history",
         [](const py::object& t) { return object(transforms::without_history(tensor(t, "grad"))); });

@@ -198,8 +198,9 @@ std::optional<Shape> view_strides(const Tensor& t, IntList sizes) {
 
 void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
   if (dst.numel() == 0 || dst.device().is_meta()) return;
-  WT_CHECK(!src.device().is_meta(), DeviceError,
-           "copy_: a meta tensor has no data to copy; make the tensor on a real device");
+  WT_CHECK(!src.device().is_meta(), NotImplementedError,
+           "Cannot copy out of meta tensor; no data! Make the tensor on a real device, or a module's by "
+           "torch.nn.Module.to_empty() instead of to()");
   if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
     return copy_across(dst, src, non_blocking);
   const ElementwiseInput in[] = {src};

@@ -176,19 +176,20 @@ const OpaqueTape kTape{[](const Tensor& a, const Tensor& b) { return a + b; }, r
 
 void init_tape() { opaque_tape = &kTape; }
 
-Tensor fresh_variable(const Tensor& t, size_t count) {
+Tensor fresh_variable(const Tensor& t, std::span<const Level* const> within) {
   if (!is_differentiable(t.dtype())) return t;
-  if (count == 0) {
+  if (within.empty()) {
     if (requires_grad(t)) return ops::view_as(t, t);
     Tensor out = detach(t);
     set_requires_grad(out, true);
     return out;
   }
-  const Level& level = levels()[count - 1];
+  const Level& level = *within.back();
+  within = within.first(within.size() - 1);
   const Wrapper* w = wrapper_of(t);
-  if (level.kind == Kind::Vmap) return batched(fresh_variable(value_at(t, level), count - 1), level.id);
-  if (w && w->level == level.id) return dual(fresh_variable(w->value, count - 1), w->tangent, level.id);
-  return fresh_variable(t, count - 1);
+  if (level.kind == Kind::Vmap) return batched(fresh_variable(value_at(t, level), within), level.id);
+  if (w && w->level == level.id) return dual(fresh_variable(w->value, within), w->tangent, level.id);
+  return fresh_variable(t, within);
 }
 
 std::vector<Tensor> gradients(std::vector<Tensor> outputs, std::vector<Tensor> inputs,

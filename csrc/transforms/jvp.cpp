@@ -76,23 +76,38 @@ void linear_call(const OpInfo& op, std::span<const Value> args, Result& out, con
   for (size_t i = 0; i < out.tensors.size(); ++i) join(out.tensors[i], along.tensors[i]);
 }
 
+// Whether t or a part of it stands at `level`.
+bool reaches(const Tensor& t, const Level& level) {
+  const Wrapper* w = t.defined() ? wrapper_of(t) : nullptr;
+  return w && (w->level == level.id || reaches(w->value, level) || reaches(w->tangent, level));
+}
+
+// The levels outside of `level` that the arguments stand at. Not all there are: an op within the gradient of
+// a vmap's tensors gets their values, which must not be mapped again. A random op draws for every level.
+LevelList levels_outside(const OpInfo& op, std::span<const Value> args, const Level& level) {
+  LevelList out;
+  for (const Level& l : levels()) {
+    if (l.id == level.id) break;
+    bool present = op.flags & kRandom;
+    each_tensor(op, args, [&](const Tensor& t) { present |= reaches(t, l); });
+    if (present) out.push_back(&l);
+  }
+  return out;
+}
+
 // One op on variables, and what its results come to along the tangents.
 struct Recording {
   const OpInfo& op;
   const Level& level;
   bool create_graph;
+  LevelList outside;
   Tensors variables, tangents;
 
-  size_t below() const {  // how many levels lie outside of this one
-    size_t count = 0;
-    while (levels()[count].id != level.id) ++count;
-    return count;
-  }
   Tensor variable(const Tensor& t, const Shape* sizes) {
     Tensor primal = primal_of(t, level), along = tangent_of(t, level);
     if (!along.defined()) return primal;
     if (sizes) primal = ops::expand(primal, *sizes), along = ops::expand(along, *sizes);
-    variables.push_back(fresh_variable(primal, below()));
+    variables.push_back(fresh_variable(primal, outside));
     tangents.push_back(along);
     return variables.back();
   }
@@ -110,7 +125,7 @@ struct Recording {
   }
   Tensor by_backward_twice(const Tensor& y) {
     GradMode on(true);
-    Tensor weight = fresh_variable(ones_of(y), below());
+    Tensor weight = fresh_variable(ones_of(y), outside);
     Tensors products = gradients({y}, variables, {weight}, true, true), found, along;
     for (size_t i = 0; i < products.size(); ++i) {
       if (!products[i].defined() || !recorded(products[i])) continue;
@@ -136,7 +151,7 @@ bool has_mixed_dtypes(const OpInfo& op, std::span<const Value> args) {
 void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
   bool of_tape = false;
   each_tensor(op, args, [&](const Tensor& t) { of_tape |= recorded(t); });
-  Recording r{op, level, thread_state.grad_mode && of_tape, {}, {}};
+  Recording r{op, level, thread_state.grad_mode && of_tape, levels_outside(op, args, level), {}, {}};
   const bool writes = !op.args.empty() && (op.args[0].marks & kWritten);
   std::optional<Shape> sizes;
   if (op.batching() == Batching::Pointwise && !writes && !has_mixed_dtypes(op, args)) {
@@ -150,7 +165,7 @@ void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, c
     Replaced variables(op, args, [&](const Tensor& t) {
       Tensor v = r.variable(t, sizes ? &*sizes : nullptr);
       if (!self || !t.same(*self)) return v;
-      return ops::clone(level_of(t) == level.id ? v : fresh_variable(v, r.below()));
+      return ops::clone(level_of(t) == level.id ? v : fresh_variable(v, r.outside));
     });
     op.call(op, variables.values.data(), out);
   }

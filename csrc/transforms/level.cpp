@@ -170,11 +170,12 @@ Tensor part_at(const Tensor& t, bool tangent, const Level& level) {
   const Wrapper* w = wrapper_of(t);
   if (!w || w->level < level.id) return tangent ? Tensor() : t;
   if (w->level == level.id) return tangent ? w->tangent : w->value;
-  const Tensor value = part_at(w->value, tangent, level);
+  Tensor value = part_at(w->value, tangent, level);
+  const Tensor along = w->tangent.defined() ? part_at(w->tangent, tangent, level) : Tensor();
+  if (!value.defined() && along.defined()) value = zeros(along.sizes(), options_of(along));
   if (!value.defined()) return value;
   const Level* above = find_level(w->level);
-  if (above && above->kind == Kind::Vmap) return batched(value, w->level);
-  return dual(value, w->tangent.defined() ? part_at(w->tangent, tangent, level) : Tensor(), w->level);
+  return above && above->kind == Kind::Vmap ? batched(value, w->level) : dual(value, along, w->level);
 }
 
 Tensor dual_at(const Tensor& primal, const Tensor& tangent, const Level& level) {

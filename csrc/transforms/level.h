@@ -23,6 +23,8 @@ struct Level {
   std::vector<Tensor> made_dual;  // of jvp: what got a tangent in place. Older views of its memory have none
 };
 
+using LevelList = std::vector<const Level*>;
+
 struct Wrapper {
   int64_t level;
   Tensor value;                // vmap: with the mapped dim in front; jvp: the primal
@@ -99,9 +101,9 @@ void jvp_call(const OpInfo& op, std::span<Value> args, Result& out, const Level&
 
 // ---- gradients -----------------------------------------------------------------------------------------
 
-// t as a variable of its own below the levels, still part of what recorded it; within a vmap one for each of
-// the mapped calls. `count` of the levels, from the outermost.
-WT_API Tensor fresh_variable(const Tensor& t, size_t count);
+// t as a variable of its own below the levels, still part of what recorded it; of a vmap among the levels
+// `within`, the outermost first, one for each of the mapped calls.
+WT_API Tensor fresh_variable(const Tensor& t, std::span<const Level* const> within);
 // The products of `vectors` with the Jacobians of `outputs` by `inputs`, undefined where nothing flowed. Any
 // of them may be wrappers.
 WT_API std::vector<Tensor> gradients(std::vector<Tensor> outputs, std::vector<Tensor> inputs,

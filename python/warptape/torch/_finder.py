@@ -102,7 +102,8 @@ def install() -> None:
 
     `torch.__version__` (and with it `warptape.__version__`) then names the PyTorch that is stood in for, and
     the module's `__name__` is "torch": libraries compare it with how they import it. Tensors, parameters and
-    modules of nn say that torch's modules define them, by which libraries tell them from other objects.
+    modules of nn and named results say that torch's modules define them, by which libraries tell them from
+    other objects.
 
     Raises:
         RuntimeError: PyTorch itself was imported before.
@@ -125,6 +126,9 @@ def install() -> None:
             name = f"torch{value.__module__.removeprefix('warptape')}"
             sys.modules.setdefault(name, sys.modules[value.__module__])  # annotations are read there
             value.__module__ = name
+    for value in vars(warptape.return_types).values():
+        if isinstance(value, type):
+            value.__module__ = "torch.return_types"
 
 
 class _Install:

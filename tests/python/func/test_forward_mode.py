@@ -92,6 +92,35 @@ def test_a_module():
     close(got, sum((rows[k] * along[k]).flatten(2).sum(2) for k in params))
 
 
+@pytest.mark.parametrize(
+    "each",
+    [
+        lambda z: (z**4).expand(3, 2).permute(0, 1),
+        lambda z: wt.nn.functional.linear(z**3, wt.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=z.dtype)),
+        lambda z: func.jacrev(lambda z: (z**4).sum())(z),
+        lambda z: (z**3).exp().softmax(0) * z.sum(),
+    ],
+)
+def test_tangents_of_tangents_within_vmap(each):
+    points = wt.tensor([[0.3, -0.1], [0.5, 0.7], [-0.4, 0.2]], dtype=wt.float64)
+
+    def twice(z):
+        return func.jacfwd(func.jacfwd(each))(z)
+
+    close(func.vmap(twice)(points), wt.stack([twice(z) for z in points]))
+    close(func.vmap(twice)(points), func.vmap(func.jacrev(func.jacrev(each)))(points))
+
+
+def test_tangent_of_a_tangent_alone():
+    """The part along the outer direction of a dual number whose primal has none."""
+    x = wt.tensor(2.0, dtype=wt.float64)
+
+    def inner(y):
+        return func.jvp(lambda z: func.grad(lambda u: u**3)(z), (x,), (y,))[1]
+
+    close(func.jvp(inner, (x,), (wt.ones_like(x),))[1], 6 * x)
+
+
 def test_aux_and_refusals():
     _, along, aux = func.jvp(lambda x: (x * 2, x.sum()), (X,), (V,), has_aux=True)
     close(along, 2 * V)

@@ -118,3 +118,5 @@ def test_return_types():
     again = pickle.loads(pickle.dumps(found))
     assert type(again) is torch.return_types.max and again.values.tolist() == [3, 5]
     assert torch.return_types.sort.__name__ == "sort"
+    home = torch.return_types.max.__module__
+    assert repr(found) == f"{home}.max(\nvalues=tensor([3., 5.]),\nindices=tensor([0, 1]))"

@@ -147,8 +147,19 @@ def test_parameter_list():
     assert lines[2] == "    (1): Object of type: int"
 
 
+def test_parameter_dict_sorts_a_plain_mapping():
+    table = nn.ParameterDict({"w": wt.ones(2), "b": wt.ones(3, 1), "n": 3})
+    assert list(table) == ["b", "n", "w"]
+    table.update({"c": wt.ones(1), "a": wt.ones(1)})
+    assert list(table) == ["b", "n", "w", "a", "c"]
+    assert list(nn.ParameterDict(OrderedDict([("w", wt.ones(2)), ("b", wt.ones(3))]))) == ["w", "b"]
+    lines = repr(table).split("\n")
+    assert lines[1].endswith("(b): Parameter containing: [torch.FloatTensor of size 3x1]")
+    assert lines[2] == "    (n): Object of type: int"
+
+
 def test_parameter_dict():
-    table = nn.ParameterDict({"w": wt.ones(2), "n": 3})
+    table = nn.ParameterDict([("w", wt.ones(2)), ("n", 3)])
     assert isinstance(table["w"], nn.Parameter) and table["n"] == 3
     table.update({"v": wt.zeros(1)})
     assert list(table) == ["w", "n", "v"] and "v" in table and len(table) == 3

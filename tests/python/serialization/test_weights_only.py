@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,15 @@ def saved(obj: Any) -> io.BytesIO:
     wt.save(obj, file)
     file.seek(0)
     return file
+
+
+def test_a_layer_under_torch_s_name_is_allowed(monkeypatch) -> None:
+    """As `python -m warptape.torch` names the classes of nn, while files have the shorter public name."""
+    monkeypatch.setitem(sys.modules, "torch.nn.modules.linear", nn.modules.linear)
+    monkeypatch.setattr(nn.Linear, "__module__", "torch.nn.modules.linear")
+    file = saved(nn.Linear(3, 5))
+    with serialization.safe_globals([nn.Linear]):
+        assert isinstance(wt.load(file), nn.Linear)
 
 
 @pytest.mark.parametrize("call", [os.execv, os.system, subprocess.call], ids=lambda f: f.__name__)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeVar
 
 from warptape import _C, Tensor
+from warptape._python_objects import typename
 
 from ..parameter import Parameter
 from .module import Module, _indent
@@ -285,13 +286,13 @@ def _as_parameter(value: Any) -> Any:
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _describe(value: Any, typename: str) -> str:
+def _describe(value: Any, kind: str, dtype_name: Callable[[Tensor], Any]) -> str:
     """A line of the repr of a list or dictionary of parameters."""
     if not isinstance(value, Tensor):
         return f"Object of type: {type(value).__name__}"
     size = "x".join(str(n) for n in value.shape)
     where = f" ({value.device})" if value.device.type != "cpu" else ""
-    return f"{typename} containing: [{value.dtype} of size {size}{where}]"
+    return f"{kind} containing: [{dtype_name(value)} of size {size}{where}]"
 
 
 class ParameterList(Module):
@@ -340,7 +341,10 @@ class ParameterList(Module):
         return self
 
     def extra_repr(self) -> str:
-        return "\n".join(f"  ({i}): {_describe(value, type(value).__name__)}" for i, value in enumerate(self))
+        return "\n".join(
+            f"  ({i}): {_describe(value, type(value).__name__, lambda x: x.dtype)}"
+            for i, value in enumerate(self)
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("ParameterList should not be called.")
@@ -449,13 +453,21 @@ class ParameterDict(Module):
         return (self[key] for key in self._keys)
 
     def update(self, parameters: Any) -> None:
-        """Puts in values from a mapping or from (name, value) pairs."""
-        for key, value in _pairs(parameters, "ParameterDict"):
+        """Puts in values from a mapping or from (name, value) pairs.
+
+        A plain mapping is put in by its sorted names, as in PyTorch: the order numbers the parameters
+        in an optimizer's state dict.
+        """
+        pairs = _pairs(parameters, "ParameterDict")
+        if isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict):
+            pairs.sort(key=lambda pair: pair[0])
+        for key, value in pairs:
             self[key] = value
 
     def extra_repr(self) -> str:
-        kinds = {key: "Parameter" if isinstance(value, Tensor) else "" for key, value in self.items()}
-        return "\n".join(f"  ({key}): {_describe(self[key], kind)}" for key, kind in kinds.items())
+        return "\n".join(
+            f"  ({key}): {_describe(value, 'Parameter', typename)}" for key, value in self.items()
+        )
 
     def __call__(self, input: Any) -> Any:
         raise RuntimeError("ParameterDict should not be called.")

@@ -65,7 +65,7 @@ class TensorDataset(Dataset[tuple]):
     """Sample ``i`` is ``(tensors[0][i], tensors[1][i], ...)``.
 
     Raises:
-        ValueError: the tensors' first dimensions differ.
+        AssertionError: the tensors' first dimensions differ.
 
     >>> torch.utils.data.TensorDataset(torch.arange(3), torch.arange(3) ** 2)[2]
     (tensor(2), tensor(4))
@@ -74,8 +74,8 @@ class TensorDataset(Dataset[tuple]):
     def __init__(self, *tensors: Tensor) -> None:
         sizes = [t.size(0) for t in tensors]
         if any(size != sizes[0] for size in sizes):
-            raise ValueError(
-                f"TensorDataset: size mismatch between tensors: expected one first dimension, got {sizes}"
+            raise AssertionError(
+                f"TensorDataset: Size mismatch between tensors: expected one first dimension, got {sizes}"
             )
         self.tensors = tensors
 
