@@ -1,6 +1,7 @@
 // Sums, means and maxima over bags of a table's rows. Legend: V rows, D columns, B bags, n indices.
 #include <algorithm>
 
+#include "kernels/embedding.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
@@ -15,6 +16,7 @@ namespace warptape::ops {
 namespace {
 
 constexpr const char* kOp = "embedding_bag";
+kernels::Slot<kernels::EmbeddingBagFn> bag_slot{"embedding_bag"};
 
 // Where bags start in a 1-D input, in host memory; nothing for a 2-D one, whose rows are the bags.
 std::optional<std::vector<int64_t>> starts_of(const Tensor& input, const OptTensor& offsets,
@@ -128,6 +130,42 @@ void check_mode(std::string_view mode, const OptTensor& per_sample_weights, cons
       mode, "'). Please open a feature request on GitHub.");
 }
 
+// The sums or means by one kernel that writes no rows in between: on the CPU, where nothing is recorded.
+Tensor without_rows(const Tensor& input, const Tensor& weight, const OptTensor& per_sample_weights,
+                    const std::optional<std::vector<int64_t>>& offsets, bool mean, int64_t padding_idx) {
+  std::vector<int64_t> starts;
+  if (offsets) {
+    starts = *offsets;
+  } else {
+    starts.resize(static_cast<size_t>(input.sizes()[0]));
+    std::ranges::generate(starts,
+                          [at = int64_t{0}, n = input.sizes()[1]]() mutable { return (at += n) - n; });
+  }
+  starts.push_back(input.numel());
+  const auto bags = static_cast<int64_t>(starts.size()) - 1;
+  const Tensor table = raw_contiguous(weight), at = raw_contiguous(raw_cast(input, DType::Int64));
+  const Tensor factors = per_sample_weights ? raw_contiguous(*per_sample_weights) : Tensor();
+  Tensor out = empty(Shape{bags, weight.sizes()[1]}, options_of(weight));
+  Launch launch(out.device());
+  bag_slot(launch,
+           kernels::BagPlan{weight.dtype(), bags, weight.sizes()[0], weight.sizes()[1], padding_idx, mean,
+                            starts.data(), at.data_as<int64_t>()},
+           out.data(), table.data(), factors.defined() ? factors.data() : nullptr);
+  launch.check_index("embedding", 0);
+  return out;
+}
+
+// Whether without_rows() can do it.
+bool all_plain(const Tensor& input, const Tensor& weight, const OptTensor& per_sample_weights) {
+  const auto plain = [](const Tensor& x) { return !is_opaque(x) && !requires_grad(x); };
+  const auto d = input.dtype();
+  return weight.device() == Device{} && input.device() == Device{} && is_floating(weight.dtype()) &&
+         (d == DType::Int64 || d == DType::Int32) && plain(weight) && plain(input) &&
+         (!per_sample_weights ||
+          (plain(*per_sample_weights) && per_sample_weights->dtype() == weight.dtype() &&
+           per_sample_weights->device() == Device{}));
+}
+
 Tensor embedding_bag_impl(const Tensor& first, const Tensor& second, const OptTensor& offsets,
                           std::optional<double> max_norm, double norm_type, bool scale_grad_by_freq,
                           std::string_view mode, bool sparse, const OptTensor& per_sample_weights,
@@ -145,6 +183,9 @@ Tensor embedding_bag_impl(const Tensor& first, const Tensor& second, const OptTe
   const auto starts = starts_of(input, offsets, include_last_offset);
   const int64_t rows_in_table = weight.sizes()[0];
   if (padding_idx && *padding_idx < 0 && *padding_idx >= -rows_in_table) *padding_idx += rows_in_table;
+  const bool known = !padding_idx || (*padding_idx >= 0 && *padding_idx < rows_in_table);
+  if (mode != "max" && !max_norm && known && all_plain(input, weight, per_sample_weights))
+    return without_rows(input, weight, per_sample_weights, starts, mode == "mean", padding_idx.value_or(-1));
   Bags b{input, padding_idx ? ne_ts(input, *padding_idx) : Tensor(), Tensor(), input.sizes()[0]};
   if (starts && mode == "max") {
     b = as_rows(input, b.counts, *starts);

@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul_plan.h"
+#include "ops/pad.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -315,22 +316,18 @@ Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, co
            "; kernel size can't be greater than actual input size");
   int64_t out_depth = (padded - reach) / s.stride[0] + 1, batch = x.sizes()[0], channels = w.sizes()[1];
   const Shape image{x.sizes()[3], x.sizes()[4]};
-  Tensor zero;
-  std::vector<Tensor> seen;  // [D' N, G, C / G, H, W] at each step
+  const int64_t sides[] = {0, 0, 0, 0, s.padding[0], after[0]};
+  const Tensor deep = padded > depth ? pad(x, sides, "constant", std::nullopt) : x;
+  std::vector<Tensor> seen;  // [D', N, G, C / G, H, W] at each step
   for (int64_t step = 0; step < steps; ++step) {
-    std::vector<Tensor> planes;  // at each output depth
-    for (int64_t z = 0; z < out_depth; ++z) {
-      int64_t at = z * s.stride[0] - s.padding[0] + step * s.dilation[0];
-      if ((at < 0 || at >= depth) && !zero.defined())
-        zero = zeros(Shape{batch, x.sizes()[1], image[0], image[1]}, options_of(x));
-      planes.push_back(at < 0 || at >= depth ? zero : select(x, 2, at));
-    }
-    seen.push_back(reshape(cat(planes, 0), Shape{out_depth * batch, s.groups, channels, image[0], image[1]}));
+    const Tensor planes = slice(deep, 2, step * s.dilation[0], out_depth, s.stride[0]);
+    seen.push_back(reshape(permute(planes, Shape{2, 0, 1, 3, 4}),
+                           Shape{out_depth, batch, s.groups, channels, image[0], image[1]}));
   }
   const int64_t wide = steps * channels;
   const Tensor kernel = reshape(transpose(w, 1, 2), Shape{w.sizes()[0], wide, w.sizes()[3], w.sizes()[4]});
   const Tensor total = convolve(
-      "conv3d", 2, reshape(stack(seen, 2), Shape{out_depth * batch, s.groups * wide, image[0], image[1]}),
+      "conv3d", 2, reshape(stack(seen, 3), Shape{out_depth * batch, s.groups * wide, image[0], image[1]}),
       kernel, bias,
       {{s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups},
       {after[1], after[2]});

@@ -76,13 +76,15 @@ Tensor losses_of(const Tensor& log_probs, const Tensor& labels, const std::vecto
   std::ranges::copy(steps, both.data_as<int64_t>());
   std::ranges::copy(lengths, both.data_as<int64_t>() + batch);
   both = to(both, device, std::nullopt, false, false);
-  Tensor scratch = empty(Shape{batch, t + 1, 2 * most + 1}, {DType::Float64, device});
+  Tensor scratch;
+  if (device.is_cuda()) scratch = empty(Shape{batch, t + 1, 2 * most + 1}, {DType::Float64, device});
   if (batch)
-    ctc_slot(Launch(device),
-             kernels::CtcPlan{log_probs.dtype(), t, batch, log_probs.sizes()[2], most, blank,
-                              targets.data_as<int64_t>(), both.data_as<int64_t>(),
-                              both.data_as<int64_t>() + batch, scratch.data_as<double>(), zero_infinity},
-             loss.data(), grad.defined() ? grad.data() : nullptr, from.data());
+    ctc_slot(
+        Launch(device),
+        kernels::CtcPlan{log_probs.dtype(), t, batch, log_probs.sizes()[2], most, blank,
+                         targets.data_as<int64_t>(), both.data_as<int64_t>(), both.data_as<int64_t>() + batch,
+                         scratch.defined() ? scratch.data_as<double>() : nullptr, zero_infinity},
+        loss.data(), grad.defined() ? grad.data() : nullptr, from.data());
   if (grad.defined()) {
     Ref<Node> n = record(kCtc, log_probs);
     n->save(log_probs);

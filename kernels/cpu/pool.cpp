@@ -158,10 +158,25 @@ void max_pool_gather_of(const PoolPlan& p, S* out, const S* in, const int64_t* i
   });
 }
 
+// Adds the windows of an output row: first the rows that they cover, as `columns` [in[2]].
+template <class S, class A>
+void adaptive_sums(const PoolPlan& p, const S* in, int64_t z, int64_t y, A* __restrict columns,
+                   A* __restrict sums) {
+  const Window wz = adaptive_window(p, 0, z), wy = adaptive_window(p, 1, y);
+  for (int64_t l = 0; l < p.in[2]; ++l) columns[l] = 0;
+  for (int64_t k = wz.begin; k < wz.end; ++k)
+    for (int64_t j = k * p.in[1] + wy.begin; j < k * p.in[1] + wy.end; ++j)
+      for (int64_t l = 0; l < p.in[2]; ++l) columns[l] += A(in[j * p.in[2] + l]);
+  for (int64_t x = 0; x < p.out[2]; ++x) {
+    const Window wx = adaptive_window(p, 2, x);
+    for (int64_t l = wx.begin; l < wx.end; ++l) sums[x] += columns[l];
+  }
+}
+
 template <class S>
 void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
   using A = Compute<S>;
-  over_planes(p, p.out[2] * sizeof(A), [&](int64_t plane, void* scratch) {
+  over_planes(p, (p.out[2] + p.in[2]) * sizeof(A), [&](int64_t plane, void* scratch) {
     const S* from = in + plane * plane_size(p.in);
     S* to = out + plane * plane_size(p.out);
     A* __restrict sums = static_cast<A*>(scratch);
@@ -170,13 +185,7 @@ void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
       int64_t z = i / p.out[1], y = i % p.out[1];
       for (int64_t x = 0; x < p.out[2]; ++x) sums[x] = 0;
       if (p.adaptive) {
-        Window wz = adaptive_window(p, 0, z), wy = adaptive_window(p, 1, y);
-        for (int64_t x = 0; x < p.out[2]; ++x) {
-          Window wx = adaptive_window(p, 2, x);
-          for (int64_t k = wz.begin; k < wz.end; ++k)
-            for (int64_t j = k * p.in[1] + wy.begin; j < k * p.in[1] + wy.end; ++j)
-              for (int64_t l = wx.begin; l < wx.end; ++l) sums[x] += A(from[j * p.in[2] + l]);
-        }
+        adaptive_sums(p, from, z, y, sums + p.out[2], sums);
       } else {
         over_rows(p, z, y, [&](int64_t row) {
           for (int64_t kx = ex.first; kx < ex.last; ++kx) {

@@ -1,5 +1,5 @@
 // Connectionist temporal classification ("Connectionist Temporal Classification: Labelling Unsegmented
-// Sequence Data with Recurrent Neural Networks", section 4.1), one sample at a time, on every device alike.
+// Sequence Data with Recurrent Neural Networks", section 4.1), one sample at a time.
 // Legend: T steps, N batch, C classes, S labels; the states of a sample are blank, label, blank, .., blank.
 #pragma once
 
@@ -14,7 +14,7 @@ struct CtcPlan {
   int64_t steps, batch, classes, labels, blank;
   const int64_t* targets;                         // [N, S]
   const int64_t *input_lengths, *target_lengths;  // [N]
-  double* scratch;                                // [N, T + 1, 2 S + 1]
+  double* scratch;                                // [N, T + 1, 2 S + 1]; null on the CPU
   bool zero_infinity;
 };
 
@@ -22,6 +22,7 @@ struct CtcPlan {
 // PyTorch these take log_probs to come from log_softmax.
 using CtcFn = void(const LaunchContext&, const CtcPlan&, void* loss, void* grad, const void* log_probs);
 
+// A sample in scalars; the CPU has vectors, see kernels/cpu/ctc.cpp.
 namespace ctc {
 
 WT_INLINE double log_add(double a, double b) {

@@ -16,4 +16,16 @@ using EmbeddingBackwardFn = void(const LaunchContext&, const View& dtable, const
                                  const View& indices, int64_t count, int64_t vocab, int64_t dim,
                                  int64_t padding_idx);
 
+// Bag b has the indices [starts[b], starts[b + 1]).
+struct BagPlan {
+  DType dtype;
+  int64_t bags, vocab, dim, padding_idx;  // padding_idx -1: all indices count
+  bool mean;
+  const int64_t *starts, *indices;
+};
+// Slot "embedding_bag" of the CPU: out [bags, dim] = the sum of table[index], times its weight where these
+// are not null, or the mean; zeros for a bag where no index counts. All contiguous and of the plan's dtype.
+using EmbeddingBagFn = void(const LaunchContext&, const BagPlan&, void* out, const void* table,
+                            const void* weights);
+
 }  // namespace warptape::kernels

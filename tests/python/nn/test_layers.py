@@ -144,6 +144,39 @@ def test_embedding_divides_a_rows_gradient_by_how_often_it_is_looked_up():
     assert weight.grad[:, 0].tolist() == [1, 1, 0, 1]
 
 
+@pytest.mark.parametrize("dtype", [wt.float32, wt.float64, wt.bfloat16, wt.float16])
+@pytest.mark.parametrize("dim", [1, 16, 67, 300])
+def test_bags_are_the_same_with_and_without_gradients(dtype, dim):
+    weight = wt.randn(dim, 9, dtype=dtype).t()
+    rows, flat = wt.randint(0, 9, (6, 5), dtype=wt.int32), wt.randint(0, 9, (30,))
+    starts, factors = wt.tensor([0, 4, 4, 20, 29]), wt.randn(30, dtype=dtype)
+    calls = [
+        {"input": given, "mode": mode, "padding_idx": padding, **more}
+        for given, more in ((rows, {}), (flat, {"offsets": starts}))
+        for mode in ("sum", "mean")
+        for padding in (None, 3, -1)
+    ]
+    calls.append({"input": flat, "offsets": starts, "mode": "sum", "per_sample_weights": factors})
+    calls.append({"input": flat, "offsets": starts, "include_last_offset": True})
+    recorded = weight.clone().requires_grad_()
+    for options in calls:
+        tolerance = {wt.bfloat16: 5e-2, wt.float16: 8e-3, wt.float32: 1e-5, wt.float64: 1e-12}[dtype]
+        wt.testing.assert_close(
+            F.embedding_bag(weight=weight, **options),
+            F.embedding_bag(weight=recorded, **options).detach(),
+            rtol=tolerance,
+            atol=tolerance,
+        )
+
+
+def test_bags_refuse_indices_beyond_the_table():
+    for index in (4, -1):
+        with pytest.raises(IndexError, match="embedding"):
+            F.embedding_bag(wt.tensor([[0, index]]), wt.ones(4, 3))
+    assert F.embedding_bag(wt.zeros(0, 2, dtype=wt.int64), wt.ones(4, 3)).shape == (0, 3)
+    assert F.embedding_bag(wt.zeros(2, 0, dtype=wt.int64), wt.ones(4, 3)).tolist() == [[0] * 3] * 2
+
+
 def test_batch_norm_of_no_elements_leaves_the_running_statistics():
     layer = nn.BatchNorm1d(3)
     out = layer(wt.ones(0, 3, 2))

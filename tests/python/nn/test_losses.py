@@ -225,6 +225,77 @@ def test_ctc_gradient_behind_log_softmax():
     assert (x.grad[:, 0] == 0).all() and (x.grad[:, 1] != 0).any()
 
 
+def ctc_in_steps(
+    log_probs: np.ndarray, labels: np.ndarray, steps: int, blank: int
+) -> tuple[float, np.ndarray]:
+    """One sample's loss, and its gradient behind log_softmax [steps, C], state by state."""
+    states = np.full(2 * len(labels) + 1, blank)
+    states[1::2] = labels
+    skips = [s for s in range(2, len(states)) if states[s] != blank and states[s] != states[s - 2]]
+
+    def follow(before: np.ndarray, back: int) -> np.ndarray:
+        after = before.copy()
+        after[1:] = np.logaddexp(after[1:], before[:-1])
+        for s in skips if back == 1 else [len(states) + 1 - s for s in skips]:
+            after[s] = np.logaddexp(after[s], before[s - 2])
+        return after
+
+    ends = np.full(len(states), -np.inf)
+    ends[:2] = 0
+    chances = []
+    for back, order in ((1, range(steps)), (-1, range(steps - 1, -1, -1))):
+        row, rows = ends, []
+        for number, t in enumerate(order):
+            row = (row if number == 0 else follow(row, back)) + log_probs[t, states][::back]
+            rows.append(row)
+        chances.append(np.array([r[::back] for r in rows][::back]))
+    loss = -np.logaddexp.reduce(chances[0][-1, -2:])
+    grad = np.exp(log_probs[:steps])
+    both = chances[0] + chances[1] - log_probs[:steps, states] + loss
+    for s, label in enumerate(states):
+        grad[:, label] -= np.exp(both[:, s])
+    return loss, grad
+
+
+@pytest.mark.parametrize("dtype", [wt.float32, wt.float64])
+@pytest.mark.parametrize("blank", [0, 4])
+def test_ctc_of_more_states_than_a_vector_has(dtype: Any, blank: int) -> None:
+    rng = np.random.default_rng(0)
+    steps, counts, rows = [40, 25, 33, 9], [14, 4, 7, 0], np.full((4, 14), 1)
+    for n, count in enumerate(counts):
+        rows[n, :count] = rng.choice([c for c in range(7) if c != blank], count)
+    x = wt.from_numpy(rng.standard_normal((40, 4, 7)) * 5).to(dtype).log_softmax(-1).requires_grad_()
+    found = set()
+    before = wt.get_num_threads()
+    try:
+        for threads in (1, 2, 4):
+            wt.set_num_threads(threads)
+            loss = F.ctc_loss(x, wt.tensor(rows), steps, counts, blank, reduction="none")
+            (grad,) = wt.autograd.grad(loss.sum(), x)
+            found.add((loss.detach().numpy().tobytes(), grad.numpy().tobytes()))
+    finally:
+        wt.set_num_threads(before)
+    assert len(found) == 1
+    tolerance = 1e-10 if dtype == wt.float64 else 2e-5
+    for n, (last, count) in enumerate(zip(steps, counts, strict=True)):
+        want, slope = ctc_in_steps(x.detach().double().numpy()[:, n], rows[n, :count], last, blank)
+        assert loss[n].item() == pytest.approx(want, rel=tolerance)
+        np.testing.assert_allclose(grad[:last, n].numpy(), slope, rtol=tolerance, atol=tolerance)
+        assert (grad[last:, n] == 0).all()
+
+
+def test_ctc_gradients_that_are_not_numbers() -> None:
+    x = wt.zeros(3, 2, 4).log_softmax(-1)
+    x[:, 1, 3] = -np.inf  # of a class that no label has
+    x.requires_grad_()
+    loss = F.ctc_loss(x, wt.tensor([[1, 1], [1, 2]]), [2, 3], [2, 2], reduction="none")
+    loss.sum().backward()
+    assert loss[0].item() == np.inf and np.isfinite(loss[1].item())
+    nan = x.grad.isnan()
+    assert nan[:2, 0].all() and not nan[2:, 0].any()
+    assert nan[:, 1, 3].all() and not nan[:, 1, :3].any()
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"batch_chunk_size": 3}, {"chunking_method": None}, {"chunking_method": "aspect_ratio:4"}],
