@@ -33,6 +33,7 @@ from warptape import masked as masked
 from warptape import models as models
 from warptape import mps as mps
 from warptape import multiprocessing as multiprocessing
+from warptape import nested as nested
 from warptape import nn as nn
 from warptape import onnx as onnx
 from warptape import optim as optim

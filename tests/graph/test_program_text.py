@@ -528,16 +528,6 @@ def test_wrong_texts(text, message):
     assert re.match(r"graph: line \d+: expected ", str(error.value))
 
 
-def test_what_reads_the_old_name_of_a_storage_stays_before_it_is_computed_again():
-    """Also where nothing wrote it before, so that moving the read would save memory."""
-    text = AGAIN.replace("%1[4] = exp(%0[4])", "%5[4] = exp(%0[4])").replace(
-        "%4[4] = exp(%0", "%4[4] = exp(%5"
-    )
-    program = Program.parse(lines(text))
-    program.run_pass("schedule", 1)
-    assert program.text() == Program.parse(lines(text)).text()
-
-
 def pieces(text):
     """Words, numbers and signs."""
     return re.findall(r"\s+|\w+|.", text)

@@ -385,3 +385,17 @@ def test_norms_run_again() -> None:
         assert all(same(a, b) for a, b in zip(compiled(), expected, strict=True))
     (program,) = compiled.explain().programs
     assert program.count(" layer_norm(") > 4 and compiled.explain().recomputed >= 2
+
+
+def test_what_reads_the_old_name_of_a_storage_stays_before_it_is_computed_again() -> None:
+    """Also where nothing wrote it before, so that moving the read would save memory."""
+    text = lines("""
+        %0: 16 bytes in out
+        %3: 16 bytes out
+        %4: again %1
+        %5[4] = exp(%0[4])
+        %2[4] = neg(%1[4])
+        %4[4] = exp(%5[4])
+        %3[4] = add(%4[4], %2[4])
+        """)
+    assert after("schedule", text) == Program.parse(text).text()
