@@ -37,12 +37,14 @@ GROUPS = {
         "nn.utils.weight_norm nn.parallel"
     ),
     "Training": (
-        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.checkpoint distributions "
+        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.data.datapipes.iter "
+        "utils.data.datapipes.iter.sharding utils.data.datapipes.map utils.data.datapipes.utils.common "
+        "utils.data.graph utils.data.graph_settings utils.checkpoint distributions "
         "distributions.constraints distributions.constraint_registry distributions.utils quasirandom hub"
     ),
     "Graphs": (
-        "compiler export export.passes fx fx.graph fx.immutable_collections fx.node fx.proxy "
-        "fx.subgraph_rewriter fx.passes.shape_prop "
+        "compiler export export.passes fx fx.graph fx.immutable_collections fx.node "
+        "fx.operator_schemas fx.proxy fx.subgraph_rewriter fx.passes.shape_prop "
         "fx.passes.graph_drawer jit onnx library graph_drawing overrides"
     ),
     "Several processes": (
@@ -74,7 +76,7 @@ GROUPS = {
         "utils profiler autograd.profiler autograd.profiler_python autograd.profiler_util "
         "autograd.profiler_trace testing doctor "
         "utils.benchmark utils.collect_env utils.cpp_extension utils.debugging utils.deterministic "
-        "utils.dlpack utils.flop_counter utils.hooks torch torch.coverage torch.wheel"
+        "utils.dlpack utils.flop_counter utils.hooks utils.module_tracker torch torch.coverage torch.wheel"
     ),
 }
 MODULES = [name for names in GROUPS.values() for name in names.split()]

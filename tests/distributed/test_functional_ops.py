@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -72,3 +74,28 @@ def test_gradients_and_errors() -> None:
             ops.all_gather_something
 
     simulate(2, run)
+
+
+def test_a_group_gets_another_timeout() -> None:
+    """A rank that waits alone is told so after the group's own time, others' groups keep theirs."""
+    set_timeout, waited = dist.distributed_c10d._set_pg_timeout, threading.Event()
+
+    def run() -> None:
+        pair = dist.new_group([0, 1])
+        if dist.get_rank() == 2:
+            with pytest.raises(ValueError, match="Invalid process group"):
+                set_timeout(timedelta(seconds=1), pair)
+            return
+        set_timeout(timedelta(seconds=0.5), pair)
+        assert pair._timeout == timedelta(seconds=0.5)
+        assert get_default_group()._timeout == timedelta(seconds=30)
+        if dist.get_rank() == 0:
+            begin = time.monotonic()
+            with pytest.raises(dist.DistBackendError):
+                dist.all_reduce(wt.ones(1), group=pair)
+            assert 0.4 < time.monotonic() - begin < 20
+            waited.set()
+        waited.wait(25)  # a rank that leaves would be told of at once
+
+    simulate(3, run)
+    dist.simulate(1, lambda: set_timeout(timedelta(seconds=3)))
