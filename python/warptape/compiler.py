@@ -1,10 +1,10 @@
 """torch.compile and torch.compiler: regions of a program whose calls run together, optimised.
 
 Inside of a compiled function Python runs as ever and so does what an op does on the host: it checks its
-arguments, infers shapes and records its node. Kernels wait until somebody reads a value (`item()`, `print`,
-`bool()`, NumPy ..) or the function returns, and then run as one program: without what nobody needs, with
-elementwise ops in one pass over memory. The program is made once for all calls of the same form: the same
-ops on the same shapes. Numbers (a learning rate, a step) are no part of it. There are no guards, no graph
+arguments, infers shapes and records its node. Kernels wait until a value is read (`item()`, `print`,
+`bool()`, NumPy ..) or the function returns, and then run as one program: without dead code, with elementwise
+ops in one pass over memory. The program is made once for all calls of the same signature: the same ops on the
+same shapes. Numbers (a learning rate, a step) are no part of it. There are no guards, no graph
 breaks and no analysis of Python code, and results are those of the function without `torch.compile`, to the
 bit. See docs/compile.md.
 """
@@ -61,13 +61,13 @@ class Explanation(NamedTuple):
     """What a compiled function did so far."""
 
     calls: int  # of the compiled function; one inside of another's counts there
-    graph_count: int  # programs made: one per form of calls
+    graph_count: int  # programs made: one per signature of calls
     graph_break_count: int  # reads of values before the function's end
     not_deferred: int  # calls of ops that ran at once, because their code needs data
     runs: int  # of programs
     op_count: int  # instructions of all programs
     fused: int  # of these, which joined another's pass over memory
-    removed: int  # of these, which nobody needs
+    removed: int  # of these, dead code
     moved: int  # of these, which run earlier so that less memory is in use
     recomputed: int  # of these, added to compute again what would be in memory for long
     compile_seconds: float  # that making the programs took
@@ -244,8 +244,8 @@ def compile(
 
     Args:
         fullgraph: reading a value before the function's end raises a RuntimeError at the line that does.
-        dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
-        backend: "inductor" for all passes, "eager" and "aot_eager" for none but removing what nobody needs.
+        dynamic: accepted: each signature of calls gets a program of its own, in milliseconds.
+        backend: "inductor" for all passes, "eager" and "aot_eager" for none but dead code elimination.
         mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike.
             On the CPU "reduce-overhead" lets calls that are alike and record no tape skip Python, under a
             contract: the function reads no Python state that changes, and has no effect but its results and
