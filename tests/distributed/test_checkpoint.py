@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import subprocess
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -197,11 +198,34 @@ def test_parts_given_as_wholes_are_refused(tmp_path):
     def rank() -> None:
         what, _, _ = make("tp2")
         fill(what[0].weight, wt.full_like(what[0].weight, dist.get_rank()))
-        with pytest.raises(CheckpointException, match="is not the same on rank 1"):
-            dcp.save({"model": what.state_dict()}, checkpoint_id=tmp_path / "a")
+        parts = {name: getattr(p, "to_local", p.detach)() for name, p in what.state_dict().items()}
+        for state in ({"model": parts}, {"model": OrderedDict(parts)}, {"model": [parts]}):
+            with pytest.raises(CheckpointException, match="is not the same on rank 1"):
+                dcp.save(state, checkpoint_id=tmp_path / "a")
 
     simulate(2, rank)
     assert not list(tmp_path.iterdir())
+
+
+def test_state_dicts_under_names_are_saved_by_tensor(tmp_path):
+    """A module's state dict is an OrderedDict; its sharded tensors differ by rank."""
+
+    def rank() -> None:
+        model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+        for p in model.parameters():
+            fill(p, wt.arange(p.numel(), dtype=p.dtype).reshape(p.shape))
+        wt.distributed.fsdp.fully_shard(model)
+        dcp.save({"model": model.state_dict(), "n": 3}, checkpoint_id=tmp_path / "a")
+        whole = model[0].weight.full_tensor().clone()
+        with wt.no_grad():
+            for p in model.parameters():
+                p.zero_()
+        state = {"model": model.state_dict(), "n": 0}
+        dcp.load(state, checkpoint_id=tmp_path / "a")
+        model.load_state_dict(state["model"])
+        assert state["n"] == 3 and wt.equal(model[0].weight.full_tensor(), whole)
+
+    simulate(2, rank)
 
 
 def test_plain_data_and_tensors_come_back(tmp_path):

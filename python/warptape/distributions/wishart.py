@@ -48,10 +48,10 @@ class Wishart(ExponentialFamily):
             raise ValueError(f"Value of df={df} expected to be greater than ndim - 1 = {size - 1}.")
         self.df = df.expand(batch)
         self.arg_constraints = {
-            "df": constraints.greater_than(size - 1),
             "covariance_matrix": constraints.positive_definite,
             "precision_matrix": constraints.positive_definite,
             "scale_tril": constraints.lower_cholesky,
+            "df": constraints.greater_than(size - 1),
         }
         setattr(self, name, matrix.expand((*batch, -1, -1)))
         super().__init__(batch, matrix.shape[-2:], validate_args=validate_args)

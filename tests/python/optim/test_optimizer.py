@@ -169,6 +169,8 @@ def test_names_and_repr():
     keys = [line.split(":")[0].strip() for line in lines[2:-1]]
     assert keys == sorted(keys) and "params" not in keys
     assert optimizer.defaults["lr"] == 0.1
+    two = repr(SGD([{"params": [parameter()]}, {"params": [parameter()]}]))
+    assert "\n\nParameter Group 1\n    dampening: 0\n" in two and two.count("\n\n") == 1
 
 
 # The step ---------------------------------------------------------------------------------------------------

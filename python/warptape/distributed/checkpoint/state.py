@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -112,7 +113,7 @@ def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any, MutableMappi
         raise TypeError(f"checkpoint: expected a dict with names as keys, got {type(state).__name__}")
     leaves: list[tuple[str, Any, MutableMapping[str, Any], str]] = []
     for key, value in state.items():
-        if type(value) is dict and value and all(isinstance(inner, str) for inner in value):
+        if type(value) in (dict, OrderedDict) and value and all(isinstance(inner, str) for inner in value):
             leaves += _leaves(value, f"{path}{key}.")
         else:
             leaves.append((path + key, value, state, key))
