@@ -45,6 +45,7 @@ struct Bag {
     const C by = p.mean && count ? C(count) : C(1);
     int64_t first = 0;
     for (; first + 8 * kLanes <= p.dim; first += 8 * kLanes) sum<8>(out, first, by, AllLanes{});
+    for (; first + 4 * kLanes <= p.dim; first += 4 * kLanes) sum<4>(out, first, by, AllLanes{});
     for (; first + kLanes <= p.dim; first += kLanes) sum<1>(out, first, by, AllLanes{});
     if (first < p.dim) sum<1>(out, first, by, FirstLanes{int(p.dim - first)});
   }
