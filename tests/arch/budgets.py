@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_556
+MAX_TOTAL_LINES = 54_826
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        20_847,  # attention by WGMMA, cuSOLVER, grouped products
+        20_850,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -78,13 +78,13 @@ BUDGETS = {
         ),
     ),
     "DTensor": (
-        2_219,
+        2_309,
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        26_085,
+        26_392,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -100,8 +100,10 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
+    "nested tensors": (1_371, ("python/warptape/nested/",)),
+    "data pipes": (1_594, ("python/warptape/utils/data/datapipes/",)),
     "sparse tensors": (
-        1_738,
+        1_751,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -126,9 +128,9 @@ BUDGETS = {
         4_605,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_698, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_719, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        15_267,
+        15_337,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -157,6 +159,6 @@ BUDGETS = {
     ),
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
-    "traced programs": (2_493, ("python/warptape/fx/",)),
-    "the Python library": (29_662, ("python/warptape/",)),
+    "traced programs": (2_684, ("python/warptape/fx/",)),
+    "the Python library": (30_121, ("python/warptape/",)),
 }
