@@ -13,14 +13,22 @@ PyObject* protocol_name;  // "__torch_function__"
 PyObject* disabled_impl;  // what a class sets as its __torch_function__ to have none
 
 thread_local bool subclasses_off = false;
-// TorchFunctionModes, innermost last; kTorchFunctionMode of the thread's dispatch word is set while there are
-// any.
-thread_local std::vector<PyObject*> modes;
-
-void note_modes() {
-  thread_state.dispatch =
-      (thread_state.dispatch & ~kTorchFunctionMode) | (modes.empty() ? 0u : uint32_t{kTorchFunctionMode});
-}
+// Modes, innermost last; the bit of the thread's dispatch word is set while there are any.
+template <DispatchBit bit>
+struct Modes : std::vector<PyObject*> {
+  void note() const {
+    thread_state.dispatch = (thread_state.dispatch & ~bit) | (empty() ? 0u : uint32_t{bit});
+  }
+  void push(PyObject* owned) { push_back(owned), note(); }
+  PyObject* pop() {
+    PyObject* mode = back();
+    pop_back(), note();
+    return mode;
+  }
+};
+template <DispatchBit bit>
+thread_local Modes<bit> modes_of;
+Modes<kTorchFunctionMode>& function_modes() { return modes_of<kTorchFunctionMode>; }
 
 // Borrowed; null for types without the attribute and those that switched it off.
 PyObject* override_of(PyTypeObject* type) {
@@ -155,41 +163,206 @@ Call make_call(PyObject* func, PyObject* self, PyObject* const* args, Py_ssize_t
 // The innermost mode is off while its own __torch_function__ runs.
 Object ask_mode(const Call& call) {
   struct Popped {
-    PyObject* mode = modes.back();
-    Popped() { modes.pop_back(), note_modes(); }
-    ~Popped() { modes.push_back(mode), note_modes(); }
+    PyObject* mode = function_modes().pop();
+    ~Popped() { function_modes().push(mode); }
   } popped;
   return call.ask(popped.mode);
 }
 
+template <DispatchBit bit>
 PyObject* push_mode(PyObject*, PyObject* mode) {
-  modes.push_back(Py_NewRef(mode));
-  note_modes();
+  modes_of<bit>.push(Py_NewRef(mode));
   Py_RETURN_NONE;
 }
+template <DispatchBit bit>
 PyObject* pop_mode(PyObject*, PyObject*) {
-  if (modes.empty()) {
-    PyErr_SetString(PyExc_RuntimeError, "there is no TorchFunctionMode to leave");
-    return nullptr;
-  }
-  PyObject* mode = modes.back();
-  modes.pop_back();
-  note_modes();
-  return mode;
+  if (!modes_of<bit>.empty()) return modes_of<bit>.pop();
+  return PyErr_Format(PyExc_RuntimeError, "there is no %s to leave",
+                      bit == kDispatchMode ? "TorchDispatchMode" : "TorchFunctionMode");
 }
+template <DispatchBit bit>
 PyObject* mode_stack(PyObject*, PyObject*) {
   return guarded([] {
     Object list = checked(PyList_New(0));
-    for (PyObject* mode : modes) checked(PyList_Append(list.get(), mode));
+    for (PyObject* mode : modes_of<bit>) checked(PyList_Append(list.get(), mode));
     return list.release();
   });
 }
-PyObject* has_mode(PyObject*, PyObject*) { return PyBool_FromLong(!modes.empty()); }
+PyObject* has_mode(PyObject*, PyObject*) { return PyBool_FromLong(!function_modes().empty()); }
 PyObject* asks_subclasses(PyObject*, PyObject*) { return PyBool_FromLong(!subclasses_off); }
 PyObject* set_subclasses(PyObject*, PyObject* on) {
   int value = PyObject_IsTrue(on);
   if (value < 0) return nullptr;
   return PyBool_FromLong(!std::exchange(subclasses_off, value == 0));
+}
+
+// ---- TorchDispatchMode: called in the place of every op, from Python, from C++ and in backward passes ----
+
+template <class List, class F>
+Object list_of(const List& items, F&& convert) {
+  Object list = checked(PyList_New(static_cast<Py_ssize_t>(items.size())));
+  Py_ssize_t at = 0;
+  for (const auto& item : items) PyList_SET_ITEM(list.get(), at++, checked(convert(item)).release());
+  return list;
+}
+
+PyObject* wrap_int(int64_t i) { return i == kNoItem ? Py_NewRef(Py_None) : PyLong_FromLongLong(i); }
+
+// An argument as Python would give it.
+PyObject* argument(const Arg& arg, const Value& v) {
+  if (!v.present) Py_RETURN_NONE;
+  switch (arg.type) {
+    case ArgType::Tensor:
+      return wrap(*v.tensor);
+    case ArgType::TensorList:
+      return wrap_list(ArgTraits<TensorList>::unbox(v));
+    case ArgType::OptTensorList:
+      return list_of(ArgTraits<std::span<const OptTensor>>::unbox(v),
+                     [](const OptTensor& t) { return t ? wrap(*t) : Py_NewRef(Py_None); })
+          .release();
+    case ArgType::Int:
+      return wrap_int(v.i);
+    case ArgType::Double:
+      return PyFloat_FromDouble(v.d);
+    case ArgType::Bool:
+      return PyBool_FromLong(v.b);
+    case ArgType::Scalar:
+      return wrap(v.scalar);
+    case ArgType::IntList:
+      return list_of(ArgTraits<IntList>::unbox(v), wrap_int).release();
+    case ArgType::IntLists:
+      return list_of(ArgTraits<std::span<const Shape>>::unbox(v), [](const Shape& s) { return wrap_size(s); })
+          .release();
+    case ArgType::DoubleList:
+      return list_of(ArgTraits<std::span<const double>>::unbox(v), PyFloat_FromDouble).release();
+    case ArgType::ScalarList:
+      return list_of(ArgTraits<ScalarList>::unbox(v), [](const Scalar& s) { return wrap(s); }).release();
+    case ArgType::DType:
+      return wrap(v.dtype);
+    case ArgType::Device:
+      return wrap(v.device);
+    case ArgType::String:
+      return PyUnicode_FromStringAndSize(static_cast<const char*>(v.list.data),
+                                         static_cast<Py_ssize_t>(v.list.size));
+    case ArgType::Generator:
+      if (!v.generator) Py_RETURN_NONE;
+      return wrap(Ref<Generator>::share(v.generator));
+  }
+  Py_RETURN_NONE;
+}
+
+bool is_default(const Arg& arg, const Value& v) {
+  const ArgDefault& d = arg.def;
+  if (d.kind == ArgDefault::Kind::Required) return false;
+  if (d.kind == ArgDefault::Kind::None || !v.present) return !v.present;
+  switch (arg.type) {
+    case ArgType::Int:
+      return v.i == d.i;
+    case ArgType::Bool:
+      return v.b == (d.i != 0);
+    case ArgType::Double:
+      return v.d == (d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i));
+    case ArgType::Scalar:
+      return !v.scalar.is_complex() &&
+             v.scalar.to_double() == (d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i));
+    case ArgType::IntList:
+      return std::ranges::equal(ArgTraits<IntList>::unbox(v), d.ints());
+    case ArgType::String:
+      return d.text && ArgTraits<std::string_view>::unbox(v) == d.text;
+    case ArgType::DType:
+      return v.dtype == d.dtype;
+    default:
+      return v.list.size == 0;
+  }
+}
+
+// (args, kwargs) as PyTorch's dispatcher has them: keywords for what takes no position, and no defaults at
+// the end.
+std::pair<Object, Object> arguments(const OpInfo& op, std::span<const Value> values) {
+  size_t count = 0;
+  for (size_t i = 0; i < values.size() && !(op.args[i].marks & kKeywordOnly); ++i)
+    if (!is_default(op.args[i], values[i])) count = i + 1;
+  Object args = checked(PyTuple_New(static_cast<Py_ssize_t>(count))), kwargs = checked(PyDict_New());
+  for (size_t i = 0; i < count; ++i)
+    PyTuple_SET_ITEM(args.get(), static_cast<Py_ssize_t>(i),
+                     checked(argument(op.args[i], values[i])).release());
+  for (size_t i = count; i < values.size(); ++i) {
+    if (is_default(op.args[i], values[i])) continue;
+    Object value = checked(argument(op.args[i], values[i]));
+    checked(PyDict_SetItemString(kwargs.get(), op.args[i].name, value.get()));
+  }
+  return {std::move(args), std::move(kwargs)};
+}
+
+std::vector<Tensor> tensors_in(PyObject* o, const char* op) {
+  std::vector<Tensor> found;
+  Object items = checked(PySequence_Tuple(o));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    found.push_back(item == Py_None ? Tensor() : tensor_arg(item, op));
+  }
+  return found;
+}
+
+// What a mode returned, as the op would have.
+void take_result(const OpInfo& op, PyObject* o, Result& out) {
+  using Kind = Result::Kind;
+  out.kind = op.returns;
+  if (out.kind == Kind::OneOrMany) out.kind = is_tensor(o) ? Kind::Tensor : Kind::List;
+  switch (out.kind) {
+    case Kind::None:
+      return;
+    case Kind::Tensor:
+      out.tensor = tensor_arg(o, op.name);
+      return;
+    case Kind::Tuple:
+    case Kind::List: {
+      const Result::Kind kind = out.kind;
+      out.tensors = tensors_in(o, op.name);
+      out.kind = kind;
+      return;
+    }
+    case Kind::TensorAndList: {
+      Object parts = checked(PySequence_Tuple(o));
+      WT_CHECK(PyTuple_GET_SIZE(parts.get()) == 2, TypeError, op.name, ": expected a mode to return a pair");
+      out.tensor = tensor_arg(PyTuple_GET_ITEM(parts.get(), 0), op.name);
+      out.tensors = tensors_in(PyTuple_GET_ITEM(parts.get(), 1), op.name);
+      return;
+    }
+    case Kind::IntList:
+    case Kind::IntTuple:
+      out.ints = to_shape(o, op.name);
+      return;
+    case Kind::DType:
+      out.dtype = dtype_of(o);
+      return;
+    default:
+      WT_CHECK(to_scalar(o, out.scalar), TypeError, op.name, ": expected a mode to return a number, got ",
+               Py_TYPE(o)->tp_name);
+  }
+}
+
+// The innermost mode is off while it is called; the others see the ops that it calls.
+bool ask_op_mode(const OpInfo& op, std::span<Value> values, Result& out, Keep&) {
+  if (modes_of<kDispatchMode>.empty()) return false;
+  GilGuard gil;
+  struct Popped {
+    uint32_t word = thread_state.dispatch;
+    PyObject* mode = modes_of<kDispatchMode>.pop();
+    ~Popped() { modes_of<kDispatchMode>.push_back(mode), thread_state.dispatch = word; }
+  } popped;
+  auto [args, kwargs] = arguments(op, values);
+  const uint32_t flags = op.flags & (kFunction | kMethod) ? 0 : op.flags;  // of other places alone
+  const char* place = flags & kLinalg    ? "linalg"
+                      : flags & kSpecial ? "special"
+                      : flags & kNN      ? "nn"
+                      : op.flags & kFFT  ? "fft"
+                                         : "";
+  Object name = checked(PyUnicode_FromString(op.name)), prefix = checked(PyUnicode_FromString(place));
+  Object method = checked(PyObject_GetAttrString(popped.mode, "_called"));
+  Object result = call_python(method.get(), prefix.get(), name.get(), args.get(), kwargs.get());
+  take_result(op, result.get(), out);
+  return true;
 }
 
 // Function calls with the arguments as one sequence, for functions written in Python.
@@ -211,7 +384,7 @@ PyObject* handle(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* k
     std::vector<PyObject*> asked =
         to_ask(nullptr, PySequence_Fast_ITEMS(relevant.get()), PyTuple_GET_SIZE(relevant.get()));
     Call call = make_call(args[0], nullptr, args + 2, nargs - 2, kwnames, asked);
-    if (!modes.empty())
+    if (!function_modes().empty())
       if (Object out = ask_mode(call); out.get() != Py_NotImplemented) return out.release();
     for (PyObject* o : asked)
       if (Object out = call.ask(o); out.get() != Py_NotImplemented) return out.release();
@@ -241,11 +414,11 @@ struct Disable {
   std::vector<PyObject*> modes_were;
   void enter() {
     subclasses_were_off = std::exchange(subclasses_off, true);
-    if (with_modes) modes_were.swap(modes), note_modes();
+    if (with_modes) modes_were.swap(function_modes()), function_modes().note();
   }
   void exit() {
     subclasses_off = subclasses_were_off;
-    if (with_modes) modes_were.swap(modes), note_modes();
+    if (with_modes) modes_were.swap(function_modes()), function_modes().note();
   }
   static void add(pybind11::module_& m, const char* name, const char* doc) {
     pybind11::class_<Disable>(m, name, doc, pybind11::module_local())
@@ -270,9 +443,12 @@ PyMethodDef default_def = {"__torch_function__", as_function(default_impl),
 PyMethodDef override_methods[] = {
     {"_disabled_torch_function_impl", disabled, METH_VARARGS,
      "The __torch_function__ of classes that want none."},
-    {"_push_torch_function_mode", push_mode, METH_O, nullptr},
-    {"_pop_torch_function_mode", pop_mode, METH_NOARGS, nullptr},
-    {"_torch_function_modes", mode_stack, METH_NOARGS, nullptr},
+    {"_push_torch_function_mode", push_mode<kTorchFunctionMode>, METH_O, nullptr},
+    {"_pop_torch_function_mode", pop_mode<kTorchFunctionMode>, METH_NOARGS, nullptr},
+    {"_torch_function_modes", mode_stack<kTorchFunctionMode>, METH_NOARGS, nullptr},
+    {"_push_dispatch_mode", push_mode<kDispatchMode>, METH_O, nullptr},
+    {"_pop_dispatch_mode", pop_mode<kDispatchMode>, METH_NOARGS, nullptr},
+    {"_dispatch_modes", mode_stack<kDispatchMode>, METH_NOARGS, nullptr},
     {"_has_torch_function_mode", has_mode, METH_NOARGS, nullptr},
     {"_is_torch_function_enabled", asks_subclasses, METH_NOARGS, "Whether classes are asked."},
     {"_set_torch_function_subclasses", set_subclasses, METH_O, "Returns what it was."},
@@ -303,7 +479,7 @@ PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, P
   const Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
   std::vector<PyObject*> asked = to_ask(self, args, count);
   Call call = make_call(func, self, args, nargs, kwnames, asked);
-  if (!modes.empty())
+  if (!function_modes().empty())
     if (Object out = ask_mode(call); out.get() != Py_NotImplemented) return out.release();
   for (PyObject* o : asked)
     if (Object out = call.ask(o); out.get() != Py_NotImplemented) return out.release();
@@ -315,6 +491,7 @@ PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, P
 }
 
 void init_overrides(PyObject* module) {
+  set_interceptor(kDispatchMode, ask_op_mode);
   protocol_name = PyUnicode_InternFromString("__torch_function__");
   checked(PyModule_AddFunctions(module, override_methods));
   disabled_impl = checked(PyObject_GetAttrString(module, "_disabled_torch_function_impl")).release();

@@ -45,11 +45,12 @@ enum DispatchBit : uint32_t {
   kAutocast = 1u << 0,  // of tensors of the CPU
   kAutocastCuda = 1u << 1,
   kTorchFunctionMode = 1u << 2,
-  kTransform = 1u << 3,  // of functions: vmap, jvp
-  kCapture = 1u << 4,    // of a compiled region
-  kTrace = 1u << 5,      // of ops into a graph
+  kTransform = 1u << 3,     // of functions: vmap, jvp
+  kCapture = 1u << 4,       // of a compiled region
+  kTrace = 1u << 5,         // of ops into a graph
+  kDispatchMode = 1u << 6,  // TorchDispatchModes of Python
   // The last to be asked: what the others do with a call is not recorded, what they call is.
-  kProfile = 1u << 6,
+  kProfile = 1u << 7,
 };
 
 struct ThreadState {

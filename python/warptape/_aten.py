@@ -30,6 +30,11 @@ def _arguments() -> dict[str, list[str]]:
     return dict(_lines("aten_arguments.txt"))
 
 
+def loss_arguments(name: str) -> list[str]:
+    """The dispatcher's arguments of a loss; none for any other op."""
+    return _arguments().get(name, [])
+
+
 def _loss(name: str) -> Callable[..., Any]:
     names = _arguments()[name]
 
