@@ -8,8 +8,8 @@ import warptape
 
 from .. import _C
 from .._tensor import Tensor
-from ._functions import as_coo, implements, refuse, to_dense, to_sparse, to_sparse_csr, transpose
-from ._tensor import IMPLEMENTATIONS, CooTensor, SparseTensor, by_rows, coordinates, flat_index
+from ._functions import as_coo, handles, refuse, to_dense, to_sparse, to_sparse_csr, transpose
+from ._tensor import HANDLERS, CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
 _ops: Any = _C._functions
 
@@ -50,7 +50,7 @@ def mm_sparse(x: Any, other: Any) -> Any:
     return found if isinstance(x, CooTensor) else to_sparse_csr(found)
 
 
-@implements("mm", "matmul", "mv", "dsmm", "spmm", "__matmul__")
+@handles("mm", "matmul", "mv", "dsmm", "spmm", "__matmul__")
 def matmul(x: Any, other: Any, *, out: Any = None) -> Any:
     """A sparse matrix times a matrix or a vector, the other way round, or both sparse."""
     if out is not None:
@@ -64,20 +64,20 @@ def matmul(x: Any, other: Any, *, out: Any = None) -> Any:
     return mm_dense(transpose(other, 0, 1), x.t()).t()
 
 
-@implements("__rmatmul__")
+@handles("__rmatmul__")
 def rmatmul(x: Any, other: Any) -> Any:
     """matmul(other, x)."""
     return matmul(other, x)
 
 
-@implements("linear")
+@handles("linear")
 def linear(input: Any, weight: Any, bias: Tensor | None = None) -> Any:
     """nn.functional.linear with a sparse weight (or input)."""
     out = matmul(input, transpose(weight, 0, 1) if isinstance(weight, SparseTensor) else weight.t())
     return out if bias is None else out + bias
 
 
-@implements("bmm")
+@handles("bmm")
 def bmm(x: Any, other: Any) -> Tensor:
     """Sparse matrices [b, m, k], by coordinates, times dense [b, k, n]: as one matrix with blocks."""
     x = as_coo(x, "bmm")
@@ -91,7 +91,7 @@ def bmm(x: Any, other: Any) -> Tensor:
     return mm_dense(blocks, other.reshape(b * k, -1)).reshape(b, m, -1)
 
 
-@implements("addmm")
+@handles("addmm")
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (mat1 @ mat2)."""
     product = matmul(mat1, mat2)
@@ -101,7 +101,7 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
 # ---- arithmetic ----
 
 
-@implements("add", "add_", "sub", "subtract", "__add__", "__radd__", "__sub__")
+@handles("add", "add_", "sub", "subtract", "__add__", "__radd__", "__sub__")
 def add(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     """x + alpha * other: sparse where both are."""
     if not isinstance(x, SparseTensor):
@@ -139,11 +139,9 @@ def _add_(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     return x._take(add(x, other, alpha=alpha))
 
 
-IMPLEMENTATIONS.update(sub=sub, subtract=sub, __sub__=sub, add_=_add_, __iadd__=_add_)
-IMPLEMENTATIONS["sub_"] = IMPLEMENTATIONS["__isub__"] = lambda x, other, *, alpha=1: _add_(
-    x, other, alpha=-alpha
-)
-IMPLEMENTATIONS["rsub"] = IMPLEMENTATIONS["__rsub__"] = lambda x, other: add(IMPLEMENTATIONS["neg"](x), other)
+HANDLERS.update(sub=sub, subtract=sub, __sub__=sub, add_=_add_, __iadd__=_add_)
+HANDLERS["sub_"] = HANDLERS["__isub__"] = lambda x, other, *, alpha=1: _add_(x, other, alpha=-alpha)
+HANDLERS["rsub"] = HANDLERS["__rsub__"] = lambda x, other: add(HANDLERS["neg"](x), other)
 
 
 def _scaled(op: str, x: Any, other: Any) -> Any:
@@ -158,7 +156,7 @@ def _scaled(op: str, x: Any, other: Any) -> Any:
     return x._like(function(x._value, at))
 
 
-@implements("mul", "multiply", "__mul__", "__rmul__")
+@handles("mul", "multiply", "__mul__", "__rmul__")
 def mul(x: Any, other: Any) -> Any:
     """Element by element: the result is sparse."""
     if not isinstance(x, SparseTensor):
@@ -183,7 +181,7 @@ def _common(a: CooTensor, b: CooTensor) -> CooTensor:
     return CooTensor.make(a._index[:, here], values, a.shape, True)
 
 
-@implements("div", "divide", "true_divide", "__truediv__")
+@handles("div", "divide", "true_divide", "__truediv__")
 def div(x: Any, other: Any) -> Any:
     """x (sparse) divided by a number or a dense tensor: the result is sparse."""
     if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
@@ -191,8 +189,8 @@ def div(x: Any, other: Any) -> Any:
     return _scaled("div", x, other)
 
 
-IMPLEMENTATIONS["mul_"] = IMPLEMENTATIONS["__imul__"] = lambda x, other: _in_place("mul_", x, other)
-IMPLEMENTATIONS["div_"] = IMPLEMENTATIONS["__itruediv__"] = lambda x, other: _in_place("div_", x, other)
+HANDLERS["mul_"] = HANDLERS["__imul__"] = lambda x, other: _in_place("mul_", x, other)
+HANDLERS["div_"] = HANDLERS["__itruediv__"] = lambda x, other: _in_place("div_", x, other)
 
 
 def _in_place(op: str, x: Any, other: Any) -> Any:
@@ -204,7 +202,7 @@ def _in_place(op: str, x: Any, other: Any) -> Any:
     return x
 
 
-@implements("sparse_mask")
+@handles("sparse_mask")
 def sparse_mask(x: Any, mask: Any) -> Any:
     """x's elements at mask's places."""
     if not isinstance(mask, SparseTensor) or x.shape != mask.shape:

@@ -1,4 +1,4 @@
-"""What ops that convert, move or reduce do with sparse tensors: IMPLEMENTATIONS by the name of the function.
+"""What ops that convert, move or reduce do with sparse tensors: HANDLERS by the name of the function.
 
 Where there is a choice, PyTorch's.
 """
@@ -12,24 +12,16 @@ import warptape
 
 from .. import _C
 from .._tensor import Tensor
-from ._tensor import (
-    IMPLEMENTATIONS,
-    CompressedTensor,
-    CooTensor,
-    SparseTensor,
-    by_rows,
-    coordinates,
-    flat_index,
-)
+from ._tensor import HANDLERS, CompressedTensor, CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
 _ops: Any = _C._functions
 
 
-def implements(*names: str) -> Callable[[Any], Any]:
+def handles(*names: str) -> Callable[[Any], Any]:
     """Decorator: this is what ops of these names do."""
 
     def add(function: Any) -> Any:
-        IMPLEMENTATIONS.update(dict.fromkeys(names, function))
+        HANDLERS.update(dict.fromkeys(names, function))
         return function
 
     return add
@@ -59,7 +51,7 @@ def wrapped_dim(dim: int, ndim: int) -> int:
 # ---- conversions ----
 
 
-@implements("to_dense")
+@handles("to_dense")
 def to_dense(x: Any, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
     """A dense tensor of the same elements."""
     index = tuple(x._index.unbind(0)) if isinstance(x, CooTensor) else coordinates(x)
@@ -69,7 +61,7 @@ def to_dense(x: Any, dtype: Any = None, *, masked_grad: bool | None = None) -> T
     return values.new_zeros(x.shape).index_put(index, values, True)
 
 
-@implements("to_sparse", "to_sparse_coo")
+@handles("to_sparse", "to_sparse_coo")
 def to_sparse(x: Any, *args: Any, layout: Any = None, **more: Any) -> Any:
     """In another sparse layout, by coordinates unless given."""
     if layout == warptape.sparse_csr:
@@ -83,7 +75,7 @@ def to_sparse(x: Any, *args: Any, layout: Any = None, **more: Any) -> Any:
     return CooTensor.make(_ops.stack(coordinates(x)), x._value, x.shape, True)
 
 
-@implements("to_sparse_csr")
+@handles("to_sparse_csr")
 def to_sparse_csr(x: Any, dense_dim: int | None = None) -> CompressedTensor:
     """By compressed rows."""
     _check_matrix("to_sparse_csr", x)
@@ -91,7 +83,7 @@ def to_sparse_csr(x: Any, dense_dim: int | None = None) -> CompressedTensor:
     return CompressedTensor.make(crow, col, values, x.shape, True)
 
 
-@implements("to_sparse_csc")
+@handles("to_sparse_csc")
 def to_sparse_csc(x: Any, dense_dim: int | None = None) -> CompressedTensor:
     """By compressed columns."""
     _check_matrix("to_sparse_csc", x)
@@ -109,7 +101,7 @@ def _check_matrix(op: str, x: Any) -> None:
 # ---- the same places ----
 
 
-@implements("elementwise")
+@handles("elementwise")
 def of_values(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
     """What an elementwise op makes of zeros is zero: it is done to the values. Else NotImplemented."""
     kind = _C._is_elementwise(name)
@@ -122,22 +114,22 @@ def of_values(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
     return x._like(getattr(x._value, name)(*args, **kwargs))
 
 
-IMPLEMENTATIONS["neg"] = IMPLEMENTATIONS["negative"] = lambda x: x._like(-x._value)
+HANDLERS["neg"] = HANDLERS["negative"] = lambda x: x._like(-x._value)
 
 
-@implements("detach", "data", "alias")
+@handles("detach", "data", "alias")
 def detach(x: Any) -> Any:
     """Without history; the values' memory is the same."""
     return x._like(x._value.detach())
 
 
-@implements("clone")
+@handles("clone")
 def clone(x: Any, *, memory_format: Any = None) -> Any:
     """A copy."""
     return x._like(x._value.clone())
 
 
-@implements("requires_grad_")
+@handles("requires_grad_")
 def requires_grad_(x: Any, requires_grad: bool = True) -> Any:
     """Records gradients of the values."""
     if requires_grad and x._value._base is not None and x._value.is_leaf:
@@ -146,7 +138,7 @@ def requires_grad_(x: Any, requires_grad: bool = True) -> Any:
     return x
 
 
-@implements("to", "cuda", "cpu")
+@handles("to", "cuda", "cpu")
 def to(x: Any, *args: Any, **kwargs: Any) -> Any:
     """In another dtype, or on another device: as Tensor.to."""
     args = tuple(a._value if isinstance(a, SparseTensor) else a for a in args)
@@ -154,23 +146,23 @@ def to(x: Any, *args: Any, **kwargs: Any) -> Any:
     return x if values is x._value else x._like(values)
 
 
-IMPLEMENTATIONS["cpu"] = lambda x, *args, **kwargs: to(x, "cpu")
-IMPLEMENTATIONS["cuda"] = lambda x, device=None, *args, **kwargs: to(x, "cuda" if device is None else device)
-IMPLEMENTATIONS["type_as"] = lambda x, other: to(x, other.dtype)
-IMPLEMENTATIONS["layout"] = lambda x: x.layout
-IMPLEMENTATIONS["is_sparse"] = lambda x: x.is_sparse
-IMPLEMENTATIONS["is_coalesced"] = lambda x: x.is_coalesced()
-IMPLEMENTATIONS["stride"] = lambda x, dim=None: (0,) * x.ndim if dim is None else 0
-IMPLEMENTATIONS["is_contiguous"] = lambda x, **more: False
+HANDLERS["cpu"] = lambda x, *args, **kwargs: to(x, "cpu")
+HANDLERS["cuda"] = lambda x, device=None, *args, **kwargs: to(x, "cuda" if device is None else device)
+HANDLERS["type_as"] = lambda x, other: to(x, other.dtype)
+HANDLERS["layout"] = lambda x: x.layout
+HANDLERS["is_sparse"] = lambda x: x.is_sparse
+HANDLERS["is_coalesced"] = lambda x: x.is_coalesced()
+HANDLERS["stride"] = lambda x, dim=None: (0,) * x.ndim if dim is None else 0
+HANDLERS["is_contiguous"] = lambda x, **more: False
 
 
-@implements("zero_")
+@handles("zero_")
 def zero_(x: Any) -> Any:
     """Without elements."""
     return x._take(zeros_like(x))
 
 
-@implements("copy_")
+@handles("copy_")
 def copy_(x: Any, src: Any, non_blocking: bool = False) -> Any:
     """Becomes src, in x's dtype and on its device."""
     if not isinstance(x, SparseTensor) or not isinstance(src, SparseTensor) or x.layout != src.layout:
@@ -180,7 +172,7 @@ def copy_(x: Any, src: Any, non_blocking: bool = False) -> Any:
     return x._take(to(src, x.device, x.dtype))
 
 
-@implements("zeros_like", "empty_like")
+@handles("zeros_like", "empty_like")
 def zeros_like(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **more: Any) -> Any:
     """Without elements."""
     options = {"dtype": dtype or x.dtype, "device": device or x.device}
@@ -196,7 +188,7 @@ def zeros_like(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = N
 # ---- places ----
 
 
-@implements("transpose", "swapaxes", "swapdims")
+@handles("transpose", "swapaxes", "swapdims")
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
     """Two sparse dims swapped; a matrix by compressed rows becomes one by compressed columns."""
     a, b = wrapped_dim(dim0, x.ndim), wrapped_dim(dim1, x.ndim)
@@ -212,13 +204,13 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     return CompressedTensor.make(x._ptr, x._index, x._value, size, not x._by_rows)
 
 
-@implements("t", "numpy_T", "T", "mT")
+@handles("t", "numpy_T", "T", "mT")
 def t(x: Any) -> Any:
     """The transpose of a matrix."""
     return transpose(x, 0, 1) if x.ndim > 1 else x
 
 
-@implements("permute")
+@handles("permute")
 def permute(x: Any, *dims: Any) -> CooTensor:
     """The sparse dims, and the dense dims, each in another order."""
     order = [
@@ -234,7 +226,7 @@ def permute(x: Any, *dims: Any) -> CooTensor:
     )
 
 
-@implements("unsqueeze")
+@handles("unsqueeze")
 def unsqueeze(x: Any, dim: int) -> CooTensor:
     """With a dim of size 1 more: sparse within the sparse dims, else dense."""
     x, dim, sparse = as_coo(x, "unsqueeze"), wrapped_dim(dim, x.ndim + 1), x.sparse_dim()
@@ -246,7 +238,7 @@ def unsqueeze(x: Any, dim: int) -> CooTensor:
     return CooTensor.make(_ops.stack(rows), x._value, size, x._coalesced)
 
 
-@implements("select")
+@handles("select")
 def select(x: Any, dim: int, index: int) -> Any:
     """One place of a dim: sparse by coordinates, dense where no sparse dim is left."""
     x, dim = to_sparse(x), wrapped_dim(dim, x.ndim)
@@ -264,7 +256,7 @@ def select(x: Any, dim: int, index: int) -> Any:
     return CooTensor.make(x._index[rest][:, here], x._value[here], size, x._coalesced)
 
 
-@implements("__getitem__")
+@handles("__getitem__")
 def getitem(x: Any, key: Any) -> Any:
     """x[i], x[i, j] with numbers."""
     keys = key if isinstance(key, tuple) else (key,)
@@ -275,7 +267,7 @@ def getitem(x: Any, key: Any) -> Any:
     return x
 
 
-@implements("index_select")
+@handles("index_select")
 def index_select(x: Any, dim: int, index: Tensor) -> CooTensor:
     """Places of a dim in the order of `index`, which may name one twice."""
     x, dim, sparse = as_coo(x, "index_select"), wrapped_dim(dim, x.ndim), x.sparse_dim()
@@ -295,7 +287,7 @@ def index_select(x: Any, dim: int, index: Tensor) -> CooTensor:
     return CooTensor.make(_ops.stack(rows), x._value.index_select(0, old), size, False)
 
 
-@implements("narrow_copy", "narrow")
+@handles("narrow_copy", "narrow")
 def narrow(x: Any, dim: int, start: int, length: int) -> CooTensor:
     """Places start .. start + length of a sparse dim: a copy."""
     x, dim = as_coo(x, "narrow"), wrapped_dim(dim, x.ndim)
@@ -310,7 +302,7 @@ def narrow(x: Any, dim: int, start: int, length: int) -> CooTensor:
     return CooTensor.make(_ops.stack(rows), x._value[here], size, x._coalesced)
 
 
-@implements("cat", "concat", "concatenate")
+@handles("cat", "concat", "concatenate")
 def cat(tensors: Any, dim: int = 0) -> CooTensor:
     """Along a dim, all by coordinates."""
     parts = [as_coo(x, "cat") for x in tensors]
@@ -333,7 +325,7 @@ def cat(tensors: Any, dim: int = 0) -> CooTensor:
     return CooTensor.make(_ops.cat(rows, 1), _ops.cat([p._value for p in parts]), size, whole)
 
 
-@implements("stack")
+@handles("stack")
 def stack(tensors: Any, dim: int = 0) -> CooTensor:
     """Along a new sparse dim."""
     return cat([unsqueeze(as_coo(x, "stack"), dim) for x in tensors], dim)
@@ -342,7 +334,7 @@ def stack(tensors: Any, dim: int = 0) -> CooTensor:
 # ---- reductions ----
 
 
-@implements("sum")
+@handles("sum")
 def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum of all elements, a dense tensor; along dims it is sparse while a sparse dim is left."""
     if dtype is not None:
@@ -374,7 +366,7 @@ def _sum_along(x: CooTensor, dims: set[int], keepdim: bool) -> Any:
     return found if kept else found.coalesce()
 
 
-@implements("norm")
+@handles("norm")
 def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The norm of all elements."""
     if dim is not None:
@@ -383,10 +375,8 @@ def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any 
     return warptape.norm(x._value.flatten(), "fro" if p is None else p, dtype=dtype)
 
 
-IMPLEMENTATIONS["any"] = lambda x: x._value.any()
-IMPLEMENTATIONS["isfinite"] = lambda x: (
-    warptape.ones(x.shape, dtype=warptape.bool) & ~to_dense(~x._value.isfinite())
-)
+HANDLERS["any"] = lambda x: x._value.any()
+HANDLERS["isfinite"] = lambda x: warptape.ones(x.shape, dtype=warptape.bool) & ~to_dense(~x._value.isfinite())
 
 
 def softmax(x: CooTensor, dim: int, log: bool) -> CooTensor:

@@ -1,10 +1,9 @@
 """The classes of sparse tensors.
 
 A sparse tensor is an object of a subclass of Tensor that has no data itself: it holds a dense tensor of
-values and those of their indices, and every op on it is looked up in IMPLEMENTATIONS, by
-`__torch_function__`. The tape records what is done with the values. An op that is not there raises
-NotImplementedError; one that gets past `__torch_function__` finds no data to read and raises too, so that
-nothing is computed wrongly.
+values and those of their indices, and every op on it is looked up in HANDLERS by `__torch_function__`. The
+tape records what is done with the values. An op that is not there raises NotImplementedError; one that gets
+past `__torch_function__` finds no data to read and raises too, so that nothing is computed wrongly.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["CompressedTensor", "CooTensor", "SparseTensor"]
 
 _ops: Any = _C._functions
 # What an op of this name does with sparse tensors; `_functions` fills it.
-IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
+HANDLERS: dict[str, Callable[..., Any]] = {}
 # What the object itself knows, beside its attributes.
 _PLAIN = frozenset(("size", "dim", "numel", "nelement", "__len__"))
 
@@ -45,18 +44,18 @@ class SparseTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What IMPLEMENTATIONS has for the function."""
+        """What HANDLERS has for the function."""
         attribute = func.__name__ == "__get__"
         name = func.__self__.__name__ if attribute else func.__name__
-        function, found = IMPLEMENTATIONS.get(name), NotImplemented
-        if function is not None:
-            return function(*args, **(kwargs or {}))
+        handler, found = HANDLERS.get(name), NotImplemented
+        if handler is not None:
+            return handler(*args, **(kwargs or {}))
         with _C.DisableTorchFunctionSubclass():
             # autograd.grad itself asks for gradients of the values
             if attribute or name in _PLAIN or name == "grad" or name.startswith("is_"):
                 return func(*args, **(kwargs or {}))
             if isinstance(args[0], SparseTensor):
-                found = IMPLEMENTATIONS["elementwise"](name.removesuffix("_"), *args, **(kwargs or {}))
+                found = HANDLERS["elementwise"](name.removesuffix("_"), *args, **(kwargs or {}))
         if found is NotImplemented:
             layouts = [
                 str(a.layout) for a in (*args, *(kwargs or {}).values()) if isinstance(a, SparseTensor)
@@ -132,25 +131,25 @@ class SparseTensor(Tensor):
     # Tensor's own are written in Python and know dense tensors alone.
     def to_dense(self, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
         """A dense tensor of the same elements."""
-        return IMPLEMENTATIONS["to_dense"](self, dtype)
+        return HANDLERS["to_dense"](self, dtype)
 
     def to_sparse(self, *args: Any, layout: Any = None, **more: Any) -> Any:
         """In another sparse layout, by coordinates unless given."""
-        return IMPLEMENTATIONS["to_sparse"](self, layout=layout)
+        return HANDLERS["to_sparse"](self, layout=layout)
 
     def to_sparse_csr(self, dense_dim: int | None = None) -> Any:
         """By compressed rows."""
-        return IMPLEMENTATIONS["to_sparse_csr"](self)
+        return HANDLERS["to_sparse_csr"](self)
 
     def to_sparse_csc(self, dense_dim: int | None = None) -> Any:
         """By compressed columns."""
-        return IMPLEMENTATIONS["to_sparse_csc"](self)
+        return HANDLERS["to_sparse_csc"](self)
 
     def sparse_mask(self, mask: Any) -> Any:
         """The elements at the places of another sparse tensor of the same size."""
-        return IMPLEMENTATIONS["sparse_mask"](self, mask)
+        return HANDLERS["sparse_mask"](self, mask)
 
-    T = mT = property(lambda self: IMPLEMENTATIONS["t"](self), doc="The transpose.")
+    T = mT = property(lambda self: HANDLERS["t"](self), doc="The transpose.")
 
     def numpy(self, *, force: bool = False) -> Any:
         """Not available: TypeError."""

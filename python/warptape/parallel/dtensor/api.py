@@ -38,9 +38,7 @@ def distribute_tensor(
         raise ValueError("distribute_tensor: expected Shard or Replicate; a whole is no partial sum")
     if isinstance(tensor, DTensor):
         if tensor.device_mesh != mesh or tensor.placements != where:
-            raise ValueError(
-                "distribute_tensor: it is a DTensor with other placements; call its redistribute"
-            )
+            raise ValueError("distribute_tensor: its placements differ; call its redistribute")
         return tensor
     if not tensor.is_leaf:
         raise RuntimeError(
