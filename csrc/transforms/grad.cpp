@@ -15,8 +15,31 @@ using Tensors = std::vector<Tensor>;
 
 // ---- of plain tensors ----------------------------------------------------------------------------------
 
+Tensors run_on_tape(const Tensors& roots, const Tensors& seeds, const Tensors& wanted, bool create_graph,
+                    bool retain_graph);
+
+// What is plain below a jvp's level is linear in the gradients that come in.
+Tensors run_for_both_parts(const Tensors& roots, const Tensors& seeds, const Tensors& wanted,
+                           bool create_graph, const Level& level) {
+  Tensors primals, ends, tangents;
+  for (size_t i = 0; i < seeds.size(); ++i) {
+    primals.push_back(part_at(seeds[i], false, level));
+    const Tensor along = part_at(seeds[i], true, level);
+    if (along.defined()) ends.push_back(roots[i]), tangents.push_back(along);
+  }
+  Tensors out = run_on_tape(roots, primals, wanted, create_graph, true);
+  Tensors along = run_on_tape(ends, tangents, wanted, create_graph, true);
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (!along[k].defined()) continue;
+    if (!out[k].defined()) out[k] = zeros(along[k].sizes(), options_of(along[k]));
+    out[k] = dual_at(out[k], along[k], level);
+  }
+  return out;
+}
+
 // Formulas made of ops take wrappers as gradients; the fused ones, which serve where no graph is made, do
-// not. A formula that reads memory all the same is run once for each call of the innermost vmap.
+// not. A formula that reads memory all the same is run once for each call of the innermost vmap, or for each
+// part of the innermost jvp's dual numbers.
 Tensors run_on_tape(const Tensors& roots, const Tensors& seeds, const Tensors& wanted, bool create_graph,
                     bool retain_graph) {
   int64_t top = -1;
@@ -27,7 +50,8 @@ Tensors run_on_tape(const Tensors& roots, const Tensors& seeds, const Tensors& w
     return run_backward(roots, seeds, wanted, options);
   } catch (const OpaqueError&) {
     const Level* level = find_level(top);
-    if (!level || level->kind != Kind::Vmap) throw;
+    if (!level) throw;
+    if (level->kind == Kind::Jvp) return run_for_both_parts(roots, seeds, wanted, create_graph, *level);
     std::vector<Tensors> parts(wanted.size());
     for (int64_t i = 0; i < level->size; ++i) {
       Tensors seed;

@@ -172,13 +172,13 @@ def sparse_text(t: Tensor, places: dict[str, Tensor], values: Tensor) -> str:
     """The repr of a sparse tensor."""
     indent = len("tensor(")
     lines = []
-    for name, part in {**places, "values": values.detach()}.items():
-        text = repr(part if name == "values" else part.long())
-        # what it would say of the dtype stands below
-        text = text.replace(f", dtype={t.dtype!r})", ")") if name == "values" else text
-        lines.append(f"{name}={text if part.numel() else f'tensor([], size={tuple(part.shape)})'}")
-    lines = [line.replace("\n", "\n" + " " * (indent + line.index("=") + 1)) for line in lines]
+    for name, part in {**places, "values": values}.items():
+        head = f"{name}=tensor("
+        body = _tensor_str(part, indent + len(head)) if part.numel() else f"[], size={tuple(part.shape)}"
+        lines.append(f"{head}{body})")
     suffixes = [f"size={tuple(t.shape)}", f"nnz={len(values)}", *_suffixes(values)]
+    if t.dtype in (_C.int64, _C.bool):  # said of a dense tensor without elements, not of a sparse one
+        suffixes = [s for s in suffixes if not s.startswith("dtype")]
     grad = [s for s in suffixes if s.startswith(("grad_fn", "requires_grad"))]
     rest = [s for s in dict.fromkeys(suffixes) if s not in grad]
     contents = (",\n" + " " * indent).join(lines)

@@ -164,6 +164,13 @@ class Function:
             "generate_vmap_rule=True."
         )
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses the objects of old PyTorch, which were called."""
+        raise RuntimeError(
+            "Legacy autograd function with non-static forward method is deprecated: make forward and "
+            f"backward static methods and call {type(self).__name__}.apply(*args)"
+        )
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Runs forward, and records it where an argument requires a gradient."""

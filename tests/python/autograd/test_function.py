@@ -360,3 +360,8 @@ def test_tensors_are_variables():
     assert handle.id in handle.hooks_dict_ref() and handle.extra_dict_ref == ()
     handle.remove()
     assert handle.id not in handle.hooks_dict_ref()
+
+
+def test_an_object_of_a_function_is_not_called() -> None:
+    with pytest.raises(RuntimeError, match=r"Legacy autograd function.*Scale\.apply"):
+        Scale()(leaf(1.0))

@@ -3,6 +3,7 @@
 import pytest
 import warptape as wt
 import warptape.autograd.forward_ad as fw
+import warptape.nn.functional as F
 from warptape import func
 
 F64 = wt.float64
@@ -109,6 +110,28 @@ def test_tangents_of_tangents_within_vmap(each):
 
     close(func.vmap(twice)(points), wt.stack([twice(z) for z in points]))
     close(func.vmap(twice)(points), func.vmap(func.jacrev(func.jacrev(each)))(points))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: F.conv1d(x.sin().reshape(1, 1, 4), wt.tensor([[[1.0, 2.0]]], dtype=x.dtype)),
+        lambda x: wt.fft.rfft(x.sin()).abs(),
+        lambda x: F.max_pool1d((x**3).reshape(1, 4), 2),
+        lambda x: F.embedding(wt.tensor([0, 2]), wt.outer(x, x)),
+        lambda x: F.conv_transpose1d((x**2).reshape(1, 1, 4), wt.tensor([[[1.0, 2.0]]], dtype=x.dtype)),
+    ],
+)
+def test_tangents_of_tangents_of_formulas_that_read_memory(f):
+    x = wt.tensor([0.3, -0.7, 0.5, 0.9], dtype=wt.float64)
+    along = wt.tensor([1.0, 2.0, -1.0, 0.5], dtype=wt.float64)
+
+    def twice(x):
+        return func.jvp(lambda y: func.jvp(f, (y,), (along,))[1], (x,), (along,))[1]
+
+    second = func.jacrev(func.jacrev(f))(x)
+    close(twice(x), (second * along).sum(-1).matmul(along))
+    close(func.vmap(twice)(wt.stack([x, x * 0.5])), wt.stack([twice(x), twice(x * 0.5)]))
 
 
 def test_tangent_of_a_tangent_alone():

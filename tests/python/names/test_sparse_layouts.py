@@ -143,6 +143,12 @@ def test_text():
        values=tensor([1., 2., 3.]),
        size=(3,), nnz=3, layout=torch.sparse_coo)"""
     assert repr(SHORT) == text
+    assert "dtype" not in repr((torch.zeros(2, 3) > 0).to_sparse())
+    long = torch.sparse_coo_tensor([list(range(20))], torch.ones(20), (20,))
+    assert repr(long).splitlines()[:2] == [
+        "tensor(indices=tensor([[ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13,",
+        "                        14, 15, 16, 17, 18, 19]]),",
+    ]
 
 
 @pytest.mark.parametrize(
