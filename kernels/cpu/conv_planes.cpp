@@ -34,23 +34,6 @@ struct Plane {
   }
 };
 
-// f(plane, T(), i) for each i below `tasks`, over which the images of the channels are spread, T being the
-// plan's type. Frames hold it or, where kWide, the type that computes.
-template <bool kWide, class F>
-void for_planes(const ConvPlan& plan, int64_t tasks, F&& f) {
-  dispatch(FloatTypes{}, plan.dtype, [&](auto t) {
-    using T = typename decltype(t)::type;
-    using C = Compute<T>;
-    const ConvFrame frame(plan);
-    const int64_t images = plan.batch * plan.in_channels / tasks;
-    cpu::parallel_for(tasks, row_grain(images * plan.out[0] * plan.out[1] * frame.taps),
-                      [&](int64_t begin, int64_t end) {
-                        Plane<std::conditional_t<kWide, C, T>, C> p(frame);
-                        for (int64_t i = begin; i < end; ++i) f(p, T(), i);
-                      });
-  });
-}
-
 template <int kWide, class T, class C = Compute<T>>
 WT_FN void sum_row(const Plane<T, C>& p, T* out, const T* row, C bias) {
   constexpr int kLanes = Vec<C>::kLanes;
@@ -74,43 +57,58 @@ WT_FN void sum_row(const Plane<T, C>& p, T* out, const T* row, C bias) {
 
 void conv_planes(const LaunchContext&, const ConvPlan& plan, void* out, const void* in, const void* weight,
                  const void* bias) {
-  const int64_t channels = plan.in_channels;
-  for_planes<false>(plan, plan.batch * channels, [&](auto& p, auto zero, int64_t i) {
-    using T = decltype(zero);
+  dispatch(FloatTypes{}, plan.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
     using C = Compute<T>;
-    p.take_weight(static_cast<const T*>(weight) + i % channels * p.taps);
-    p.tables.load(p.frame, static_cast<const T*>(in) + i * p.in_size, 1);
-    const C offset = bias ? C(Compute<T>(static_cast<const T*>(bias)[i % channels])) : C(0);
-    T* to = static_cast<T*>(out) + i * p.out_size;
-    for (int64_t y = 0; y < p.height; ++y) {
-      const T* row = p.frame + y * p.row_step;
-      if (p.width > 2 * Vec<C>::kLanes)
-        sum_row<4>(p, to + y * p.width, row, offset);
-      else
-        sum_row<1>(p, to + y * p.width, row, offset);
-    }
+    const ConvFrame f(plan);
+    const int64_t channels = plan.in_channels;
+    cpu::parallel_for(plan.batch * channels, row_grain(plan.out[0] * plan.out[1] * f.taps),
+                      [&](int64_t begin, int64_t end) {
+                        Plane<T, C> p(f);
+                        for (int64_t i = begin; i < end; ++i) {
+                          p.take_weight(static_cast<const T*>(weight) + i % channels * p.taps);
+                          p.tables.load(p.frame, static_cast<const T*>(in) + i * p.in_size, 1);
+                          const C offset =
+                              bias ? C(Compute<T>(static_cast<const T*>(bias)[i % channels])) : C(0);
+                          T* to = static_cast<T*>(out) + i * p.out_size;
+                          for (int64_t y = 0; y < p.height; ++y) {
+                            const T* row = p.frame + y * p.row_step;
+                            if (p.width > 2 * Vec<C>::kLanes)
+                              sum_row<4>(p, to + y * p.width, row, offset);
+                            else
+                              sum_row<1>(p, to + y * p.width, row, offset);
+                          }
+                        }
+                      });
   });
 }
 
 // Rows are added tap by tap: a row that was just stored would still be on its way to memory.
 void conv_planes_backward_input(const LaunchContext&, const ConvPlan& plan, void* grad_in,
                                 const void* grad_out, const void* weight) {
-  const int64_t channels = plan.in_channels;
-  for_planes<true>(plan, plan.batch * channels, [&](auto& p, auto zero, int64_t i) {
-    using T = decltype(zero);
+  dispatch(FloatTypes{}, plan.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
     using C = Compute<T>;
-    p.take_weight(static_cast<const T*>(weight) + i % channels * p.taps);
-    p.clear();
-    const T* from = static_cast<const T*>(grad_out) + i * p.out_size;
-    for (int64_t k = 0; k < p.taps; ++k)
-      for (int64_t y = 0; y < p.height; ++y) {
-        C* row = p.frame + y * p.row_step + p.offsets[k];
-        for_vectors<C>(p.width, [&](int64_t x, auto lanes) {
-          const Vec<C> g = load(from + y * p.width + x, lanes);
-          store(row + x, fma(Vec<C>(p.weight[k]), g, load(row + x, lanes)), lanes);
-        });
-      }
-    p.tables.store(static_cast<T*>(grad_in) + i * p.in_size, p.frame, 1);
+    const ConvFrame f(plan);
+    const int64_t channels = plan.in_channels;
+    cpu::parallel_for(plan.batch * channels, row_grain(plan.out[0] * plan.out[1] * f.taps),
+                      [&](int64_t begin, int64_t end) {
+                        Plane<C, C> p(f);
+                        for (int64_t i = begin; i < end; ++i) {
+                          p.take_weight(static_cast<const T*>(weight) + i % channels * p.taps);
+                          p.clear();
+                          const T* from = static_cast<const T*>(grad_out) + i * p.out_size;
+                          for (int64_t k = 0; k < p.taps; ++k)
+                            for (int64_t y = 0; y < p.height; ++y) {
+                              C* row = p.frame + y * p.row_step + p.offsets[k];
+                              for_vectors<C>(p.width, [&](int64_t x, auto lanes) {
+                                const Vec<C> g = load(from + y * p.width + x, lanes);
+                                store(row + x, fma(Vec<C>(p.weight[k]), g, load(row + x, lanes)), lanes);
+                              });
+                            }
+                          p.tables.store(static_cast<T*>(grad_in) + i * p.in_size, p.frame, 1);
+                        }
+                      });
   });
 }
 
@@ -132,18 +130,25 @@ WT_FN void add_products(const Plane<T, C>& p, const T* grad, int64_t first) {
 // A task has channels, whose images follow each other.
 void conv_planes_backward_weight(const LaunchContext&, const ConvPlan& plan, void* grad_weight,
                                  const void* grad_out, const void* in) {
-  const int64_t channels = plan.in_channels;
-  for_planes<false>(plan, channels, [&](auto& p, auto zero, int64_t c) {
-    using T = decltype(zero);
-    for (int64_t k = 0; k < p.taps; ++k) p.weight[k] = 0;
-    for (int64_t n = 0; n < plan.batch; ++n) {
-      p.tables.load(p.frame, static_cast<const T*>(in) + (n * channels + c) * p.in_size, 1);
-      const T* g = static_cast<const T*>(grad_out) + (n * channels + c) * p.out_size;
-      int64_t k = 0;
-      for (; k + 4 <= p.taps; k += 4) add_products<4>(p, g, k);
-      for (; k < p.taps; ++k) add_products<1>(p, g, k);
-    }
-    for (int64_t k = 0; k < p.taps; ++k) static_cast<T*>(grad_weight)[c * p.taps + k] = T(p.weight[k]);
+  dispatch(FloatTypes{}, plan.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    using C = Compute<T>;
+    const ConvFrame f(plan);
+    const int64_t channels = plan.in_channels, work = plan.batch * plan.out[0] * plan.out[1] * f.taps;
+    cpu::parallel_for(channels, row_grain(work), [&](int64_t begin, int64_t end) {
+      Plane<T, C> p(f);
+      for (int64_t c = begin; c < end; ++c) {
+        for (int64_t k = 0; k < p.taps; ++k) p.weight[k] = 0;
+        for (int64_t n = 0; n < plan.batch; ++n) {
+          p.tables.load(p.frame, static_cast<const T*>(in) + (n * channels + c) * p.in_size, 1);
+          const T* g = static_cast<const T*>(grad_out) + (n * channels + c) * p.out_size;
+          int64_t k = 0;
+          for (; k + 4 <= p.taps; k += 4) add_products<4>(p, g, k);
+          for (; k < p.taps; ++k) add_products<1>(p, g, k);
+        }
+        for (int64_t k = 0; k < p.taps; ++k) static_cast<T*>(grad_weight)[c * p.taps + k] = T(p.weight[k]);
+      }
+    });
   });
 }
 
