@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_826
+MAX_TOTAL_LINES = 54_934
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        20_850,  # attention by WGMMA, cuSOLVER, grouped products
+        20_921,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -78,7 +78,7 @@ BUDGETS = {
         ),
     ),
     "DTensor": (
-        2_309,
+        2_307,
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
     # Before the distributed part, too.
@@ -103,7 +103,7 @@ BUDGETS = {
     "nested tensors": (1_371, ("python/warptape/nested/",)),
     "data pipes": (1_594, ("python/warptape/utils/data/datapipes/",)),
     "sparse tensors": (
-        1_751,
+        1_738,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -128,7 +128,7 @@ BUDGETS = {
         4_605,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_719, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_743, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
         15_337,
         (
@@ -160,5 +160,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (30_121, ("python/warptape/",)),
+    "the Python library": (30_364, ("python/warptape/",)),
 }
