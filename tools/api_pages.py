@@ -22,7 +22,7 @@ from warptape._missing import torch_names
 
 GROUPS = {
     "Tensors": (
-        "warptape Tensor linalg fft special signal.windows masked sparse random return_types storage "
+        "warptape Tensor linalg fft special signal.windows masked nested sparse random return_types storage "
         "serialization utils.safetensors"
     ),
     "Autograd": (
