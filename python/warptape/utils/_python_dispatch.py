@@ -106,8 +106,8 @@ def _rearranged(packet: Any, name: str, args: Any, kwargs: Any) -> Any:
     if "reduction" in given and losses:
         given["reduction"] = ("none", "mean", "sum").index(given["reduction"])
     for here, there in (("input", "indices"), ("training", "train")):
-        if there in wanted and here in given and here not in wanted:
-            given[there] = given.pop(here)
+        if there in wanted and here not in wanted and here in (defaults | given):
+            given[there] = given.pop(here, defaults.get(here))
     ordered = tuple(given.pop(word) for word in itertools.takewhile(lambda word: word in given, list(wanted)))
     rest = {k for k, v in given.items() if k not in wanted and k != "cudnn_enabled" and v != defaults.get(k)}
     return None if rest else (ordered, {k: v for k, v in given.items() if k in wanted})

@@ -9,6 +9,7 @@ once more and the tensors that it saves fill the holders in the same order (Chen
 from __future__ import annotations
 
 import enum
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,6 +23,7 @@ from .._missing import install_getattr as _install_getattr
 __all__ = [
     "CheckpointError",
     "CheckpointPolicy",
+    "SelectiveCheckpointContext",
     "checkpoint",
     "checkpoint_sequential",
     "create_selective_checkpoint_contexts",
@@ -45,12 +47,63 @@ class CheckpointPolicy(enum.Enum):
     PREFER_RECOMPUTE = 3
 
 
-def create_selective_checkpoint_contexts(policy_fn_or_list: Any, **options: Any) -> Any:
-    """Raises NotImplementedError: a region is run again as a whole."""
-    raise NotImplementedError(
-        "create_selective_checkpoint_contexts: a checkpointed region is run again as a whole; checkpoint the "
-        "parts around what is to be kept"
-    )
+class SelectiveCheckpointContext:
+    """The first argument of a policy: `is_recompute` says which of the two runs asks."""
+
+    def __init__(self, *, is_recompute: bool) -> None:
+        self.is_recompute = is_recompute
+
+
+class _Selective(threading.local):
+    """What a selective checkpoint and its region tell each other."""
+
+    call: Any = None  # of the first run: the call whose results are kept
+    fill: Any = None  # of the second run: takes the next saved tensor
+
+
+selective = _Selective()
+
+
+def create_selective_checkpoint_contexts(
+    policy_fn_or_list: Callable[..., Any] | Sequence[Any], allow_cache_entry_mutation: bool = False
+) -> tuple[AbstractContextManager, AbstractContextManager]:
+    """The two contexts for `context_fn` that keep the results of some ops, and run the others again.
+
+    Args:
+        policy_fn_or_list: the ops whose results are kept, of torch.ops.aten; or
+            policy(context, op, *args, **kwargs) -> CheckpointPolicy, where MUST_SAVE and PREFER_SAVE keep. It
+            must answer the same in both runs. `linear` and `matmul` are one op here (aten.linear.default);
+            for them the policy is also asked for what they are in PyTorch (aten.addmm.default and
+            aten.mm.default or aten.bmm.default).
+        allow_cache_entry_mutation: whether a kept result may be changed in place before backward.
+
+    Raises:
+        TypeError: an entry of the list that is no op, such as torch.ops.aten.mm without its overload.
+        RuntimeError: in backward, for a second backward pass, for a kept result that was changed in place,
+            and for a policy that keeps more in the second run than in the first.
+
+    >>> from warptape.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+    >>> keep = [torch.ops.aten.mm.default]
+    >>> x = torch.ones(2, 2, requires_grad=True)
+    >>> out = checkpoint(
+    ...     lambda x: (x @ x).sin(), x, use_reentrant=False,
+    ...     context_fn=lambda: create_selective_checkpoint_contexts(keep),
+    ... )
+    >>> out.sum().backward()
+    >>> x.grad
+    tensor([[-1.6646, -1.6646],
+            [-1.6646, -1.6646]])
+    """
+    from ..library import OpOverload
+    from ._selective_checkpoint import contexts
+
+    for op in () if callable(policy_fn_or_list) else policy_fn_or_list:
+        if not isinstance(op, OpOverload):
+            raise TypeError(
+                f"Expected op in `op_list` to be an OpOverload but got: {op} of type {type(op)}; an op has "
+                "its overload's name behind it, such as torch.ops.aten.mm.default"
+            )
+    return contexts(policy_fn_or_list, allow_cache_entry_mutation)
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
@@ -200,14 +253,18 @@ class _Region:
         self._holders: list[weakref.ref[_Holder]] = []
         self._descriptions: list[tuple] = []
 
-    def pack(self, t: Tensor) -> _Holder:
+    def pack(self, t: Tensor) -> _Holder | Tensor:
+        if selective.call is not None and not selective.call.finds(t):
+            return t.detach()
         holder = _Holder()
         self._holders.append(weakref.ref(holder))
         if self._describe is not None:
             self._descriptions.append(self._describe(t))
         return holder
 
-    def unpack(self, holder: _Holder) -> Tensor:
+    def unpack(self, holder: _Holder | Tensor) -> Tensor:
+        if not isinstance(holder, _Holder):
+            return holder
         if holder.value is None:
             self._recompute()
         value, holder.value = holder.value, None
@@ -231,6 +288,7 @@ class _Region:
                 raise _Done
             return kept
 
+        before, selective.fill = selective.fill, fill
         try:
             with self._ambient.restored():
                 # With gradients on: inputs that an enclosing region gives back get their history only then.
@@ -239,6 +297,8 @@ class _Region:
                     self._function(*args, **kwargs)
         except _Done:
             pass
+        finally:
+            selective.fill = before
         if filled != expected:
             raise CheckpointError(
                 f"checkpoint: expected the second run to save {expected} tensors as the first did, got "

@@ -12,10 +12,8 @@ import warptape as wt
 from warptape.autograd.graph import saved_tensors_hooks
 from warptape.utils.checkpoint import (
     CheckpointError,
-    CheckpointPolicy,
     checkpoint,
     checkpoint_sequential,
-    create_selective_checkpoint_contexts,
     get_device_states,
     set_checkpoint_early_stop,
     set_device_states,
@@ -305,12 +303,3 @@ def test_states_of_devices_without_any():
     states = get_device_states(X, "no tensor")
     assert states == ([], [])
     set_device_states(*states)
-
-
-def test_policies_are_refused_where_they_are_used():
-    with pytest.raises(NotImplementedError, match="run again as a whole"):
-        checkpoint(
-            hidden,
-            X,
-            context_fn=lambda: create_selective_checkpoint_contexts(lambda *args: CheckpointPolicy.MUST_SAVE),
-        )

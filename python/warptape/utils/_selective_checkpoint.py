@@ -1,0 +1,169 @@
+"""Selective activation checkpointing: results of some ops are kept from a checkpointed region's first run.
+
+The first run keeps what the policy says, under a mode that sees every op. The second run takes these results
+in the same order and computes the rest. An op that is not run again saves nothing for backward: what it saved
+of its arguments is filled in from those of the second run, anything else (such as the row sums of attention)
+is kept with its results.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import warptape
+from warptape import Tensor
+
+from ..overrides import _map_tensors
+from ._python_dispatch import TorchDispatchMode
+from .checkpoint import CheckpointPolicy, SelectiveCheckpointContext, selective
+
+
+class _Place(NamedTuple):
+    """A saved tensor as an argument's memory."""
+
+    argument: int  # among the tensors of a call, in order
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+class _Call:
+    """A call whose results are kept, while its op runs: what it saves of its arguments."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._memory = {t.untyped_storage().data_ptr(): i for i, t in reversed([*enumerate(tensors)])}
+        self._dtypes = [t.dtype for t in tensors]
+        self.saved: list[_Place] = []
+
+    def finds(self, t: Tensor) -> bool:
+        """Whether a tensor that the op saves is an argument's memory, which the second run has anew."""
+        i = self._memory.get(t.untyped_storage().data_ptr())
+        if i is None or t.dtype != self._dtypes[i]:
+            return False
+        self.saved.append(_Place(i, tuple(t.shape), tuple(t.stride()), int(t.storage_offset())))
+        return True
+
+
+class _Kept(NamedTuple):
+    result: Any  # of the call, its tensors without history
+    versions: list[int]
+    history: list[bool]  # whether they need gradients
+    saved: list[_Place]
+    drawn: Any  # the generators' states behind an op that draws random numbers
+
+
+_Policy = Callable[..., Any]
+_Results = defaultdict[Any, deque[_Kept]]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    _map_tensors(value, found.append)
+    return found
+
+
+def _under_torch_names(func: Any, args: tuple[Any, ...]) -> Any:
+    """The op that PyTorch's dispatcher sees in the place of one that is an op of its own here, or None."""
+    aten = warptape.ops.aten
+    if func is aten.linear.default:
+        return aten.mm.default if len(args) < 3 or args[2] is None else aten.addmm.default
+    if func is aten.matmul.default:
+        return aten.mm.default if args[1].ndim == 2 else aten.bmm.default
+    return None
+
+
+def _saves(policy: _Policy, again: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    context = SelectiveCheckpointContext(is_recompute=again)
+    for op in (func, _under_torch_names(func, args)):
+        answer = policy(context, op, *args, **kwargs) if op is not None else False
+        if answer is True or answer in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE):
+            return True
+    return False
+
+
+class _FirstRun(TorchDispatchMode):
+    def __init__(self, policy: _Policy, results: _Results) -> None:
+        super().__init__()
+        self._policy, self._results = policy, results
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if selective.call is not None or not _saves(self._policy, False, func, args, kwargs):
+            return func(*args, **kwargs)
+        call = selective.call = _Call(_tensors((args, kwargs)))
+        before = warptape.random.all_states()
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            selective.call = None
+        found = _tensors(out)
+        kept = _map_tensors(out, Tensor.detach)
+        history = [t.requires_grad for t in found]
+        versions = [t._version for t in _tensors(kept)]
+        after = warptape.random.all_states()
+        drawn = after if any(not warptape.equal(a, b) for (_, a), (_, b) in zip(before, after)) else None
+        self._results[func].append(_Kept(kept, versions, history, call.saved, drawn))
+        return out
+
+
+class _SecondRun(TorchDispatchMode):
+    def __init__(self, policy: _Policy, results: _Results, may_change: bool) -> None:
+        super().__init__()
+        self._policy, self._results, self._may_change = policy, results, may_change
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _saves(self._policy, True, func, args, kwargs):
+            return func(*args, **kwargs)
+        if func not in self._results:
+            raise RuntimeError(f"{func} encountered during backward, but not found in storage")
+        if not self._results[func]:
+            raise RuntimeError(
+                "Trying to backward an extra time. You are only allowed to backward once on any region "
+                "computed under selective activation checkpoint."
+            )
+        kept = self._results[func].popleft()
+        if not self._may_change and [t._version for t in _tensors(kept.result)] != kept.versions:
+            raise RuntimeError("Tensor cached during selective activation checkpoint has been mutated")
+        given = _tensors((args, kwargs))
+        for place in kept.saved:
+            selective.fill(given[place.argument].detach().as_strided(*place[1:]))
+        if kept.drawn is not None:
+            warptape.random.restore_states(kept.drawn)
+        history = iter(kept.history)
+        return _map_tensors(kept.result, lambda t: _Result.apply(_anchor(), t) if next(history) else t)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for (
+            waiting
+        ) in self._results.values():  # a run that stopped early leaves some, which another may not take
+            waiting.clear()
+
+
+def _anchor() -> Tensor:
+    return warptape.empty(0, requires_grad=True)
+
+
+class _Result(warptape.autograd.Function):
+    """A kept result, with a history: so that what reads it is recorded and saved."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, t: Tensor) -> Tensor:
+        return t.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise AssertionError("no backward pass runs through a second run")
+
+
+def contexts(policy: _Policy | Sequence[Any], may_change: bool) -> tuple[_FirstRun, _SecondRun]:
+    """See create_selective_checkpoint_contexts."""
+    if not callable(policy):
+        ops = set(policy)
+        save, rest = CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE
+        policy = lambda context, op, *args, **kwargs: save if op in ops else rest
+    results: _Results = defaultdict(deque)
+    return _FirstRun(policy, results), _SecondRun(policy, results, may_change)
