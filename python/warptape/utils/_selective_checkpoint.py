@@ -16,8 +16,8 @@ import warptape
 from warptape import Tensor
 
 from ..overrides import _map_tensors
+from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, selective
 from ._python_dispatch import TorchDispatchMode
-from .checkpoint import CheckpointPolicy, SelectiveCheckpointContext, selective
 
 
 class _Place(NamedTuple):

@@ -8,8 +8,6 @@ once more and the tensors that it saves fill the holders in the same order (Chen
 
 from __future__ import annotations
 
-import enum
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -19,6 +17,7 @@ import warptape
 from warptape import Tensor
 
 from .._missing import install_getattr as _install_getattr
+from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, selective
 
 __all__ = [
     "CheckpointError",
@@ -36,32 +35,6 @@ __all__ = [
 
 class CheckpointError(RuntimeError):
     """The region's second run did not save the same tensors as its first."""
-
-
-class CheckpointPolicy(enum.Enum):
-    """What a policy of `create_selective_checkpoint_contexts` answers for an op."""
-
-    MUST_SAVE = 0
-    PREFER_SAVE = 1
-    MUST_RECOMPUTE = 2
-    PREFER_RECOMPUTE = 3
-
-
-class SelectiveCheckpointContext:
-    """The first argument of a policy: `is_recompute` says which of the two runs asks."""
-
-    def __init__(self, *, is_recompute: bool) -> None:
-        self.is_recompute = is_recompute
-
-
-class _Selective(threading.local):
-    """What a selective checkpoint and its region tell each other."""
-
-    call: Any = None  # of the first run: the call whose results are kept
-    fill: Any = None  # of the second run: takes the next saved tensor
-
-
-selective = _Selective()
 
 
 def create_selective_checkpoint_contexts(

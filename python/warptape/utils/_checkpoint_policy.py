@@ -1,0 +1,33 @@
+"""What a selective checkpoint, its policy and its region share."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Any
+
+
+class CheckpointPolicy(enum.Enum):
+    """What a policy of `create_selective_checkpoint_contexts` answers for an op."""
+
+    MUST_SAVE = 0
+    PREFER_SAVE = 1
+    MUST_RECOMPUTE = 2
+    PREFER_RECOMPUTE = 3
+
+
+class SelectiveCheckpointContext:
+    """The first argument of a policy: `is_recompute` says which of the two runs asks."""
+
+    def __init__(self, *, is_recompute: bool) -> None:
+        self.is_recompute = is_recompute
+
+
+class _Selective(threading.local):
+    """What a selective checkpoint and its region tell each other."""
+
+    call: Any = None  # of the first run: the call whose results are kept
+    fill: Any = None  # of the second run: takes the next saved tensor
+
+
+selective = _Selective()
