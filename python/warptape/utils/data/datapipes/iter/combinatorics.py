@@ -49,8 +49,30 @@ def new_seed() -> int:
     return int(warptape.empty((), dtype=warptape.int64).random_().item())
 
 
+class Shuffled(IterDataPipe[Any]):
+    """A pipe whose order a seed decides: one that is set holds for one pass."""
+
+    _rng: random.Random
+    _enabled = True
+    _seed: int | None = None
+
+    def set_shuffle(self, shuffle: bool = True) -> Any:
+        """Whether it shuffles."""
+        self._enabled = shuffle
+        return self
+
+    def set_seed(self, seed: int) -> Any:
+        """The seed of the next pass."""
+        self._seed = seed
+        return self
+
+    def _seed_order(self) -> None:
+        self._rng.seed(new_seed() if self._seed is None else self._seed)
+        self._seed = None
+
+
 @functional_datapipe("shuffle")
-class ShufflerIterDataPipe(IterDataPipe[Any]):
+class ShufflerIterDataPipe(Shuffled):
     """Shuffles through a buffer: each sample read takes the place of a random one of it, which is given.
 
     Args:
@@ -69,20 +91,8 @@ class ShufflerIterDataPipe(IterDataPipe[Any]):
             raise AssertionError("buffer_size should be larger than 0")
         self.datapipe = datapipe.unbatch(unbatch_level=unbatch_level) if unbatch_level else datapipe
         self.buffer_size = buffer_size
-        self._enabled = True
-        self._seed: int | None = None
         self._rng = random.Random()
         self._buffer: list[Any] = []
-
-    def set_shuffle(self, shuffle: bool = True) -> ShufflerIterDataPipe:
-        """Whether it shuffles."""
-        self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> ShufflerIterDataPipe:
-        """The seed of the next pass."""
-        self._seed = seed
-        return self
 
     def __iter__(self) -> Iterator[Any]:
         if not self._enabled:
@@ -103,8 +113,7 @@ class ShufflerIterDataPipe(IterDataPipe[Any]):
         """Empties the buffer and seeds the order."""
         self._buffer = []
         if self._enabled:
-            self._rng.seed(new_seed() if self._seed is None else self._seed)
-            self._seed = None
+            self._seed_order()
 
     def __len__(self) -> int:
         return length_of(self.datapipe, self)

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from ..datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe
-from ..iter.combinatorics import new_seed
+from ..datapipe import DataChunk, MapDataPipe, functional_datapipe
+from ..iter.combinatorics import Shuffled
 from ..iter.grouping import batches_of
 from ..utils.common import _check_unpickable_fn, length_of
 
@@ -155,7 +155,7 @@ class BatcherMapDataPipe(MapDataPipe[DataChunk]):
         return batches_of(length_of(self.datapipe, self), self.batch_size, self.drop_last)
 
 
-class ShufflerIterDataPipe(IterDataPipe[Any]):
+class ShufflerIterDataPipe(Shuffled):
     """A stream of all samples in random order, of those at `indices` if given.
 
     Seeds are as of the `shuffle()` of streams.
@@ -164,20 +164,8 @@ class ShufflerIterDataPipe(IterDataPipe[Any]):
     def __init__(self, datapipe: Any, *, indices: list[Any] | None = None) -> None:
         self.datapipe = datapipe
         self.indices = list(range(len(datapipe))) if indices is None else indices
-        self._enabled = True
-        self._seed: int | None = None
         self._rng = random.Random()
         self._shuffled_indices: list[Any] = self.indices
-
-    def set_shuffle(self, shuffle: bool = True) -> ShufflerIterDataPipe:
-        """Whether it shuffles."""
-        self._enabled = shuffle
-        return self
-
-    def set_seed(self, seed: int) -> ShufflerIterDataPipe:
-        """The seed of the next pass."""
-        self._seed = seed
-        return self
 
     def __iter__(self) -> Iterator[Any]:
         if not self._enabled:
@@ -190,8 +178,7 @@ class ShufflerIterDataPipe(IterDataPipe[Any]):
     def reset(self) -> None:
         """Draws an order."""
         if self._enabled:
-            self._rng.seed(new_seed() if self._seed is None else self._seed)
-            self._seed = None
+            self._seed_order()
             self._shuffled_indices = self._rng.sample(self.indices, len(self.indices))
 
     def __len__(self) -> int:
