@@ -1,4 +1,4 @@
-"""What a selective checkpoint, its policy and its region share."""
+"""What a selective checkpoint, its policy and a region share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ class SelectiveCheckpointContext:
         self.is_recompute = is_recompute
 
 
-class _Selective(threading.local):
-    """What a selective checkpoint and its region tell each other."""
+class _Entered(threading.local):
+    """The selective checkpoint of this thread that was entered last, for the region that it is for."""
 
-    call: Any = None  # of the first run: the call whose results are kept
-    fill: Any = None  # of the second run: takes the next saved tensor
+    first_run: Any = None
 
 
-selective = _Selective()
+entered = _Entered()

@@ -1,9 +1,9 @@
 """Selective activation checkpointing: results of some ops are kept from a checkpointed region's first run.
 
 The first run keeps what the policy says, under a mode that sees every op. The second run takes these results
-in the same order and computes the rest. An op that is not run again saves nothing for backward: what it saved
-of its arguments is filled in from those of the second run, anything else (such as the row sums of attention)
-is kept with its results.
+in the same order and computes the rest. In the place of an op that is not run again a Function saves what the
+op saved of its arguments, as the second run has them; anything else that it saved (such as the row sums of
+attention) is kept by the first run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warptape
 from warptape import Tensor
 
 from ..overrides import _map_tensors
-from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, selective
+from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, entered
 from ._python_dispatch import TorchDispatchMode
 
 
@@ -87,17 +87,22 @@ class _FirstRun(TorchDispatchMode):
     def __init__(self, policy: _Policy, results: _Results) -> None:
         super().__init__()
         self._policy, self._results = policy, results
+        self.call: _Call | None = None  # whose results are kept, while its op runs
+
+    def __enter__(self) -> Any:
+        entered.first_run = self
+        return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if selective.call is not None or not _saves(self._policy, False, func, args, kwargs):
+        if not _saves(self._policy, False, func, args, kwargs):
             return func(*args, **kwargs)
-        call = selective.call = _Call(_tensors((args, kwargs)))
+        call = self.call = _Call(_tensors((args, kwargs)))
         before = warptape.random.all_states()
         try:
             out = func(*args, **kwargs)
         finally:
-            selective.call = None
+            self.call = None
         found = _tensors(out)
         kept = _map_tensors(out, Tensor.detach)
         history = [t.requires_grad for t in found]
@@ -127,32 +132,32 @@ class _SecondRun(TorchDispatchMode):
         kept = self._results[func].popleft()
         if not self._may_change and [t._version for t in _tensors(kept.result)] != kept.versions:
             raise RuntimeError("Tensor cached during selective activation checkpoint has been mutated")
-        given = _tensors((args, kwargs))
-        for place in kept.saved:
-            selective.fill(given[place.argument].detach().as_strided(*place[1:]))
         if kept.drawn is not None:
             warptape.random.restore_states(kept.drawn)
+        if not any(kept.history):
+            return kept.result
+        given = _tensors((args, kwargs))
+        saved = [given[place.argument].detach().as_strided(*place[1:]) for place in kept.saved]
+        recorded = [t for t, has in zip(_tensors(kept.result), kept.history) if has]
+        anchor = warptape.empty(0, requires_grad=True)
+        results = iter(_InPlaceOfOp.apply(anchor, len(saved), *saved, *recorded))
         history = iter(kept.history)
-        return _map_tensors(kept.result, lambda t: _Result.apply(_anchor(), t) if next(history) else t)
+        return _map_tensors(kept.result, lambda t: next(results) if next(history) else t)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        for (
-            waiting
-        ) in self._results.values():  # a run that stopped early leaves some, which another may not take
+        # A run that stopped early leaves some, which another one may not take.
+        for waiting in self._results.values():
             waiting.clear()
 
 
-def _anchor() -> Tensor:
-    return warptape.empty(0, requires_grad=True)
-
-
-class _Result(warptape.autograd.Function):
-    """A kept result, with a history: so that what reads it is recorded and saved."""
+class _InPlaceOfOp(warptape.autograd.Function):
+    """Saves what an op saved. Its kept results get a history: what reads them is recorded, and saves."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, t: Tensor) -> Tensor:
-        return t.detach()
+    def forward(ctx: Any, anchor: Tensor, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*tensors[:count])
+        return tuple(t.detach() for t in tensors[count:])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -17,7 +17,7 @@ import warptape
 from warptape import Tensor
 
 from .._missing import install_getattr as _install_getattr
-from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, selective
+from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, entered
 
 __all__ = [
     "CheckpointError",
@@ -51,7 +51,8 @@ def create_selective_checkpoint_contexts(
         allow_cache_entry_mutation: whether a kept result may be changed in place before backward.
 
     Raises:
-        TypeError: an entry of the list that is no op, such as torch.ops.aten.mm without its overload.
+        TypeError: neither a function nor a list; an entry of the list that is no op, such as
+            torch.ops.aten.mm without its overload.
         RuntimeError: in backward, for a second backward pass, for a kept result that was changed in place,
             and for a policy that keeps more in the second run than in the first.
 
@@ -70,6 +71,8 @@ def create_selective_checkpoint_contexts(
     from ..library import OpOverload
     from ._selective_checkpoint import contexts
 
+    if not callable(policy_fn_or_list) and not isinstance(policy_fn_or_list, Sequence):
+        raise TypeError("policy_fn_or_list must be either a function or a list of ops.")
     for op in () if callable(policy_fn_or_list) else policy_fn_or_list:
         if not isinstance(op, OpOverload):
             raise TypeError(
@@ -222,12 +225,14 @@ class _Region:
         self._context = recompute_context
         self._describe = describe
         self._early_stop = early_stop
+        self.first_run: Any = None  # of a selective checkpoint; not that of a region around this one
         # Weak: a tensor whose node died is not needed, and the second run does not keep it.
         self._holders: list[weakref.ref[_Holder]] = []
         self._descriptions: list[tuple] = []
 
     def pack(self, t: Tensor) -> _Holder | Tensor:
-        if selective.call is not None and not selective.call.finds(t):
+        call = self.first_run and self.first_run.call
+        if call is not None and not call.finds(t):
             return t.detach()
         holder = _Holder()
         self._holders.append(weakref.ref(holder))
@@ -261,7 +266,6 @@ class _Region:
                 raise _Done
             return kept
 
-        before, selective.fill = selective.fill, fill
         try:
             with self._ambient.restored():
                 # With gradients on: inputs that an enclosing region gives back get their history only then.
@@ -270,8 +274,6 @@ class _Region:
                     self._function(*args, **kwargs)
         except _Done:
             pass
-        finally:
-            selective.fill = before
         if filled != expected:
             raise CheckpointError(
                 f"checkpoint: expected the second run to save {expected} tensors as the first did, got "
@@ -349,8 +351,11 @@ def checkpoint(
         _describe if determinism_check == "default" else None,
         early_stop,
     )
-    with forward_context, warptape.autograd.graph.saved_tensors_hooks(region.pack, region.unpack):
-        return function(*args, **kwargs)
+    entered.first_run = None
+    with forward_context:
+        region.first_run = entered.first_run
+        with warptape.autograd.graph.saved_tensors_hooks(region.pack, region.unpack):
+            return function(*args, **kwargs)
 
 
 def checkpoint_sequential(

@@ -175,6 +175,27 @@ def test_a_policy_that_keeps_more_in_the_second_run() -> None:
         out.sum().backward()
 
 
+@pytest.mark.parametrize("policy", [[ATEN.sin.default], [ATEN.exp.default], [ATEN.mm.default], []])
+def test_a_region_in_a_region(policy: list[Any]) -> None:
+    def inner(x: Any) -> Any:
+        return ((x.sin() @ x).exp() * x).sum(0)
+
+    def outer(x: Any, checkpointed: bool) -> Any:
+        x = x.exp().sin()
+        y = checkpoint(inner, x, use_reentrant=False) if checkpointed else inner(x)
+        return (y.sin() * x).exp()
+
+    x = torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
+    (expected,) = torch.autograd.grad(outer(x, False).sum(), x)
+    (found,) = torch.autograd.grad(selective(lambda x: outer(x, True), x, policy).sum(), x)
+    assert torch.equal(found, expected)
+
+
+def test_what_is_no_policy() -> None:
+    with pytest.raises(TypeError, match="must be either a function or a list of ops"):
+        create_selective_checkpoint_contexts(None)
+
+
 def test_an_entry_that_is_no_overload() -> None:
     with pytest.raises(TypeError, match=r"torch\.ops\.aten\.mm\.default"):
         create_selective_checkpoint_contexts([ATEN.mm])
