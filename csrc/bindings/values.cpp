@@ -324,6 +324,38 @@ PyObject* generator_set_state(PyObject* self, PyObject* state) {
   });
 }
 PyObject* generator_device(PyObject* self, void*) { return wrap(generator_value(self)->device()); }
+Ref<Generator> copy_of(Generator& from) {
+  Ref<Generator> out = Ref<Generator>::adopt(new Generator(from.device()));
+  std::lock_guard lock(from.mutex);
+  out->set_state(from.state());
+  return out;
+}
+PyObject* generator_clone_state(PyObject* self, PyObject*) {
+  return guarded([&] { return wrap(copy_of(*generator_value(self))); });
+}
+// As PyTorch's: the type, its arguments, and what __setstate__ takes: (seed, offset, state).
+PyObject* generator_reduce(PyObject* self, PyObject*) {
+  return guarded([&] {
+    Object device = checked(generator_device(self, nullptr)),
+           state = checked(generator_get_state(self, nullptr));
+    return Py_BuildValue("O(O)(KOO)", Py_TYPE(self), device.get(), generator_value(self)->initial_seed(),
+                         Py_None, state.get());
+  });
+}
+PyObject* generator_setstate(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    WT_CHECK(PyTuple_Check(args) && PyTuple_GET_SIZE(args) == 3, TypeError,
+             "Generator.__setstate__: expected (seed, offset, state), as __reduce__ gives");
+    checked(generator_set_state(self, PyTuple_GET_ITEM(args, 2)));
+    Py_RETURN_NONE;
+  });
+}
+PyObject* generator_graphsafe(PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_NotImplementedError,
+                  "graphsafe_get_state and graphsafe_set_state are not supported in this Generator; use "
+                  "clone_state, get_state and set_state");
+  return nullptr;
+}
 PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, "The device it is of.", nullptr}, {}};
 PyMethodDef generator_methods[] = {
     {"manual_seed", generator_manual_seed, METH_O, "Restarts the sequence from a 64-bit seed; returns self."},
@@ -332,6 +364,11 @@ PyMethodDef generator_methods[] = {
     {"get_state", generator_get_state, METH_NOARGS, "The whole state as a uint8 tensor."},
     {"set_state", generator_set_state, METH_O,
      "Restores what get_state() returned; ValueError on other bytes."},
+    {"clone_state", generator_clone_state, METH_NOARGS, "A new generator in the same state."},
+    {"graphsafe_get_state", generator_graphsafe, METH_NOARGS, "Not supported: NotImplementedError."},
+    {"graphsafe_set_state", generator_graphsafe, METH_O, "Not supported: NotImplementedError."},
+    {"__reduce__", generator_reduce, METH_NOARGS, "For pickle and copy."},
+    {"__setstate__", generator_setstate, METH_O, "Takes the state of __reduce__."},
     {}};
 PyType_Slot generator_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(generator_new)},
