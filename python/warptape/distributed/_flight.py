@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 VERSION = 2
+LARGEST_FILE = 16 << 20  # bytes; 2,000 calls have some 500 kB
+MOST_RANKS = 1 << 20
 _STATES = ("queued", "started", "completed", "failed")
 
 
@@ -69,18 +74,46 @@ class Dump:
         return not self.calls or self.calls[0].id == 1
 
 
-def _text(value: str) -> str:
-    """Without what would move a terminal's cursor."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+def _text(value: str, lines: bool = False) -> str:
+    """Without what would move a terminal's cursor, line breaks too unless `lines`."""
+    return "".join(c if c.isprintable() or (lines and c == "\n") else "?" for c in value)
+
+
+def _number(value: int | float, kind: type) -> bool:
+    """Whether a number of JSON is one that a rank could have written."""
+    if isinstance(value, bool) or (kind is int and not isinstance(value, int)):
+        return False
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def _field(raw: Any, name: str, kind: type, where: str) -> Any:
     value = raw.get(name) if isinstance(raw, dict) else None
-    if kind is float and isinstance(value, int):
-        value = float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if isinstance(value, (int, float)) and kind in (int, float) and _number(value, kind):
+        return kind(value)
+    if not isinstance(value, kind) or kind in (int, float):
         raise FlightError(f"{where}: not a flight record: expected a field {name!r} of type {kind.__name__}")
-    return _text(value) if isinstance(value, str) else value
+    return _text(value, name in ("failure", "reason")) if isinstance(value, str) else value
+
+
+def _read_bytes(path: Path) -> bytes:
+    """What is in a file, if it is one and not too large. Raises FlightError and OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FlightError(f"{path}: not a file")
+        data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise FlightError(f"{path}: not a flight record: more than {LARGEST_FILE} bytes")
+    return data
+
+
+def _read_groups(raw: Any, world_size: int, where: str) -> dict[str, list[int]]:
+    groups = {_text(name): ranks for name, ranks in _field(raw, "groups", dict, where).items()}
+    for ranks in groups.values():
+        if not isinstance(ranks, list) or not all(type(r) is int and 0 <= r < world_size for r in ranks):
+            raise FlightError(f"{where}: not a flight record: expected ranks of the job in 'groups'")
+        if len(set(ranks)) != len(ranks):
+            raise FlightError(f"{where}: not a flight record: a rank is twice in one of 'groups'")
+    return groups
 
 
 def _read_call(raw: Any, where: str) -> Call:
@@ -101,17 +134,16 @@ def read_dump(path: Path) -> Dump:
     """The flight record in a file. Raises FlightError for anything else."""
     where = str(path)
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(_read_bytes(path).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise FlightError(f"{where}: {getattr(error, 'strerror', None) or 'not text'}") from None
+    except FlightError:
+        raise
     except (ValueError, RecursionError) as error:
         raise FlightError(f"{where}: not JSON, or cut off: {error}") from None
     version = _field(raw, "version", int, where)
     if version != VERSION:
         raise FlightError(f"{where}: a flight record of version {version}; this reads version {VERSION}")
-    groups = {_text(name): ranks for name, ranks in _field(raw, "groups", dict, where).items()}
-    if not all(isinstance(r, list) and all(isinstance(each, int) for each in r) for r in groups.values()):
-        raise FlightError(f"{where}: not a flight record: expected integers in 'groups'")
     fields = {
         name: _field(raw, name, kind, where)
         for kind, names in [
@@ -121,6 +153,10 @@ def read_dump(path: Path) -> Dump:
         ]
         for name in names
     }
+    world_size = fields["world_size"]
+    if not (0 <= fields["rank"] < world_size <= MOST_RANKS):
+        raise FlightError(f"{where}: not a flight record: rank {fields['rank']} of {world_size}")
+    groups = _read_groups(raw, world_size, where)
     calls = [_read_call(each, where) for each in _field(raw, "entries", list, where)]
     return Dump(file=path, groups=groups, calls=calls, **fields)
 
@@ -133,7 +169,10 @@ def read_dumps(paths: Iterable[str | Path]) -> dict[int, Dump]:
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        records = sorted(path.rglob("flight_*.json")) if path.is_dir() else [path]
+        try:
+            records = sorted(path.rglob("flight_*.json")) if path.is_dir() else [path]
+        except OSError as error:
+            raise FlightError(f"{path}: {error.strerror}") from None
         if not records:
             raise FlightError(f"{path}: no flight_*.json in this folder")
         files += records

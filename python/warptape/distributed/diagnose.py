@@ -70,6 +70,12 @@ class Analysis:
             for call in dump.calls:
                 if call.group not in dump.groups and dump.rank not in self.groups.get(call.group, []):
                     self.groups.setdefault(call.group, []).append(dump.rank)
+        # of each group: by rank, its collectives by number
+        self._collectives: dict[str, dict[int, dict[int, Call]]] = defaultdict(dict)
+        for dump in dumps.values():
+            for call in dump.calls:
+                if call.sequence:
+                    self._collectives[call.group].setdefault(dump.rank, {})[call.sequence] = call
         self.problems = [p for name in self.groups if (p := self._collective_problem(name))]
         self.problems += self._unmatched()
         self._order()
@@ -91,24 +97,24 @@ class Analysis:
     def _collective_problem(self, group: str) -> Problem | None:
         """The first call of the group that went wrong."""
         members = [rank for rank in self.groups[group] if rank in self.dumps]
-        calls = {
-            rank: {c.sequence: c for c in self.dumps[rank].calls if c.group == group and c.sequence}
-            for rank in members
-        }
-        for sequence in sorted({s for each in calls.values() for s in each}):
-            here = {rank: each[sequence] for rank, each in calls.items() if sequence in each}
+        calls = {rank: self._collectives[group].get(rank, {}) for rank in members}
+        last = {rank: max(each, default=0) for rank, each in calls.items()}
+        last_over = max((n for each in calls.values() for n, call in each.items() if call.over), default=0)
+        unknown = self.unknown(self.groups[group])
+        by_number: dict[int, dict[int, Call]] = defaultdict(dict)
+        for rank, each in calls.items():
+            for sequence, call in each.items():
+                by_number[sequence][rank] = call
+        for sequence, here in sorted(by_number.items()):
             if len({call.call for call in here.values()}) > 1:
-                if any(
-                    call.over and call.sequence > sequence
-                    for each in calls.values()
-                    for call in each.values()
-                ):
+                if last_over > sequence:
                     continue  # all were told, and went on
                 return self._difference(group, sequence, here, calls)
+            if any(call.over for call in here.values()):
+                continue
             # One whose record begins later, or who is already further, has made it.
-            absent = [rank for rank in members if max(calls[rank], default=0) < sequence]
-            blamed = absent + self.unknown(self.groups[group])
-            if blamed and not any(call.over for call in here.values()):
+            blamed = [rank for rank in members if last[rank] < sequence] + unknown
+            if blamed:
                 what = f"call {sequence} was not made by {ranks_text(blamed)}"
                 return self._waiting(Problem(group, what, here, blamed))
         return None
@@ -156,20 +162,22 @@ class Analysis:
                         open_calls.append((rank, call, peer, posted[key]))
                     posted[key] += 1
         unmatched: dict[tuple[str, int, str, int], Problem] = {}
+        present = {name: [r for r in ranks if r in self.dumps] for name, ranks in self.groups.items()}
         for rank, call, peer, before in open_calls:
+            key2 = (call.group, rank, call.op, peer)
+            if key2 in unmatched:
+                continue
             partner = "recv" if call.op == "send" else "send"
-            others = [peer] if peer >= 0 else [r for r in self.groups[call.group] if r != rank]
-            there = [r for r in others if r in self.dumps]
+            there = [r for r in present[call.group] if (r == peer if peer >= 0 else r != rank)]
             if not all(self.dumps[r].whole for r in [rank, *there]):
                 continue  # the counts are not known
             sides = {(r, to) for r in there for to in ((rank, -1) if call.op == "send" else (rank,))}
             if sum(posted[call.group, partner, r, to, call.tag] for r, to in sides) > before:
                 continue
-            blamed = others
-            who = ranks_text(others) if peer >= 0 else "any rank"
+            blamed = [peer] if peer >= 0 else [r for r in self.groups[call.group] if r != rank]
+            who = ranks_text(blamed) if peer >= 0 else "any rank"
             what = f"the {partner} of {who} for a {call.op} of rank {rank} is not there"
-            key2 = (call.group, rank, call.op, peer)
-            unmatched.setdefault(key2, self._waiting(Problem(call.group, what, {rank: call}, blamed)))
+            unmatched[key2] = self._waiting(Problem(call.group, what, {rank: call}, blamed))
         return list(unmatched.values())
 
     # ---- all together ----
@@ -180,9 +188,10 @@ class Analysis:
         self.culprits = sorted(
             {r for p in self.problems if p.certain for r in p.blamed if p.differs or r not in waits}
         )
+        culprits = set(self.culprits)
         self.problems.sort(
             key=lambda p: (
-                not set(p.blamed) & set(self.culprits),
+                culprits.isdisjoint(p.blamed),
                 min(call.queued for call in p.calls.values()),
             )
         )
@@ -270,6 +279,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         analysis = Analysis(read_dumps(parser.parse_args(arguments).dumps))
     except FlightError as error:
         print(f"diagnose: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("diagnose: there is not enough memory for these files; give fewer", file=sys.stderr)
         return 2
     print(analysis.report())
     return 0 if analysis.conclusive else 1
