@@ -254,8 +254,8 @@ Backend& ProcessGroup::backend(DeviceType device) {
   return *b;
 }
 
+// With the mutex held.
 void ProcessGroup::check_open(const Collective& call) {
-  std::lock_guard lock(mutex_);
   WT_CHECK(!closed_, DistBackendError, name_of(call.op), ": the group '", name(),
            "' was destroyed (destroy_process_group)");
 }
@@ -279,7 +279,10 @@ static void as_parts(Collective& call) {
 
 std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool async,
                                         std::optional<Milliseconds> timeout) {
-  check_open(call);
+  {
+    std::lock_guard lock(mutex_);
+    check_open(call);
+  }
   as_parts(call);
   check_arguments(call, rank_, size());
   if (Backend& b = backend_of(call); b.on_stream()) {
@@ -296,6 +299,7 @@ std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool 
         job->outputs_.begin(), job->outputs_.end(), [&](auto& t) { return t.same(copy); }, original);
   job->limit = timeout.value_or(options_.timeout);
   std::unique_lock lock(mutex_);
+  check_open(job->staged.call);  // once more: from here on close() waits for the call
   job->sequence = ++sequence_;
   job->flight = world_->flight.add(job->staged.call, name(), job->sequence, job->site);
   if (async || busy_ || !queue_.empty()) {
@@ -337,7 +341,10 @@ std::vector<std::shared_ptr<Work>> ProcessGroup::run_batch(std::vector<Collectiv
   std::vector<std::shared_ptr<Work>> works(calls.size());
   std::vector<Collective> together;
   std::vector<size_t> places;
-  for (const Collective& call : calls) check_open(call), check_arguments(call, rank_, size());
+  {
+    std::lock_guard lock(mutex_);
+    for (const Collective& call : calls) check_open(call), check_arguments(call, rank_, size());
+  }
   for (size_t i = 0; i < calls.size(); ++i) {
     if (backend_of(calls[i]).on_stream())
       together.push_back(calls[i]), places.push_back(i);
@@ -445,22 +452,30 @@ std::string ProcessGroup::dump_once(const Backend& used, const std::string& reas
   return dump_ = file;
 }
 
+// A job may hold the last handle of the group, whose end must not come while `this` is in use: the handle
+// outlives the job here, and once it is released nothing of the group is touched unless others hold it.
 void ProcessGroup::run_queue() {
   set_rank_context(world_->context);
   kernels::cpu::Uninterrupted quiet;  // Ctrl-C is for whoever waits
+  const std::weak_ptr<ProcessGroup> weak = weak_from_this();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return (!queue_.empty() && !busy_) || (closed_ && queue_.empty()); });
     if (queue_.empty()) return;
-    auto job = queue_.front();
+    auto job = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;
     lock.unlock();
     execute(*job);
+    auto self = job->group;
     job.reset();
     lock.lock();
     busy_ = false;
     changed_.notify_all();
+    lock.unlock();
+    self.reset();
+    if (weak.expired()) return;  // ended here, or ends on a thread that joins this one
+    lock.lock();
   }
 }
 
@@ -476,18 +491,28 @@ void ProcessGroup::explain(const std::string& error) {
     if (b) b->explain(error);
 }
 
+// Also by several threads at once.
 void ProcessGroup::close() {
+  std::thread worker;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     closed_ = true;
     changed_.notify_all();
+    while (busy_ || !queue_.empty()) {
+      changed_.wait_for(lock, Milliseconds(20));
+      lock.unlock();
+      kernels::cpu::poll_interrupt();
+      lock.lock();
+    }
+    worker = std::move(worker_);
   }
-  if (worker_.joinable()) {
-    if (worker_.get_id() == std::this_thread::get_id())
-      worker_.detach();  // the last to hold the group was a job of its own queue
+  if (worker.joinable()) {
+    if (worker.get_id() == std::this_thread::get_id())
+      worker.detach();  // the last to hold the group was a job of its own queue
     else
-      worker_.join();
+      worker.join();
   }
+  std::lock_guard lock(backends_mutex_);
   for (auto& b : backends_)
     if (b) b->close();
 }
