@@ -37,8 +37,6 @@ def test_async_save_to_a_writer(tmp_path: Path) -> None:
         checkpoint.async_save(
             {}, checkpoint_id=tmp_path, async_checkpointer_type=AsyncCheckpointerType.PROCESS
         )
-    with pytest.raises(NotImplementedError, match="HuggingFaceStorageWriter is not supported; use save"):
-        checkpoint.async_save({}, storage_writer=checkpoint.HuggingFaceStorageWriter(tmp_path))
     with pytest.raises(ValueError, match="expected checkpoint_id or storage_writer"):
         checkpoint.async_save({})
 

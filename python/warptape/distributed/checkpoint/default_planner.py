@@ -21,10 +21,7 @@ class DefaultSavePlanner:
 
 
 class DefaultLoadPlanner:
-    """How `load` plans anyway.
-
-    Raises: NotImplementedError for allow_partial_load: what is asked for must be there.
-    """
+    """How `load` plans anyway; with allow_partial_load what a checkpoint lacks stays as it is."""
 
     def __init__(
         self,
@@ -32,5 +29,4 @@ class DefaultLoadPlanner:
         flatten_sharded_tensors: bool = True,
         allow_partial_load: bool = False,
     ) -> None:
-        if allow_partial_load:
-            raise NotImplementedError("DefaultLoadPlanner: allow_partial_load is not supported")
+        self.allow_partial_load = allow_partial_load

@@ -10,24 +10,26 @@ from ...utils.safetensors import KINDS
 from .load import find, load, read_manifest
 from .save import save
 from .state import decode_object
+from .tree import nested
 
 __all__ = ["dcp_to_torch_save", "torch_save_to_dcp"]
 
 
 def dcp_to_torch_save(dcp_checkpoint_dir: Any, torch_save_path: Any) -> None:
-    """Writes all of a checkpoint, whole, to one file: a dict by the names that it has in the checkpoint,
-    which are those of nested dicts joined by dots. For one process."""
+    """Writes all of a checkpoint, whole, to one file: the nested dict that was saved. For one process of a
+    job or without one; it talks to no other."""
     manifest = read_manifest(find(dcp_checkpoint_dir))
-    state: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: warptape.empty(tuple(entry["shape"]), dtype=KINDS[entry["dtype"]][0])
         for name, entry in manifest["tensors"].items()
     }
-    load(dict(state), checkpoint_id=dcp_checkpoint_dir)
-    state |= {alias: state[name] for alias, name in manifest["aliases"].items()}
-    state |= {name: decode_object(entry) for name, entry in manifest["objects"].items()}
-    warptape.save(state, torch_save_path)
+    load(dict(values), checkpoint_id=dcp_checkpoint_dir, no_dist=True)
+    values |= {alias: values[name] for alias, name in manifest["aliases"].items()}
+    values |= {name: decode_object(entry) for name, entry in manifest["objects"].items()}
+    warptape.save(nested(manifest["containers"], values), torch_save_path)
 
 
 def torch_save_to_dcp(torch_save_path: Any, dcp_checkpoint_dir: Any) -> None:
-    """Writes what a file of torch.save has to a checkpoint. For one process."""
-    save(warptape.load(torch_save_path, weights_only=True), checkpoint_id=dcp_checkpoint_dir)
+    """Writes what a file of torch.save has to a checkpoint. For one process, as dcp_to_torch_save."""
+    state = warptape.load(torch_save_path, weights_only=True)
+    save(state, checkpoint_id=dcp_checkpoint_dir, no_dist=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ import warptape
 
 from ..._tensor import Tensor
 from ...utils.safetensors import load_file, save_file
-from ..collectives import barrier
 from .layout import CheckpointException
-from .plan import world_of
+from .plan import agree, describe, exchange, world_of
+from .save import Rendezvous
 
 __all__ = ["HuggingFaceStorageReader", "HuggingFaceStorageWriter"]
 _INDEX = "model.safetensors.index.json"
@@ -26,6 +28,8 @@ _INDEX = "model.safetensors.index.json"
 def _flat(state: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in state.items():
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            value = value.state_dict()
         out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return out
 
@@ -60,34 +64,68 @@ class HuggingFaceStorageWriter:
             )
         self.path, self.files = path, fqn_to_index_mapping or {}
 
-    def write_state(self, state: dict[str, Any], path: Any, group: Any) -> None:
-        """What `save` calls. Collective."""
-        rank, world = world_of(group)
-        tensors: dict[str, Tensor] = {}
-        for name, value in _flat(state).items():
-            if not isinstance(value, Tensor):
-                raise TypeError(f"HuggingFaceStorageWriter: {name} is {type(value).__name__}, not a tensor")
+    def start(
+        self, state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool, no_dist: bool
+    ) -> Callable[[], None]:
+        """Gathers, for `save` and `async_save`; returns what writes. Collective."""
+        what, (rank, world) = f"save to {checkpoint_id}", world_of(group, no_dist)
+        tensors, fault, cause = dict[str, Tensor](), None, None
+        try:
+            values = _flat(state)
+            for name, value in values.items():
+                if not isinstance(value, Tensor):
+                    raise TypeError(
+                        f"HuggingFaceStorageWriter: {name} is {type(value).__name__}, not a tensor"
+                    )
+        except Exception as error:
+            fault, cause = describe(error), error
+        reports = exchange([fault, secrets.token_hex(8)], group, world)
+        agree(what, [each[0] for each in reports], cause)
+        for name, value in values.items():
             whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-            tensors[name] = whole.detach().cpu().contiguous()
-        if rank == 0:
-            self._write(Path(path), tensors)
-        if world > 1:
-            barrier(group)
+            whole = whole.detach()
+            if rank == 0:
+                whole = whole.clone() if copy and whole is not value and whole.is_cpu else whole.cpu()
+                tensors[name] = whole.contiguous()
+        rendezvous = Rendezvous(rank, world, reports[0][1])
+
+        def finish() -> None:
+            fault, cause = None, None
+            try:
+                if rank == 0:
+                    self._write(Path(checkpoint_id), tensors)
+            except Exception as error:
+                fault, cause = describe(error), error
+            agree(what, rendezvous.tell([fault, *[None] * (world - 1)]), cause)
+
+        return finish
 
     def _write(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        """All files get their names at the end, so that a full disk leaves those before."""
         folder.mkdir(parents=True, exist_ok=True)
         count = max(self.files.values(), default=1)
         index: dict[str, str] = {}
-        for number in range(1, count + 1):
-            name = f"model-{number:05}-of-{count:05}.safetensors"
-            own = {k: t for k, t in tensors.items() if self.files.get(k, 1) == number}
-            aside = folder / f".{name}.part"
-            save_file(own, aside, metadata={"format": "pt"})
-            os.replace(aside, folder / name)
-            index |= dict.fromkeys(own, name)
-        size = sum(t.nbytes for t in tensors.values())
-        text = json.dumps({"metadata": {"total_size": size}, "weight_map": index}, indent=2)
-        (folder / _INDEX).write_text(text)
+        written: dict[Path, Path] = {}
+        try:
+            for number in range(1, count + 1):
+                name = f"model-{number:05}-of-{count:05}.safetensors"
+                own = {k: t for k, t in tensors.items() if self.files.get(k, 1) == number}
+                written[folder / f".{name}.part"] = folder / name
+                save_file(own, folder / f".{name}.part", metadata={"format": "pt"})
+                index |= dict.fromkeys(own, name)
+            size = sum(t.nbytes for t in tensors.values())
+            text = json.dumps({"metadata": {"total_size": size}, "weight_map": index}, indent=2)
+            written[folder / f".{_INDEX}.part"] = folder / _INDEX
+            (folder / f".{_INDEX}.part").write_text(text)
+            for part, whole in written.items():
+                os.replace(part, whole)
+        except BaseException:
+            for part in written:
+                part.unlink(missing_ok=True)
+            raise
+        for path in folder.glob("model-?????-of-?????.safetensors"):
+            if path not in written.values():  # of a save into more or fewer files
+                path.unlink(missing_ok=True)
 
 
 class HuggingFaceStorageReader:
@@ -99,23 +137,55 @@ class HuggingFaceStorageReader:
     def __init__(self, path: Any, thread_count: int = 1, **more: Any) -> None:
         self.path = path
 
-    def read_state(self, state: dict[str, Any], path: Any) -> None:
-        """What `load` calls: changes the tensors in place."""
-        wanted = _flat(state)
+    def read_state(self, state: Any, path: Any, group: Any, no_dist: bool, partial: bool) -> None:
+        """What `load` calls: changes the tensors in place. Collective."""
+        what, (_, world) = f"load from {path}", world_of(group, no_dist)
+        fault, cause = None, None
+        objects: dict[str, Any] = {}
+        parts: list[tuple[Tensor, Tensor]] = []
+        try:
+            objects = dict(_stateful(state))
+            wanted = _flat({**state, **{k: v for k, (_, v) in objects.items()}})
+            parts = list(self._parts(path, wanted, partial))
+        except Exception as error:
+            fault, cause = describe(error), error
+        agree(what, exchange(fault, group, world), cause)
+        try:
+            with warptape.no_grad():
+                for target, value in parts:
+                    target.copy_(value)
+            for own, loaded in objects.values():
+                own.load_state_dict(loaded)
+        except Exception as error:
+            fault, cause = describe(error), error
+        agree(what, exchange(fault, group, world), cause)
+
+    def _parts(self, path: Any, wanted: dict[str, Any], partial: bool) -> Iterator[tuple[Any, Any]]:
+        """(tensor here, its part of what is there)"""
         found: dict[str, Tensor] = {}
         for file in sorted(Path(path).glob("*.safetensors")):
             found |= {k: t for k, t in load_file(file).items() if k in wanted}
+        target: Any
         for name, target in wanted.items():
+            if not isinstance(target, Tensor):
+                raise TypeError(f"HuggingFaceStorageReader: {name} is {type(target).__name__}, not a tensor")
             if name not in found:
-                raise CheckpointException(f"load from {path}: tensor {name} is missing there")
-            value = found[name]
+                if partial:
+                    continue
+                raise CheckpointException(f"tensor {name} is missing there")
+            value: Any = found[name]
             shape = getattr(target, "full_shape", tuple(target.shape))
             if tuple(value.shape) != tuple(shape):
                 raise CheckpointException(
-                    f"load from {path}: tensor {name} is {list(value.shape)} there and {list(shape)} here"
+                    f"tensor {name} is {list(value.shape)} there and {list(shape)} here"
                 )
-            with warptape.no_grad():
-                if hasattr(target, "like_whole"):
-                    target._local_tensor.copy_(target.like_whole(value)._local_tensor)
-                else:
-                    target.copy_(target.part_of(value) if hasattr(target, "part_of") else value)
+            if hasattr(target, "like_whole"):
+                yield target._local_tensor, target.like_whole(value)._local_tensor
+            else:
+                yield target.detach(), target.part_of(value) if hasattr(target, "part_of") else value
+
+
+def _stateful(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in state.items():
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            yield key, (value, value.state_dict())

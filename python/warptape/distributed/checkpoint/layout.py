@@ -3,8 +3,10 @@
 Note: the format. A checkpoint is a folder. `manifest.json` is JSON whose first line holds the CRC-32 of all
 lines after it; it names the checksum of the shards, and lists for each tensor its dtype, its whole shape and
 its pieces, and for each piece where it lies in the whole, in which shard at which byte, and the checksum of
-each 4 MiB of it. A shard is a safetensors file of the pieces that one rank wrote, a piece that is no whole
-tensor under `name@0:8,0:16`. Version 1 had CRC-32 throughout, and named no checksum.
+each 4 MiB of it. `objects` has what is no tensor, by name; `containers` the kinds of dicts and lists whose
+elements have names of their own (see tree.py). A shard is a safetensors file of the pieces that one rank
+wrote, a piece that is no whole tensor under `name@0:8,0:16`. Version 1 had CRC-32 throughout, and named no
+checksum.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from ..._C import _distributed as _C
 from ...utils.safetensors import KINDS, itemsize, natural
+from . import tree
 from .slices import Slice, fault_of_tiling
 
 MANIFEST = "manifest.json"
@@ -26,6 +29,7 @@ FORMAT, VERSION = "warptape.checkpoint", 2
 CHECKSUM, CHECKSUMS = "CRC-32C", {"CRC-32C": crc32c, "CRC-32": zlib.crc32}
 BLOCK = 4 << 20  # bytes that one checksum covers
 LARGEST_MANIFEST = 1 << 30
+LONGEST_NAME = 1 << 16
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\.safetensors", re.ASCII)
 _FIRST_LINE = b'{"crc32": "%08x",\n'
 
@@ -87,8 +91,9 @@ def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
             natural(entry["bytes"]), natural(entry["checksum"])
             if not 8 <= natural(entry["header"]) <= entry["bytes"]:
                 raise refuse(f"the header of {file} is not in it")
+        left = {file: entry["bytes"] - entry["header"] for file, entry in files.items()}
         for name, entry in manifest["tensors"].items():
-            fault = _fault_of_entry(entry, files)
+            fault = _fault_of_entry(entry, files, left)
             if fault:
                 raise refuse(f"tensor {name}: {fault}")
         for alias, name in manifest["aliases"].items():
@@ -96,6 +101,12 @@ def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
                 raise refuse(f"{alias} stands for {name}, which is not there")
         if not isinstance(manifest["objects"], dict):
             raise refuse("its objects are no dict")
+        kinds = manifest.setdefault("containers", {}).values()  # older ones have none
+        if not all(kind in tree.KINDS for kind in kinds):
+            raise refuse(f"expected containers to be of {list(tree.KINDS)}")
+        names = (*manifest["tensors"], *manifest["objects"], *manifest["containers"])
+        if len(max(names, key=len, default="")) > LONGEST_NAME:
+            raise refuse(f"a name has more than {LONGEST_NAME} characters")
     except CheckpointException:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -113,8 +124,9 @@ def _modernize(manifest: dict[str, Any]) -> None:
             piece["checksums"] = piece.pop("crc32")
 
 
-def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any]) -> str | None:
-    """What is wrong with a tensor of a manifest; makes its shapes tuples."""
+def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any], left: dict[str, int]) -> str | None:
+    """What is wrong with a tensor of a manifest; makes its shapes tuples. `left` are the bytes of each file
+    that no tensor has had: of a large file there are no more tensors than it has bytes."""
     if entry["dtype"] not in KINDS:
         return f"unknown dtype {entry['dtype']!r}"
     shape = entry["shape"] = tuple(natural(n) for n in entry["shape"])
@@ -126,6 +138,9 @@ def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any]) -> str | None:
         file, begin, count = files[piece["file"]], natural(piece["at"]), math.prod(where[1]) * size
         if begin < file["header"] or begin + count > file["bytes"]:
             return f"bytes {begin} to {begin + count} are not among the data of {piece['file']}"
+        left[piece["file"]] -= count
+        if left[piece["file"]] < 0:
+            return f"its bytes in {piece['file']} are another tensor's, too"
         if len(piece["checksums"]) != -(-count // BLOCK):
             return f"{len(piece['checksums'])} checksums for {count} bytes"
     return fault_of_tiling(shape, [piece["box"] for piece in entry["pieces"]])

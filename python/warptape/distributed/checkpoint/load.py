@@ -177,22 +177,24 @@ def load(
     damaged or truncated file (naming the tensor), and one that could not have been written by a save.
 
     A `storage_reader`, FileSystemReader(path) or HuggingFaceStorageReader(path), may stand in place of
-    checkpoint_id; a `planner` changes nothing.
+    checkpoint_id. A planner DefaultLoadPlanner(allow_partial_load=True) leaves alone what is not there. With
+    `no_dist` each process that calls loads by itself and talks to no other.
     """
     if storage_reader is not None:
         checkpoint_id = storage_reader.path if checkpoint_id is None else checkpoint_id
-        if hasattr(storage_reader, "read_state"):
-            storage_reader.read_state(state_dict, checkpoint_id)
-            return
     if checkpoint_id is None:
         raise ValueError("load: expected checkpoint_id or storage_reader")
-    rank, world = world_of(process_group)
+    partial = getattr(planner, "allow_partial_load", False)
+    if hasattr(storage_reader, "read_state"):
+        storage_reader.read_state(state_dict, checkpoint_id, process_group, no_dist, partial)
+        return
+    rank, world = world_of(process_group, no_dist)
     shards: Shards | None = None
     what, cause, fault, seen = f"load from {checkpoint_id}", None, None, None
     try:
         folder = find(checkpoint_id)
         manifest = read_manifest(folder)
-        wanted = Wanted(state_dict, manifest, rank, world)
+        wanted = Wanted(state_dict, manifest, rank, world, partial)
         seen = [zlib.crc32(json.dumps(manifest["files"]).encode()), sorted(wanted.known), wanted.prefixes]
     except Exception as error:
         fault, cause = describe(error), error
@@ -226,7 +228,13 @@ def load_state_dict(
 ) -> None:
     """`load(state_dict, storage_reader=..)`, deprecated as in PyTorch; no rank is the coordinator."""
     deprecated("load_state_dict", "load")
-    load(state_dict, storage_reader=storage_reader, process_group=process_group, no_dist=no_dist)
+    load(
+        state_dict,
+        storage_reader=storage_reader,
+        process_group=process_group,
+        no_dist=no_dist,
+        planner=planner,
+    )
 
 
 def _all_known(what: str, manifest: dict[str, Any], reports: list[list[Any]]) -> None:

@@ -15,9 +15,9 @@ from .slices import Slice, fault_of_tiling
 from .state import Collected, encode_object
 
 
-def world_of(group: Any) -> tuple[int, int]:
-    """This rank and the number of ranks; (0, 1) without a job."""
-    if _state.peek_state() is None:
+def world_of(group: Any, no_dist: bool = False) -> tuple[int, int]:
+    """This rank and the number of ranks; (0, 1) without a job, or where it is not to be asked."""
+    if no_dist or _state.peek_state() is None:
         return 0, 1
     pg = _state.resolve(group)
     return pg.rank(), pg.size()
@@ -58,6 +58,7 @@ class Plan:
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    containers: dict[str, str] = field(default_factory=dict)
     owners: dict[str, dict[Slice, int]] = field(default_factory=dict)
 
 
@@ -68,7 +69,8 @@ def offer(collected: Collected) -> dict[str, Any]:
         for name, h in collected.tensors.items()
     }
     objects = {name: encode_object(value) for name, value in collected.objects.items()}
-    return {"tensors": tensors, "objects": objects, "aliases": collected.aliases}
+    containers = collected.containers
+    return {"tensors": tensors, "objects": objects, "aliases": collected.aliases, "containers": containers}
 
 
 def merge(offers: list[dict[str, Any]]) -> Plan:
@@ -77,7 +79,7 @@ def merge(offers: list[dict[str, Any]]) -> Plan:
     plan, seen = Plan(), dict[str, tuple[Any, ...]]()
     holders: dict[str, dict[Slice, list[int]]] = {}
     for rank, offered in enumerate(offers):
-        for part in ("objects", "aliases"):
+        for part in ("objects", "aliases", "containers"):
             for name, value in offered[part].items():
                 if getattr(plan, part).setdefault(name, value) != value:
                     raise CheckpointException(
@@ -95,6 +97,8 @@ def merge(offers: list[dict[str, Any]]) -> Plan:
             for start, size in slices:
                 if math.prod(size):
                     at.setdefault((tuple(start), tuple(size)), []).append(rank)
+    for name in plan.objects.keys() & (holders.keys() | plan.containers.keys()):
+        raise CheckpointException(f"{name} is not the same kind of thing on all ranks")
     load = [0] * len(offers)  # bytes
     for name, slices_of in holders.items():
         kind, shape, any_holder, _ = seen[name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import json
 import os
 import secrets
@@ -142,7 +143,7 @@ def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]
     }
 
 
-class _Rendezvous:
+class Rendezvous:
     """How ranks tell rank 0 that they are done, and rank 0 the others: over the store, which any thread may
     use while the training runs its collectives."""
 
@@ -189,7 +190,7 @@ def _finish(
     folder: Path,
     plan: Plan,
     pieces: list[Piece] | Exception,
-    rendezvous: _Rendezvous,
+    rendezvous: Rendezvous,
     metadata: Any,
 ) -> None:
     """Writes, meets, commits."""
@@ -227,13 +228,16 @@ def _manifest(plan: Plan, every: list[dict[str, Any]], metadata: Any) -> dict[st
         "tensors": tensors,
         "aliases": plan.aliases,
         "objects": plan.objects,
+        "containers": plan.containers,
     }
 
 
-def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool) -> Callable[[], None]:
+def _start(
+    state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool, no_dist: bool
+) -> Callable[[], None]:
     """Everything that needs the other ranks' main threads, and the copy; returns the rest."""
     path = Path(os.path.abspath(checkpoint_id))
-    rank, world = world_of(group)
+    rank, world = world_of(group, no_dist)
     cause: BaseException | None = None
     folder, offered, fault = "", None, None
     try:
@@ -258,7 +262,7 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
         pieces = _own_pieces(collected, plan, rank, copy)
     except Exception as error:
         pieces = error
-    rendezvous = _Rendezvous(rank, world, Path(folder).name)
+    rendezvous = Rendezvous(rank, world, Path(folder).name)
 
     def finish() -> None:
         try:
@@ -291,17 +295,22 @@ def save(
         planner: DefaultSavePlanner; it changes nothing.
         process_group: the ranks that save; None for all.
         metadata: plain data for the manifest.
+        no_dist: each process that calls saves by itself and talks to no other.
 
     Raises: CheckpointException, on every rank, when any of them fails; the checkpoint before is still there.
     """
+    start = _starting("save", checkpoint_id, storage_writer)
+    start(state_dict, group=process_group, metadata=metadata, copy=False, no_dist=no_dist)()
+
+
+def _starting(what: str, checkpoint_id: Any, storage_writer: Any) -> Callable[..., Callable[[], None]]:
+    """_start, or that of a writer that has its own, for the place that is meant."""
     if storage_writer is not None:
         checkpoint_id = storage_writer.path if checkpoint_id is None else checkpoint_id
-        if hasattr(storage_writer, "write_state"):
-            storage_writer.write_state(state_dict, checkpoint_id, process_group)
-            return
     if checkpoint_id is None:
-        raise ValueError("save: expected checkpoint_id or storage_writer")
-    _start(state_dict, checkpoint_id, process_group, metadata, copy=False)()
+        raise ValueError(f"{what}: expected checkpoint_id or storage_writer")
+    start = getattr(storage_writer, "start", _start)
+    return functools.partial(start, checkpoint_id=checkpoint_id)
 
 
 def save_state_dict(
@@ -338,19 +347,14 @@ def async_save(
     """As save, but returns when the values are copied; a thread writes them. `result()` of the future waits,
     and raises what save would. Wait for it before the job's ranks leave.
 
-    Raises: NotImplementedError for PROCESS, and for a HuggingFaceStorageWriter, whose files `save` writes.
+    Raises: NotImplementedError for PROCESS.
     """
     if async_checkpointer_type is not AsyncCheckpointerType.THREAD:
         raise NotImplementedError(
             "async_save: a thread of this process writes; use AsyncCheckpointerType.THREAD"
         )
-    if hasattr(storage_writer, "write_state"):
-        raise NotImplementedError(f"async_save: {type(storage_writer).__name__} is not supported; use save")
-    if storage_writer is not None:
-        checkpoint_id = storage_writer.path if checkpoint_id is None else checkpoint_id
-    if checkpoint_id is None:
-        raise ValueError("async_save: expected checkpoint_id or storage_writer")
-    finish = _start(state_dict, checkpoint_id, process_group, metadata, copy=True)
+    start = _starting("async_save", checkpoint_id, storage_writer)
+    finish = start(state_dict, group=process_group, metadata=metadata, copy=True, no_dist=no_dist)
     future: Future[None] = Future()
 
     def run() -> None:

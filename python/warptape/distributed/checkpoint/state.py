@@ -15,6 +15,7 @@ from ..._interchange import raw_bytes
 from ..._tensor import Tensor
 from ...utils.safetensors import KIND_OF, KINDS
 from ..objects import _decode, _encode
+from . import tree
 from .layout import CheckpointException, crc32c
 from .slices import Held, held
 
@@ -33,6 +34,26 @@ class Collected:
     tensors: dict[str, Held] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    containers: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, value: Any) -> None:
+        """Enters a tensor or an object. Raises ValueError for a name that is there."""
+        if name in self.tensors or name in self.objects:
+            raise ValueError(f"checkpoint: two things of the state are called {name!r}; rename one")
+        if isinstance(value, Held):
+            self.tensors[name] = value
+        else:
+            self.objects[name] = value
+
+    def add_all(self, path: str, value: Any, own: bool) -> None:
+        """Enters what is in a value. `own`: no other rank has it, or all are known to have it alike."""
+        for name, leaf in tree.flatten(value, path, self.containers):
+            if not isinstance(leaf, Tensor) or (leaf.dtype not in KIND_OF and _is_whole(leaf)):
+                self.add(name, leaf)
+            elif own or not _is_whole(leaf):
+                self.add(name, held(leaf, any_holder=True))
+            else:  # of buffers, which copies may have different, the first rank's are saved
+                self.add(name, held(leaf) if getattr(leaf, "_is_buffer", False) else _compared(leaf))
 
 
 class Model(NamedTuple):
@@ -42,6 +63,10 @@ class Model(NamedTuple):
     extras: dict[str, Any]
     aliases: dict[str, str]
     modules: list[Any]
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not hasattr(tensor, "held_slices")
 
 
 def encode_object(value: Any) -> dict[str, Any]:
@@ -106,15 +131,18 @@ def _kind(value: Any) -> str:
     return "stateful" if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") else "object"
 
 
-def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
+def _leaves(
+    state: Any, containers: dict[str, str], path: str = ""
+) -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
     """(path, value, dict that has it, its key in there) of what nested dicts hold; models come first, for
-    optimizers are saved by their parameters' names."""
+    optimizers are saved by their parameters' names. Enters the dicts below the first."""
     if not isinstance(state, MutableMapping) or not all(isinstance(key, str) for key in state):
         raise TypeError(f"checkpoint: expected a dict with names as keys, got {type(state).__name__}")
     leaves: list[tuple[str, Any, MutableMapping[str, Any], str]] = []
     for key, value in state.items():
         if type(value) in (dict, OrderedDict) and value and all(isinstance(inner, str) for inner in value):
-            leaves += _leaves(value, f"{path}{key}.")
+            containers[path + key] = "dict"
+            leaves += _leaves(value, containers, f"{path}{key}.")
         else:
             leaves.append((path + key, value, state, key))
     yield from sorted(leaves, key=lambda leaf: _kind(leaf[1]) != "model")
@@ -142,7 +170,7 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 def _compared(tensor: Tensor) -> Held:
     """A tensor that all ranks should have alike, with what tells whether they do."""
-    out = held(tensor)
+    out = held(tensor, any_holder=True)
     value = tensor.detach().cpu().contiguous()  # kept as long as its bytes are used
     out.checksum = crc32c(raw_bytes(value))
     return out
@@ -159,24 +187,23 @@ def _plain(value: Any) -> Any:
 def collect(state: Any, rank: int, world: int) -> Collected:
     """Everything in a state, by name. Raises TypeError and ValueError for what cannot be saved."""
     out, names = Collected(), dict[int, str]()
-    for path, value, _, _ in _leaves(state):
+    for path, value, _, _ in _leaves(state, out.containers):
         kind = _kind(value)
         if kind == "model":
             model = model_of(path, modules_of(value))
+            out.containers[path] = "dict"
             out.aliases |= model.aliases
-            out.objects |= model.extras
+            for key, extra in model.extras.items():
+                out.add_all(key, extra, own=world == 1)
             _names_of(model.tensors, names)
             for name, tensor in model.tensors.items():
-                out.tensors[name] = held(tensor, any_holder=isinstance(tensor, warptape.nn.Parameter))
+                out.add(name, held(tensor, any_holder=isinstance(tensor, warptape.nn.Parameter)))
         elif kind == "optimizer":
             _collect_optimizer(out, path, value, names)
-        elif kind == "tensor":
-            own = hasattr(value, "held_slices") or world == 1
-            out.tensors[path] = held(value, any_holder=own) if own else _compared(value)
         elif kind == "rank":
-            out.objects[f"{path}@{rank}/{world}"] = _plain(value.value)
+            out.add_all(f"{path}@{rank}/{world}", _plain(value.value), own=True)
         else:
-            out.objects[path] = _plain(value)
+            out.add_all(path, _plain(value), own=world == 1)
     for name, entry in out.tensors.items():
         if entry.tensor.dtype not in KIND_OF:
             raise TypeError(f"checkpoint: tensor {name} is {entry.tensor.dtype}, which cannot be saved")
@@ -184,17 +211,21 @@ def collect(state: Any, rank: int, world: int) -> Collected:
 
 
 def _collect_optimizer(out: Collected, path: str, optimizer: Any, names: dict[int, str]) -> None:
-    out.objects[f"{path}.groups"] = [_options(group) for group in optimizer.param_groups]
+    out.containers |= {path: "dict", f"{path}.group": "dict", f"{path}.state": "dict"}
+    out.add(f"{path}.groups", [_options(group) for group in optimizer.param_groups])
     for i, name, p in _named(optimizer, names, path):
-        out.objects[f"{path}.group.{name}"] = i
-        for key, value in optimizer.state[p].items() if p in optimizer.state else ():
+        out.add(f"{path}.group.{name}", i)
+        state = optimizer.state.get(p, {})
+        if state:
+            out.containers[f"{path}.state.{name}"] = "dict"
+        for key, value in state.items():
             at = f"{path}.state.{name}.{key}"
             if not isinstance(value, Tensor):
-                out.objects[at] = value
+                out.add(at, value)
             elif value.shape == p.shape:
-                out.tensors[at] = held(value, p, any_holder=True)
+                out.add(at, held(value, p, any_holder=True))
             else:  # a count, or something of which nobody knows how it is split
-                out.tensors[at] = _compared(value) if hasattr(p, "held_slices") else held(value)
+                out.add(at, _compared(value) if hasattr(p, "held_slices") else held(value))
 
 
 class Wanted:
@@ -205,21 +236,26 @@ class Wanted:
     Raises: CheckpointException that lists what is missing, or has another shape or dtype.
     """
 
-    def __init__(self, state: Any, manifest: dict[str, Any], rank: int, world: int) -> None:
-        self.manifest, self.rank, self.world = manifest, rank, world
+    def __init__(
+        self, state: Any, manifest: dict[str, Any], rank: int, world: int, partial: bool = False
+    ) -> None:
+        self.manifest, self.rank, self.world, self.partial = manifest, rank, world, partial
+        self.inside = tree.children(
+            manifest["containers"], (*manifest["tensors"], *manifest["aliases"], *manifest["objects"])
+        )
         self.tensors: list[tuple[str, Held]] = []
         self.known: set[str] = set()
         self.prefixes: list[str] = []
         self.finish: list[Callable[[], None]] = []
         self.faults: list[str] = []
         self.names: dict[int, str] = {}
-        for path, value, owner, key in _leaves(state):
+        for path, value, owner, key in _leaves(state, {}):
             kind = _kind(value)
             if kind == "model":
                 self._want_model(path, model_of(path, modules_of(value)))
             elif kind == "optimizer":
                 self._want_optimizer(path, value)
-            elif kind == "tensor":
+            elif kind == "tensor" and path not in manifest["objects"]:
                 self._want_tensor(path, held(value))
             else:
                 self._want_object(path, value, owner, key)
@@ -232,7 +268,8 @@ class Wanted:
         source = self.manifest["aliases"].get(name, name)
         entry = self.manifest["tensors"].get(source)
         if entry is None:
-            self.faults.append(f"tensor {name} is missing there")
+            if not self.partial:
+                self.faults.append(f"tensor {name} is missing there")
             return
         dtype = KINDS[entry["dtype"]][0]
         if entry["shape"] != into.shape:
@@ -260,15 +297,13 @@ class Wanted:
             self._extra(path, key, model)
 
     def _extra(self, path: str, key: str, model: Model) -> None:
-        if key not in self.manifest["objects"]:
-            self.faults.append(f"{key} is missing there")
-            return
+        value = self._value(key, None)
         inside = key[len(path) + 1 :].rpartition(".")[0]
 
         def give() -> None:
             for module in model.modules:
                 if inside in dict(module.named_modules()):
-                    module.get_submodule(inside).set_extra_state(decode_object(self.manifest["objects"][key]))
+                    module.get_submodule(inside).set_extra_state(value())
 
         self.finish.append(give)
 
@@ -312,27 +347,65 @@ class Wanted:
         self._want_tensor(at, held(value, like))
         return value
 
+    def _is_there(self, name: str) -> bool:
+        return any(name in self.manifest[part] for part in ("tensors", "aliases", "objects", "containers"))
+
+    def _value(self, path: str, current: Any) -> Callable[[], Any]:
+        """What gives the value of that name once the tensors are there. Tensors of `current` at the same
+        names and of the same shapes are read in place, and a container that has tensors says what is read."""
+        if path in self.manifest["objects"]:
+            self.known.add(path)
+            loaded = decode_object(self.manifest["objects"][path])
+            return lambda: loaded
+        source = self.manifest["aliases"].get(path, path)
+        if source in self.manifest["tensors"]:
+            entry = self.manifest["tensors"][source]
+            into = held(current) if isinstance(current, Tensor) else None
+            if into is None or (into.shape != entry["shape"] and _is_whole(current)):
+                current = warptape.empty(entry["shape"], dtype=KINDS[entry["dtype"]][0])
+                into = held(current)
+            self._want_tensor(path, into)
+            return lambda: current
+        kind = tree.kind_of(current) if tree.holds_tensors(current) else None
+        if kind is not None:
+            items = [(str(key), each) for key, each in tree.items_of(current)]
+        elif path in self.inside:
+            kind, items = self.manifest["containers"][path], [(key, None) for key in self.inside[path]]
+        else:
+            if not self.partial:
+                self.faults.append(f"{path} is missing there")
+            return lambda: current
+        values = {key: self._value(f"{path}.{key}", each) for key, each in items}
+        return lambda: tree.assembled(kind, {key: value() for key, value in values.items()})
+
     def _want_object(self, path: str, value: Any, owner: MutableMapping[str, Any], key: str) -> None:
         name, own = path, value
         if isinstance(value, PerRank):
             name, own = f"{path}@{self.rank}/{self.world}", value.value
-        if name not in self.manifest["objects"]:
-            others = [at for at in self.manifest["objects"] if at.startswith(f"{path}@")]
-            ranks = f" for {self.world} ranks; it was saved from {len(others)}" if others else " there"
-            self.faults.append(f"{path} is missing{ranks}")
-            return
-        loaded, kind = decode_object(self.manifest["objects"][name]), _kind(own)
+            names = (*self.manifest["tensors"], *self.manifest["objects"], *self.manifest["containers"])
+            ranks = {at[len(path) :].partition(".")[0] for at in names if at.startswith(f"{path}@")}
+            if not self._is_there(name) and ranks:
+                self.faults.append(
+                    f"{path} is missing for {self.world} ranks; it was saved from {len(ranks)}"
+                )
+                return
+        kind = _kind(own)
+        current = own.state_dict() if kind == "stateful" else None if kind == "generator" else own
+        loaded = self._value(name, current)
 
         def give() -> None:
             if kind == "generator" and own is warptape.default_generator:
-                warptape.set_rng_state(loaded)
+                warptape.set_rng_state(loaded())
             elif kind == "generator":
-                own.set_state(loaded)
+                own.set_state(loaded())
             elif kind == "stateful":
-                own.load_state_dict(loaded)
+                own.load_state_dict(loaded())
+            elif kind == "tensor":
+                own.copy_(loaded())
             elif isinstance(value, PerRank):
-                value.value = loaded
+                value.value = loaded()
             else:
-                owner[key] = loaded
+                owner[key] = loaded()
 
-        self.finish.append(give)
+        if self._is_there(name) or tree.holds_tensors(current):
+            self.finish.append(give)

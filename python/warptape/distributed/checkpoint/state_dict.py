@@ -59,6 +59,7 @@ class _Names:
 
     own: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
+    buffers: set[str] = field(default_factory=set)
 
 
 def _clean(name: str, ddp: bool) -> str:
@@ -78,6 +79,7 @@ def _names(model: Any) -> tuple[_Names, dict[str, Any]]:
         found.own[_clean(name, ddp)] = name
     for name, p in model.named_parameters(remove_duplicate=False):
         found.parameters[_clean(name, ddp)] = p
+    found.buffers = {_clean(name, ddp) for name, _ in model.named_buffers(remove_duplicate=False)}
     return found, state
 
 
@@ -93,20 +95,20 @@ def _raw_state(model: Any) -> dict[str, Any]:
             m._settings = before
 
 
-def _whole(value: Any, like: Any) -> Any:
-    """The whole of a tensor that lies as `like` does."""
-    if hasattr(value, "full_tensor"):
-        return value.detach().full_tensor()
-    if hasattr(like, "splits") and value.shape == like.shape and value.ndim:
-        return like.full_tensor(value)
-    return value
+def _placed(value: Any, p: Any) -> Any:
+    """A tensor of an optimizer's state for `p`, on the same memory, as one that knows its place in the whole
+    where it lies as `p` does."""
+    if not hasattr(p, "splits") or not isinstance(value, Tensor) or value.shape != p.shape or not value.ndim:
+        return value
+    return p.detach()._moved(value.detach())
 
 
-def _given(value: Any, like: Any, options: StateDictOptions) -> Any:
+def _given(value: Any, options: StateDictOptions) -> Any:
     if not isinstance(value, Tensor):
         return value
-    if options.full_state_dict:
-        value = _whole(value, like)
+    if options.full_state_dict and hasattr(value, "full_tensor"):
+        part: Any = value.detach()
+        value = part.full_tensor()
     if options.cpu_offload and value.device.type != "cpu":
         value = value.cpu()
     return value if hasattr(value, "held_slices") else value.detach()
@@ -138,7 +140,9 @@ def get_model_state_dict(
         value = state[own]
         if options.ignore_frozen_params and name in names.parameters and not value.requires_grad:
             continue
-        out[name] = _given(value, value, options)
+        out[name] = _given(value, options)
+        if name in names.buffers and isinstance(out[name], Tensor) and out[name] is not value:
+            out[name]._is_buffer = True  # which copies of a model may have different
     return {} if _is_elsewhere(options) else out
 
 
@@ -166,9 +170,10 @@ def _part(value: Any, target: Any) -> Any:
         return value if hasattr(value, "like_whole") else target.like_whole(value)
     if hasattr(value, "like_whole"):
         value = value.full_tensor()  # type: ignore[attr-defined]
-    if hasattr(target, "part_of") and not hasattr(value, "held_slices"):
-        if tuple(value.shape) == tuple(target.full_shape):
-            return target.part_of(value)
+    if hasattr(value, "to_local"):
+        return value.to_local().detach()
+    if hasattr(target, "part_of") and tuple(value.shape) == tuple(target.full_shape):
+        return target.part_of(value)
     return value
 
 
@@ -199,6 +204,7 @@ def get_optimizer_state_dict(
     model: Any, optimizers: Any, *, submodules: Any = None, options: StateDictOptions | None = None
 ) -> dict[str, Any]:
     """The state of one or several optimizers by names of parameters: {"state": {name: {..}}, "param_groups"}.
+    An optimizer that has made no step gets its state, so that `load` has where to read it.
 
     Raises: ValueError for a parameter that the model does not have.
     """
@@ -206,6 +212,7 @@ def get_optimizer_state_dict(
     names = {id(p): name for name, p in reversed(_names(model)[0].parameters.items())}
     out: dict[str, Any] = {"state": {}, "param_groups": []}
     for optimizer in _listed(optimizers):
+        _init_optim_state(optimizer)
         for group in optimizer.param_groups:
             members = []
             for p in group["params"]:
@@ -215,11 +222,8 @@ def get_optimizer_state_dict(
                     )
                 members.append(names[id(p)])
                 if p in optimizer.state:
-                    state = optimizer.state[p]
-                    out["state"][names[id(p)]] = {k: _given(v, p, options) for k, v in state.items()}
-                    for key, value in out["state"][names[id(p)]].items():
-                        if isinstance(value, Tensor) and not options.full_state_dict:
-                            out["state"][names[id(p)]][key] = value
+                    state = {k: _placed(v, p) for k, v in optimizer.state[p].items()}
+                    out["state"][names[id(p)]] = {k: _given(v, options) for k, v in state.items()}
             kept = {k: v for k, v in group.items() if k not in ("params", "param_names")}
             out["param_groups"].append({**kept, "params": members})
     if options.flatten_optimizer_state_dict:
@@ -305,6 +309,9 @@ def _init_optim_state(optimizer: Any) -> None:
     for group, rate in zip(groups, rates, strict=True):
         if rate is not None:
             group["lr"] = rate
+    for state in optimizer.state.values():
+        if "step" in state:  # none was made: training goes on as if this had not been
+            state["step"] = state["step"] * 0
     optimizer.zero_grad()
 
 
