@@ -165,7 +165,6 @@ class HuggingFaceStorageReader:
         found: dict[str, Tensor] = {}
         for file in sorted(Path(path).glob("*.safetensors")):
             found |= {k: t for k, t in load_file(file).items() if k in wanted}
-        target: Any
         for name, target in wanted.items():
             if not isinstance(target, Tensor):
                 raise TypeError(f"HuggingFaceStorageReader: {name} is {type(target).__name__}, not a tensor")
@@ -179,10 +178,11 @@ class HuggingFaceStorageReader:
                 raise CheckpointException(
                     f"tensor {name} is {list(value.shape)} there and {list(shape)} here"
                 )
-            if hasattr(target, "like_whole"):
-                yield target._local_tensor, target.like_whole(value)._local_tensor
+            into: Any = target
+            if hasattr(into, "like_whole"):
+                yield into._local_tensor, into.like_whole(value)._local_tensor
             else:
-                yield target.detach(), target.part_of(value) if hasattr(target, "part_of") else value
+                yield into.detach(), into.part_of(value) if hasattr(into, "part_of") else value
 
 
 def _stateful(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
