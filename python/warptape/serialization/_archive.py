@@ -10,7 +10,6 @@ import io
 import os
 import struct
 import threading
-import zipfile
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -282,41 +281,37 @@ def _zip64(extra: bytes, values: list[int]) -> list[int]:
 # ---- writing ----
 
 
-class _Directory:
-    """What zipfile writes behind records that end at byte `at`."""
-
-    def __init__(self) -> None:
-        self.data, self.at = bytearray(), 0
-
-    def write(self, data: bytes) -> int:
-        self.data += data
-        return len(data)
-
-    def tell(self) -> int:
-        return self.at + len(self.data)
-
-    def flush(self) -> None:
-        pass
+_LIMIT = (1 << 31) - 1  # what Python's zipfile writes without zip64
+_DATE = 1 << 5 | 1  # 1980-01-01
 
 
 def pieces(folder: str, records: Iterable[tuple[str, Any]], checksums: bool = True) -> Iterator[Any]:
-    """The bytes of an archive, one buffer after the other, of (name, contiguous buffer) records. Heads and
-    directory are zipfile's; the checksums are our own, which are faster, or 0."""
-    directory, at = _Directory(), 0
-    with zipfile.ZipFile(directory, "w") as archive:  # type: ignore[call-overload]
-        for name, data in records:
-            info = zipfile.ZipInfo(f"{folder}/{name}")
-            info.file_size = info.compress_size = len(data)
-            info.CRC, info.header_offset = _C._crc32(data) if checksums else 0, at
-            if max(len(data), at) > zipfile.ZIP64_LIMIT:
-                info.extract_version = zipfile.ZIP64_VERSION
-            gap = -(at + len(info.FileHeader()) + 4) % ALIGNMENT
-            info.extra = struct.pack("<2H", _PADDING, gap) + bytes(gap)
-            head = info.FileHeader()
-            info.extra = b""
-            yield head
-            yield data
-            archive.infolist().append(info)
-            at += len(head) + len(data)
-        archive.start_dir = directory.at = at
-    yield directory.data
+    """The bytes of an archive, one buffer after the other, of (name, contiguous buffer) records: those that
+    Python's zipfile writes, in a tenth of its time."""
+    directory, count, at = bytearray(), 0, 0
+    for name, data in records:
+        label, size = f"{folder}/{name}", len(data)
+        encoded, utf8 = label.encode(), 0 if label.isascii() else _UTF8
+        crc = _C._crc32(data) if checksums else 0
+        wide, far = size > _LIMIT, at > _LIMIT
+        version = 45 if wide or far else 20
+        said, more = (_FULL, struct.pack("<2H2Q", 1, 16, size, size)) if wide else (size, b"")
+        gap = -(at + _LOCAL.size + len(encoded) + 4 + len(more)) % ALIGNMENT
+        common = (version, utf8, 0, 0, _DATE, crc, said, said, len(encoded))
+        head = _LOCAL.pack(LOCAL, *common, 4 + gap + len(more)) + encoded
+        head += struct.pack("<2H", _PADDING, gap) + bytes(gap) + more
+        yield head
+        yield data
+        large = [size, size] * wide + [at] * far
+        extra = struct.pack(f"<2H{len(large)}Q", 1, 8 * len(large), *large) if large else b""
+        place = _FULL if far else at
+        directory += _CENTRAL.pack(CENTRAL, version | 3 << 8, *common, len(extra), 0, 0, 0, 0, place)
+        directory += encoded + extra
+        count += 1
+        at += len(head) + size
+    end, size = at + len(directory), len(directory)
+    if count > _FULL16 or at > _LIMIT or size > _LIMIT:
+        wide_end = (END64, _END64.size - 12, 45, 45, 0, 0, count, count, size, at)
+        directory += _END64.pack(*wide_end) + _LOCATOR.pack(LOCATOR, 0, end, 1)
+        count, size, at = min(count, _FULL16), min(size, _FULL), min(at, _FULL)
+    yield directory + _END.pack(END, 0, 0, count, count, size, at, 0)

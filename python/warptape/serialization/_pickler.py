@@ -52,6 +52,7 @@ _SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
 _NESTED, _NESTED_TYPE = (
     Global("torch.nested._internal.nested_tensor", name) for name in ("_rebuild_njt", "NestedTensor")
 )
+_ORDERED = Global("collections", "OrderedDict")
 _LAYOUT = Global("torch.serialization", "_get_layout")
 _PLACES = {"_functions": "torch", "_nn": "torch.nn.functional", "_linalg": "torch.linalg"}  # of ops
 _OWN_TENSORS = (Tensor.__reduce_ex__, warptape.nn.Parameter.__reduce_ex__)
@@ -68,6 +69,37 @@ def _state_of(t: Tensor) -> Any:
     return t.__dict__ or None
 
 
+def _name(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return pickle.BINUNICODE + len(data).to_bytes(4, "little") + data
+
+
+_SMALL = [pickle.BININT1 + bytes((n,)) for n in range(256)]
+
+
+def _number(n: int) -> bytes:
+    if 0 <= n < 256:
+        return _SMALL[n]
+    if 0 <= n < 1 << 16:
+        return pickle.BININT2 + n.to_bytes(2, "little")
+    if -(1 << 31) <= n < 1 << 31:
+        return pickle.BININT + n.to_bytes(4, "little", signed=True)
+    data = pickle.encode_long(n)
+    return pickle.LONG1 + bytes((len(data),)) + data
+
+
+def _numbers(values: Any) -> bytes:
+    """A tuple of them."""
+    data = b"".join(map(_number, values))
+    if len(values) < 4:
+        return data + (pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)[len(values)]
+    return pickle.MARK + data + pickle.TUPLE
+
+
 _PythonPickler: Any = pickle._Pickler  # the one in C writes no name that is not importable
 
 
@@ -75,6 +107,7 @@ class Pickler(_PythonPickler):
     """The pickle of one object, of protocol 2; `storages` has the bytes tensors that belong to it."""
 
     dispatch = dict(_PythonPickler.dispatch)
+    view = b""  # of a storage: it is no part of a larger one
 
     def __init__(self, obj: Any) -> None:
         self.file = io.BytesIO()
@@ -82,6 +115,7 @@ class Pickler(_PythonPickler):
         self.storages: list[Tensor] = []
         self.dtypes: list[Any] = []  # of the storages
         self.keys: dict[tuple[int, int], tuple[int, Any]] = {}  # (address, bytes) -> key, dtype
+        self.known: dict[Any, bytes] = {}  # what gets the name or text again that was written before
         self.dump(obj)
 
     def records(self, byteorder: bool = True) -> Iterator[tuple[str, Any]]:
@@ -115,7 +149,7 @@ class Pickler(_PythonPickler):
             if "." in short:  # a name that protocol 2 cannot write
                 self.save_reduce(_named("builtins", "getattr"), (owner, name.rpartition(".")[2]), obj=obj)
                 return
-        self.write(f"c{module}\n{short}\n".encode())
+        self.write(_name(module, short))
         self.memoize(obj)
 
     def save_reduce(self, func: Any, args: Any, *rest: Any, obj: Any = None) -> None:
@@ -181,11 +215,8 @@ class Pickler(_PythonPickler):
         args: tuple[Any, ...] = (storage, t.storage_offset(), size, stride, t.requires_grad, OrderedDict())
         return (_TENSOR, args) if typed is not UntypedStorage else (_TENSOR3, (*args, t.dtype))
 
-    def persistent_id(self, obj: Any) -> Any:
-        """What stands for a storage, whose bytes lie in a record of their own."""
-        if not isinstance(obj, UntypedStorage):
-            return None
-        data, dtype = obj._bytes, obj.dtype
+    def _key(self, data: Tensor, dtype: Any) -> int:
+        """The number of a storage, whose bytes lie in a record of their own."""
         place = data.data_ptr(), data.numel()
         key, before = self.keys.get(place, (len(self.storages), dtype))
         if before != dtype:
@@ -197,14 +228,79 @@ class Pickler(_PythonPickler):
             self.dtypes.append(dtype)
             if data.numel():
                 self.keys[place] = key, dtype
+        return key
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for a storage."""
+        if not isinstance(obj, UntypedStorage):
+            return None
+        data, dtype = obj._bytes, obj.dtype
+        key = self._key(data, dtype)
         name, count = storage_class_of(dtype).__name__, data.numel() // dtype.itemsize
         if name == "UntypedStorage":
             return "storage", _named("torch.storage", name), str(key), str(data.device), data.numel()
         return "storage", _named("torch", name), str(key), str(data.device), count
 
+    # ---- what files have most of, without the general way's twenty calls for each ----
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        """Writes an object, or a reference to it where it was written before."""
+        kind = type(obj)
+        if kind is str:
+            if (before := self.memo.get(id(obj))) is not None:
+                self.write(self.get(before[0]))
+                return
+            self.write(_text(obj))
+            self.memoize(obj)
+        elif kind is Tensor and id(obj) not in self.memo and not (obj.__dict__ or obj.is_meta):
+            typed = storage_class_of(obj.dtype)
+            if typed is UntypedStorage:
+                super().save(obj)
+            else:
+                self._save_plain(obj, typed.__name__)
+        else:
+            super().save(obj, save_persistent_id)
+
+    def _written(self, obj: Any) -> bytes:
+        """A name or text, or a reference to it where it was written before."""
+        if (known := self.known.get(obj)) is not None:
+            return known
+        if (before := self.memo.get(id(obj))) is not None:
+            return self.known.setdefault(obj, self.get(before[0]))
+        at = len(self.memo)
+        self.memo[id(obj)] = at, obj
+        self.known[obj] = self.get(at)
+        return (_text(obj) if isinstance(obj, str) else _name(*obj.place)) + self.put(at)
+
+    def _save_plain(self, t: Tensor, storage: str) -> None:
+        """As _rebuilt and persistent_id have it."""
+        data, dtype = _C._storage_bytes(t), t.dtype
+        parts = (
+            self._written(_TENSOR),
+            b"((",
+            self._written("storage"),
+            self._written(_named("torch", storage)),
+            _text(str(self._key(data, dtype))),
+            self._written("cpu" if t.is_cpu else str(data.device)),
+            _number(data.numel() // dtype.itemsize),
+            self.view,
+            b"tQ",
+            _number(t.storage_offset()),
+            _numbers(t.shape),
+            _numbers(t.stride()),
+            pickle.NEWTRUE if t.requires_grad else pickle.NEWFALSE,
+            self._written(_ORDERED),
+            b")RtR",
+        )
+        at = len(self.memo)
+        self.memo[id(t)] = at, t
+        self.write(b"".join(parts) + self.put(at))
+
 
 class LegacyPickler(Pickler):
     """The object's pickle as files of PyTorch before 1.6 have it."""
+
+    view = pickle.NONE
 
     def persistent_id(self, obj: Any) -> Any:
         """What stands for a storage; no part of a larger one."""
