@@ -196,7 +196,10 @@ void dump_on_signal() {
   static std::once_flag once;
   std::call_once(once, [] {
     struct sigaction now = {};
-    if (::sigaction(SIGUSR2, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+    // A launcher starts its ranks with the signal ignored, so that it ends none before this.
+    const bool none = ::sigaction(SIGUSR2, nullptr, &now) == 0 && !(now.sa_flags & SA_SIGINFO) &&
+                      (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
+    if (!none) return;
     if (::pipe2(signal_pipe, O_CLOEXEC) != 0) return;
     std::thread(dump_on_request).detach();
     struct sigaction ours = {};

@@ -243,7 +243,7 @@ except (RendezvousConnectionError, RendezvousTimeoutError) as error:
 )
 def test_from_python_the_errors_have_types(conf: str, name: str) -> None:
     job = Nodes("--nnodes=2:3", "--rdzv-backend=c10d", f"--rdzv-conf=join_timeout=0.5,{conf}")
-    command = [sys.executable, "-c", TYPED, *job.flags, "x.py"]
+    command = [sys.executable, "-c", TYPED, *job.flags, __file__]
     with started(command, WARPTAPE_SECRET=SECRET) as program:
         code, out, err = program.finish()
     assert (code, out) == (0, f"{name}\n"), err
@@ -254,7 +254,7 @@ def test_variables_are_defaults() -> None:
     pet = {"RDZV_BACKEND": "c10d", "RDZV_ENDPOINT": "127.0.0.1:1", "NNODES": "2:3", "MAX_RESTARTS": "4"}
     pet |= {"RDZV_ID": "job", "RDZV_CONF": "join_timeout=0.3,keep_alive_interval=2", "NPROC_PER_NODE": "2"}
     variables = {f"PET_{name}": value for name, value in pet.items()}
-    code, _, err = launch("x.py", WARPTAPE_SECRET=SECRET, **variables)
+    code, _, err = launch(__file__, WARPTAPE_SECRET=SECRET, **variables)
     # Port 1: nobody answers, and only who may bind it becomes node 0.
     assert code == 2 and ("within 0.3 s" in err or "of 2 nodes came" in err), err
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launched import LAUNCHER, PACKAGE, environ, launch, lines, started, until
 from time_limits import seconds
+from warptape.distributed.elastic.multiprocessing.errors import ProcessFailure, exit_code, root_cause
 
 # print writes the text and the end of the line apart: lines of several ranks would mix.
 HEAD = """
@@ -107,7 +109,23 @@ def test_exit_code_is_the_first_failures(script, end: str, code: int, words: str
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--no-python", "/no/such/program"], 1, "cannot start /no/such/program: "),
+        (["--no-python", "/no/such/program"], 2, "cannot start /no/such/program: there is no such program"),
+        (
+            ["--no-python", "/etc/passwd"],
+            2,
+            "cannot start /etc/passwd: there is no such program, or it is not",
+        ),
+        (["no_such_script.py"], 2, "cannot start no_such_script.py: there is no such file"),
+        (["--log-dir=/proc/nope", "x.py"], 2, "--log-dir: no logs can be written to /proc/nope"),
+        (["--log-dir=/etc/passwd", "x.py"], 2, "--log-dir: no logs can be written to /etc/passwd"),
+        (["--log-dir=/etc/passwd/x", "x.py"], 2, "--log-dir: no logs can be written to /etc/passwd/x"),
+        ([f"--log-dir=/tmp/{'x' * 300}", "x.py"], 2, "File name too long"),
+        (["--signals-to-handle=SIGKILL", "x.py"], 2, "nothing can handle SIGKILL"),
+        (["--shutdown-timeout=nan", "x.py"], 2, "--shutdown-timeout: expected seconds from 0"),
+        (["--shutdown-timeout=-1", "x.py"], 2, "--shutdown-timeout: expected seconds from 0"),
+        (["--master-port=70000", "x.py"], 2, "--master-port: expected a port from 0 to 65535"),
+        (["--rdzv-conf=join_timeout=nan", "x.py"], 2, "join_timeout: expected a number from 0"),
+        ([f"--nproc-per-node={'9' * 5000}", "x.py"], 2, "--nproc-per-node: expected a positive number"),
         (["--nnodes=1:4", "x.py"], 2, "nodes that come and go have no fixed ranks: add --rdzv-backend=c10d"),
         (["--nnodes=4:1", "x.py"], 2, "expected N, or MIN:MAX with MIN from 1 to MAX, got 4:1"),
         (["--nproc-per-node=two", "x.py"], 2, "expected a positive number, auto, cpu or gpu, got two"),
@@ -118,11 +136,12 @@ def test_exit_code_is_the_first_failures(script, end: str, code: int, words: str
         (["--no-such-flag", "x.py"], 2, "unrecognized arguments"),
     ],
 )
-def test_what_cannot_be_done_is_said(arguments: list[str], code: int, words: str) -> None:
-    got, _, err = launch(*arguments)
+def test_what_cannot_be_done_is_said(script, arguments: list[str], code: int, words: str) -> None:
+    path = script("")
+    got, _, err = launch(*(path if each == "x.py" else each for each in arguments))
     assert got == code
     assert words in err
-    assert "Traceback" not in err
+    assert "Traceback" not in err and (len(err.splitlines()) == 1 or "usage:" in err)
 
 
 def test_root_cause_is_shown_first(script) -> None:
@@ -152,6 +171,78 @@ main()
     assert report.index("ValueError: the cause") < report.index("rank 0, 0.")
     assert "later: exit code 1: RuntimeError: peer lost" in report
     assert "rank 2" not in report
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(7)"])
+def test_who_was_missed_failed_before_who_missed_it(script, end: str) -> None:
+    """The kernel may tell of an end only after others told that they missed the rank."""
+    code, _, err = launch(
+        "--nproc-per-node=2",
+        script(
+            f"""
+import warptape.distributed as dist
+dist.init_process_group()
+if rank == 1:
+    time.sleep(0.5)
+    {end}
+try:
+    dist.barrier()
+except RuntimeError as error:
+    raise ValueError("the training failed") from error
+"""
+        ),
+    )
+    assert code == (137 if "kill" in end else 7)
+    assert f"rank 1 failed first: {'killed by SIGKILL' if 'kill' in end else 'exit code 7'}" in err
+
+
+def test_the_order_of_failures() -> None:
+    def failure(rank: int, time: float, exitcode: int = 1, **more: Any) -> ProcessFailure:
+        return ProcessFailure(rank, rank, 100 + rank, exitcode, "host", time, **more)
+
+    follows = failure(0, 1.0, message="DistBackendError: rank 1 has died", follows=True)
+    killed, own = failure(1, 2.0, -9), failure(2, 3.0, message="ValueError: x")
+    assert root_cause([follows, killed]) is killed and exit_code(killed) == 137
+    assert root_cause([follows, failure(3, 4.0, 7)]).rank == 3
+    assert root_cause([failure(3, 1.0, 7), killed]) is killed
+    assert root_cause([own, killed, follows]) is killed
+    assert root_cause([follows, failure(4, 0.5, message="DistBackendError: y", follows=True)]).rank == 4
+
+
+def test_error_files_of_any_content() -> None:
+    for text in ("", "[" * 100_000, '{"message": 3}', '{"message": {"message": [1], "extraInfo": 7}}', "\0x"):
+        message, trace, follows = ProcessFailure.parse(text)
+        assert isinstance(message, str) and isinstance(trace, str) and follows is False
+    whole = ProcessFailure(1, 1, 2, 3, "h", 4.0, "m").to_json()
+    assert ProcessFailure.from_json(whole).rank == 1
+    for name, value in (("rank", "1"), ("exitcode", None), ("time", float("nan")), ("message", 3)):
+        with pytest.raises(TypeError):
+            ProcessFailure.from_json(whole | {name: value})
+
+
+def test_user_signals_end_no_rank(script) -> None:
+    """Neither before a rank has a handler nor after init_process_group; a handler gets them."""
+    text = """
+got = []
+if rank == 1:
+    signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+say("ready")
+time.sleep(1)
+import warptape.distributed as dist
+dist.init_process_group()
+say("joined")
+while rank == 1 and len(got) < 2: time.sleep(0.01)
+dist.barrier()
+say(rank, len(got))
+"""
+    with started([*LAUNCHER, "--nproc-per-node=2", script(text)]) as job:
+        for word in ("ready\n", "joined\n"):
+            for _ in range(2):
+                assert job.process.stdout.readline() == word
+            for number in (signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(job.pid, number)
+        code, out, _ = job.finish()
+        assert code == 0 and sorted(out.splitlines()) == ["0 0", "1 2"]
 
 
 def test_uncaught_exceptions_are_recorded_without_the_decorator(script) -> None:

@@ -66,17 +66,19 @@ def _job(config: Config) -> End:
     # The children of a threaded process call exec at once; what Python warns of does not happen to them.
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork.*")
     log = _Log()
+    folder = RunFolder(config)
     guard = Guard()
     loop = Loop(config.signals)
     try:
         node = meet(config, loop, log)
         try:
-            end = _run(config, loop, guard, node, log)
+            end = _run(config, loop, guard, folder, node, log)
         finally:
             node.close()
     finally:
         loop.close()
         guard.close()
+        folder.forget()
     if end.failures:
         log.failed(end.failures, end.reason or "the job failed")
     elif end.reason:
@@ -84,16 +86,13 @@ def _job(config: Config) -> End:
     return end
 
 
-def _run(config: Config, loop: Loop, guard: Guard, node: Node, log: _Log) -> End:
-    folder: RunFolder | None = None
+def _run(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: Node, log: _Log) -> End:
     while True:
         order = node.next()
         if isinstance(order, End):
             return order
-        if folder is None:
-            folder = RunFolder(config)
-            if folder.path and not config.log_dir:
-                log(f"logs are in {folder.path}")
+        if folder.path and not config.log_dir and order.attempt == 0:
+            log(f"logs are in {folder.path}")
         try:
             node.report(_attempt(config, loop, guard, folder, node, order))
         except OSError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -121,10 +123,27 @@ def configure(argv: Sequence[str] | None, environ: Mapping[str, str] = os.enviro
 
 def configured(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration of what `parser` gave. Raises UsageError."""
+    config = _configured(args, environ)
+    script = args.training_script
+    if "${local_rank}" in script or (args.module and not args.run_path):
+        return config
+    if args.no_python and not args.run_path:
+        if shutil.which(script) is None:
+            raise UsageError(f"cannot start {script}: there is no such program, or it is not executable")
+    elif not os.path.exists(script):
+        raise UsageError(f"cannot start {script}: there is no such file; -m runs a module")
+    return config
+
+
+def _configured(args: argparse.Namespace, environ: Mapping[str, str]) -> Config:
     nproc = count_processes(args.nproc_per_node)
     fewest, nnodes = count_nodes(args.nnodes)
     if args.max_restarts < 0:
         raise UsageError(f"--max-restarts: expected 0 or more, got {args.max_restarts}")
+    if not 0 <= args.shutdown_timeout < math.inf:
+        raise UsageError(f"--shutdown-timeout: expected seconds from 0, got {args.shutdown_timeout}")
+    if args.master_port is not None and not 0 <= args.master_port < 65536:
+        raise UsageError(f"--master-port: expected a port from 0 to 65535, got {args.master_port}")
     if args.rdzv_backend not in DEFAULT_PORT:
         raise UsageError(f"--rdzv-backend: expected static or c10d, got {args.rdzv_backend}")
     if fewest < nnodes and args.rdzv_backend == "static" and not args.standalone:
@@ -204,17 +223,21 @@ def count_processes(text: str) -> int:
             )
     if text in ("auto", "cpu"):
         return len(os.sched_getaffinity(0))
-    if text.isdecimal() and int(text) > 0:
+    if _is_number(text) and int(text) > 0:
         return int(text)
-    raise UsageError(f"--nproc-per-node: expected a positive number, auto, cpu or gpu, got {text}")
+    raise UsageError(f"--nproc-per-node: expected a positive number, auto, cpu or gpu, got {text:.50}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 7
 
 
 def count_nodes(text: str) -> tuple[int, int]:
     """(fewest, most) nodes of "4" or "2:4"."""
     low, colon, high = text.partition(":")
-    if low.isdecimal() and (high.isdecimal() or not colon) and 0 < int(low) <= int(high or low):
+    if _is_number(low) and (_is_number(high) or not colon) and 0 < int(low) <= int(high or low):
         return int(low), int(high or low)
-    raise UsageError(f"--nnodes: expected N, or MIN:MAX with MIN from 1 to MAX, got {text}")
+    raise UsageError(f"--nnodes: expected N, or MIN:MAX with MIN from 1 to MAX, got {text:.50}")
 
 
 def streams(flag: str, text: str, nproc: int) -> dict[int, int]:
@@ -245,9 +268,12 @@ def rank_filter(text: str) -> set[int] | None:
 def signal_numbers(text: str) -> tuple[int, ...]:
     """Numbers of "SIGTERM,SIGINT"."""
     try:
-        return tuple(signal.Signals[name.strip()] for name in text.split(",") if name.strip())
+        numbers = tuple(signal.Signals[name.strip()] for name in text.split(",") if name.strip())
     except KeyError as name:
         raise UsageError(f"--signals-to-handle: there is no signal {name}") from None
+    for number in {signal.SIGKILL, signal.SIGSTOP}.intersection(numbers):
+        raise UsageError(f"--signals-to-handle: nothing can handle {number.name}; leave it out")
+    return numbers
 
 
 def rendezvous_conf(conf: str) -> dict[str, Any]:
@@ -259,7 +285,7 @@ def rendezvous_conf(conf: str) -> dict[str, Any]:
             value = float(pairs.get(key, default))
         except ValueError:
             value = -1.0
-        if value < least:
+        if not least <= value < 1e9:
             raise UsageError(f"--rdzv-conf: {key}: expected a number from {least:g}, got {pairs[key]}")
         return value
 
@@ -268,8 +294,8 @@ def rendezvous_conf(conf: str) -> dict[str, Any]:
         "last_call": number("last_call_timeout", Config.last_call),
         # The kernel counts in whole seconds.
         "keep_alive": (
-            int(number("keep_alive_interval", Config.keep_alive[0], 1)),
-            int(number("keep_alive_max_attempt", Config.keep_alive[1], 1)),
+            min(int(number("keep_alive_interval", Config.keep_alive[0], 1)), 32767),
+            min(int(number("keep_alive_max_attempt", Config.keep_alive[1], 1)), 127),
         ),
     }
     if "is_host" in pairs:
@@ -286,6 +312,6 @@ def split_endpoint(text: str) -> tuple[str, int | None]:
         host, port = text, ""
     else:
         host, _, port = text.partition(":")
-    if not host or (port and not (port.isdecimal() and int(port) < 65536)):
+    if not host or (port and not (_is_number(port) and int(port) < 65536)):
         raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {text}")
     return host, int(port) if port and int(port) else None

@@ -47,7 +47,7 @@ class Loop:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            for key, _ in self._selector.select(left):
+            for key, _ in self._selector.select(None if left is None else min(left, 3600)):
                 if key.fd in self._selector.get_map():  # not unwatched by an earlier callback
                     key.data()
         return True

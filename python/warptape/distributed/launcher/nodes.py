@@ -26,6 +26,7 @@ from .loop import Loop
 from .rendezvous import Channel, RendezvousConnectionError, RendezvousError, Stranger
 from .workers import Start
 
+_MOST_PROCESSES = 1 << 16
 _MAX_STRANGERS = 256  # connections without proof kept at a time; the oldest goes
 
 
@@ -50,9 +51,12 @@ class Report:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Report:
-        """The report of which another launcher sent the fields."""
+        """The report of which another launcher sent the fields. Raises TypeError, KeyError."""
         failures = [ProcessFailure.from_json(item) for item in data["failures"]]
-        return cls(**data | {"failures": failures})
+        out = cls(**data | {"failures": failures})
+        if not (type(out.done) is bool and type(out.signal) is int and isinstance(out.lost, str)):
+            raise TypeError("a report has fields of other types")
+        return out
 
 
 @dataclass
@@ -158,7 +162,7 @@ class Host:
                     self._join(guest, message)
                 elif message["kind"] == "report" and guest.node is not None:
                     self._take(guest.node, Report.from_json(message["report"]))
-        except (ValueError, KeyError, TypeError) as error:  # proven, but of another version
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # proven, but of another version
             self._log(f"the launcher on {guest.name or 'a node'} sent what is not understood: {error!r}")
             messages = None
         if messages is None:
@@ -176,6 +180,8 @@ class Host:
 
     def _join(self, guest: _Guest, message: dict[str, Any]) -> None:
         guest.name, guest.processes = str(message["host"]), int(message["nproc"])
+        if not 0 < guest.processes < _MOST_PROCESSES:
+            raise ValueError(f"nproc is {guest.processes}")
         refusal = ""
         for name, value in _same_on_all(self._config).items():
             if message[name] != value:
@@ -370,7 +376,13 @@ class Guest:
         )
 
     def _hear(self) -> None:
-        messages = self._channel.receive()
+        try:
+            messages = self._channel.receive()
+            for message in messages or []:
+                self._obey(message)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # proven, but of another version
+            self._log(f"the launcher of node 0 sent what is not understood: {error!r}")
+            messages = None
         if messages is None:
             self._loop.unwatch(self._channel.socket)
             reason = (
@@ -379,20 +391,21 @@ class Guest:
             )
             self._orders.append(End(1, reason=reason, error="RendezvousConnectionError"))
             self.stop_wanted = True
-        for message in messages or []:
-            kind = message.pop("kind")
-            failures = [ProcessFailure.from_json(item) for item in message.get("failures", [])]
-            if kind == "start":
-                self.stop_wanted = False
-                self._orders.append(Start(**message))
-            elif kind == "stop":
-                self.stop_wanted = True
-            elif kind == "again":
-                self._log.failed(failures, message["reason"])
-            elif kind == "wait":
-                self._log(message["reason"])
-            elif kind == "end":
-                self._orders.append(End(**message | {"failures": failures}))
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        kind = message.pop("kind")
+        failures = [ProcessFailure.from_json(item) for item in message.get("failures", [])]
+        if kind == "start":
+            self.stop_wanted = False
+            self._orders.append(Start(**message))
+        elif kind == "stop":
+            self.stop_wanted = True
+        elif kind == "again":
+            self._log.failed(failures, message["reason"])
+        elif kind == "wait":
+            self._log(message["reason"])
+        elif kind == "end":
+            self._orders.append(End(**message | {"failures": failures}))
 
     def next(self) -> Start | End:
         """Wait for node 0's word; no more after a signal, which was reported."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import IO
 
 from ..elastic.multiprocessing.errors import ProcessFailure
-from .arguments import Config
+from .arguments import Config, UsageError
 from .loop import Loop
 
 STDOUT, STDERR = 1, 2
@@ -24,10 +24,23 @@ class RunFolder:
         self.path: str | None = None
         wanted = config.log_dir or any(config.redirects.values()) or any(config.tee.values())
         if wanted and config.log_dir != os.devnull:
-            base = config.log_dir or tempfile.mkdtemp(prefix="warptape_")
-            os.makedirs(base, exist_ok=True)
             name = "".join(c if c.isalnum() or c in "-_." else "_" for c in config.run_id)
-            self.path = tempfile.mkdtemp(prefix=f"{name}_", dir=base)
+            try:
+                base = config.log_dir or tempfile.mkdtemp(prefix="warptape_")
+                os.makedirs(base, exist_ok=True)
+                self.path = tempfile.mkdtemp(prefix=f"{name}_", dir=base)
+            except OSError as error:
+                where = config.log_dir or tempfile.gettempdir()
+                raise UsageError(
+                    f"--log-dir: no logs can be written to {where}: {error.strerror}; name a folder that can "
+                    "be made, or written to"
+                ) from None
+
+    def forget(self) -> None:
+        """Removes the folder if nothing is in it."""
+        if self.path:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)
 
     def attempt(self, number: int) -> str | None:
         """The folder of one start of all ranks."""
@@ -54,8 +67,9 @@ class ErrorFile:
             self._memory = os.memfd_create("warptape-error")
             self.path = f"/proc/{os.getpid()}/fd/{self._memory}"
 
-    def read(self) -> tuple[float, str, str] | None:
-        """(seconds since the epoch, message, traceback); None if nothing was written."""
+    def read(self) -> tuple[float, str, str, bool] | None:
+        """(seconds since the epoch, message, traceback, whether it follows from another rank's failure); None
+        if nothing was written."""
         try:
             status = os.stat(self.path)
             if status.st_size == 0:

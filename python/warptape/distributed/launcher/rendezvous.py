@@ -50,6 +50,16 @@ def worker_secret(secret: str, job: str) -> str:
     return hmac.digest(secret.encode(), b"workers " + job.encode(), "sha256").hex()
 
 
+def _message(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except RecursionError:
+        raise ValueError("a message is nested too deeply") from None
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise ValueError("expected an object with a kind")
+    return message
+
+
 class Channel:
     """A connection to another launcher: messages out, and in through `on_data`."""
 
@@ -65,7 +75,10 @@ class Channel:
             (socket.TCP_KEEPIDLE, interval),
             (socket.TCP_KEEPINTVL, interval),
             (socket.TCP_KEEPCNT, attempts),
-            (socket.TCP_USER_TIMEOUT, 1000 * interval * attempts),  # for what was sent and not answered
+            (
+                socket.TCP_USER_TIMEOUT,
+                min(1000 * interval * attempts, 2**31 - 1),
+            ),  # for what was sent and not answered
         ):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -75,7 +88,10 @@ class Channel:
         self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that came since, after the socket became readable; None if the other side is gone."""
+        """The messages that came since, after the socket became readable; None if the other side is gone.
+
+        Raises: ValueError for what is no message.
+        """
         try:
             data = self.socket.recv(1 << 16)
         except OSError:
@@ -92,7 +108,7 @@ class Channel:
                 break
             body = self._received[_LENGTH.size : _LENGTH.size + length]
             self._received = self._received[_LENGTH.size + length :]
-            messages.append(json.loads(body))
+            messages.append(_message(body))
         return messages
 
     @property

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +23,7 @@ from .output import Output, RunFolder
 # How long a stopped worker's helpers may take to clean up after themselves (multiprocessing's resource
 # tracker unlinks shared memory) before they are killed.
 _HELPERS_PATIENCE = 0.3
+_DIED = re.compile(r"rank \d+ \(process (\d{1,10})\) has died")  # as collectives say it
 
 
 @dataclass(frozen=True)
@@ -75,19 +78,31 @@ class Worker:
     """One rank's process, leader of a session and process group of its own."""
 
     def __init__(
-        self, command: list[str], environ: dict[str, str], rank: int, local_rank: int, output: Output
+        self,
+        command: list[str],
+        environ: dict[str, str],
+        rank: int,
+        local_rank: int,
+        output: Output,
+        ignored: Collection[int],
     ):
         self.rank, self.local_rank, self.output = rank, local_rank, output
         self.exitcode: int | None = None
         self.ended = 0.0
         launcher = os.getpid()
+
+        def prepare() -> None:
+            for number in ignored:
+                signal.signal(number, signal.SIG_IGN)
+            die_with_parent(launcher)
+
         self._process = subprocess.Popen(
             command,
             env=environ,
             stdout=output.stdout,
             stderr=output.stderr,
             start_new_session=True,
-            preexec_fn=lambda: die_with_parent(launcher),
+            preexec_fn=prepare,
         )
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
@@ -132,6 +147,9 @@ class WorkerGroup:
         self._config, self._loop, self._guard, self._folder, self._start = config, loop, guard, folder, start
         self._workers: list[Worker] = []
         self._stopped_at: float | None = None
+        self._sent: set[int] = set()  # signals that stopped the ranks
+        # What is passed on and ends nothing, also in a rank that has no handler for it, or not yet.
+        self._ignored = {signal.SIGUSR1, signal.SIGUSR2} - set(config.signals)
 
     def start(self) -> None:
         """Start every rank. Raises OSError where the program cannot be executed."""
@@ -147,7 +165,7 @@ class WorkerGroup:
                 environ["WARPTAPE_FLIGHT_DIR"] = folder
             command = [item.replace("${local_rank}", str(local_rank)) for item in self._config.command]
             try:
-                worker = Worker(command, environ, rank, local_rank, output)
+                worker = Worker(command, environ, rank, local_rank, output, self._ignored)
             except OSError:
                 output.close()
                 raise
@@ -184,12 +202,14 @@ class WorkerGroup:
     def stop(self, number: int) -> None:
         """Send signal `number` to all; SIGKILL after the grace period, or when the launcher gets another."""
         self._stopped_at = time.time()
+        self._sent.add(number)
         for worker in self._workers:
             worker.signal_group(number)
             worker.signal_group(signal.SIGCONT)  # a stopped process hears nothing else
         came = len(self._loop.signals)
         self._loop.wait(lambda: self.ended or len(self._loop.signals) > came, self._config.grace)
         if not self.ended:
+            self._sent.add(signal.SIGKILL)
             for worker in self._workers:
                 worker.signal_group(signal.SIGKILL)
             self._loop.wait(lambda: self.ended)
@@ -210,14 +230,26 @@ class WorkerGroup:
 
     def failures(self) -> list[ProcessFailure]:
         """What went wrong, without the ranks that ended only because they were told to. Before `bury`."""
+        reports = {worker.pid: worker.output.error.read() for worker in self._workers}
+        stopped_at = self._stopped_at or float("inf")
+        # Whose end the kernel had not told yet, when others already missed them.
+        missed = {
+            int(pid)
+            for report in reports.values()
+            if report is not None and report[0] < stopped_at
+            for pid in _DIED.findall(report[1])
+        }
         result = []
         for worker in self._workers:
-            report = worker.output.error.read()
-            stopped = self._stopped_at is not None and worker.ended >= self._stopped_at
-            if not worker.exitcode or (stopped and report is None):
+            report = reports[worker.pid]
+            told = worker.ended >= stopped_at and not (
+                (worker.exitcode or 0) < 0 and -(worker.exitcode or 0) not in self._sent
+            )
+            if not worker.exitcode or (told and report is None and worker.pid not in missed):
                 continue
-            when, message, trace = report or (worker.ended, "", "")
+            when, message, trace, follows = report or (worker.ended, "", "", False)
             host = socket.gethostname()
             ids = (worker.rank, worker.local_rank, worker.pid, worker.exitcode, host)
-            result.append(ProcessFailure(*ids, when, message, trace, worker.output.error_shown))
+            shown = worker.output.error_shown
+            result.append(ProcessFailure(*ids, when, message, trace, shown, follows))
         return result

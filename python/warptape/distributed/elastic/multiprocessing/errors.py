@@ -16,8 +16,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ParamSpec, TypeVar
+
+from ...._C import DistError
 
 __all__ = ["ProcessFailure", "record"]
 
@@ -70,7 +72,8 @@ def write_error(error: BaseException) -> None:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if len(text) > _LIMIT:
         text = text[: _LIMIT // 2] + "\n[...]\n" + text[-_LIMIT // 2 :]
-    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    extra: dict[str, Any] = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    extra["warptape_follows"] = _follows(error)
     data = {"message": {"message": f"{type(error).__name__}: {error}"[:_LIMIT], "extraInfo": extra}}
     try:
         if os.path.exists(path) and os.path.getsize(path) > 0:
@@ -79,6 +82,15 @@ def write_error(error: BaseException) -> None:
             json.dump(data, file)
     except OSError as problem:
         print(f"warptape: cannot write the error file {path}: {problem}", file=sys.stderr)
+
+
+def _follows(error: BaseException) -> bool:
+    """Whether an error began with one of a call between ranks, which most often is another rank's fault."""
+    seen: set[int] = set()
+    while (before := error.__cause__ or error.__context__) is not None and id(before) not in seen:
+        seen.add(id(before))
+        error = before
+    return isinstance(error, DistError)
 
 
 @dataclass(frozen=True)
@@ -94,22 +106,32 @@ class ProcessFailure:
     message: str = ""  # one line or more, such as "ValueError: ..."; empty without an error file
     traceback: str = ""
     shown: bool = False  # its standard error, and so the traceback, is on the launcher's console
+    follows: bool = False  # it is of a call between ranks, and most often follows from another rank's failure
 
     @staticmethod
-    def parse(text: str) -> tuple[str, str]:
-        """(message, traceback) of an error file's text; whatever is no error file counts as the message."""
+    def parse(text: str) -> tuple[str, str, bool]:
+        """(message, traceback, `follows`) of an error file's text; whatever is no error file counts as the
+        message."""
         try:
             message = json.loads(text)["message"]
             if isinstance(message, str):
-                return message, ""
-            return str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", ""))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return text.strip()[:_LIMIT], ""
+                return message[:_LIMIT], "", False
+            extra = message.get("extraInfo", {})
+            trace = str(extra.get("py_callstack", ""))[: 2 * _LIMIT]
+            return str(message["message"])[:_LIMIT], trace, extra.get("warptape_follows") is True
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return text.strip()[:_LIMIT], "", False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProcessFailure:
-        """The failure of which another launcher sent the fields; it was shown there."""
-        return cls(**{**data, "shown": False})
+        """The failure of which another launcher sent the fields; it was shown there. Raises TypeError."""
+        out = cls(**{**data, "shown": False})
+        for field in fields(cls):
+            value = getattr(out, field.name)
+            kinds = {"int": int, "str": str, "bool": bool, "float": (int, float)}
+            if not isinstance(value, kinds[str(field.type)]) or value != value:
+                raise TypeError(f"{field.name}: expected {field.type}, got {value!r:.50}")
+        return out
 
     def to_json(self) -> dict[str, Any]:
         """Fields, for another launcher."""
@@ -126,8 +148,18 @@ class ProcessFailure:
 
 
 def root_cause(failures: Iterable[ProcessFailure]) -> ProcessFailure:
-    """The failure that came first: the later ones mostly follow from it."""
-    return min(failures, key=lambda failure: failure.time)
+    """The failure that came first: the later ones mostly follow from it.
+
+    When is not the whole story: a killed process is seen to have ended only when the kernel has taken it
+    down, which on a busy machine is after others told that it is gone. So errors of calls between ranks come
+    last, and before them ends of which nothing is known but an exit code.
+    """
+
+    def order(failure: ProcessFailure) -> tuple[int, float]:
+        known = bool(failure.message) or failure.exitcode < 0
+        return (2 if failure.follows else 0 if known else 1), failure.time
+
+    return min(failures, key=order)
 
 
 def exit_code(failure: ProcessFailure) -> int:
@@ -159,10 +191,9 @@ def summary(failures: Sequence[ProcessFailure]) -> str:
         )
     for failure in sorted(failures, key=lambda failure: failure.time):
         if failure is not first:
-            what = f": {failure.message.splitlines()[0]}" if failure.message else ""
-            lines.append(
-                f"rank {failure.rank}, {failure.time - first.time:.3f} s later: {failure.ending()}{what}"
-            )
+            what = f": {failure.message.split(chr(10), 1)[0]}" if failure.message else ""
+            later = max(failure.time - first.time, 0)
+            lines.append(f"rank {failure.rank}, {later:.3f} s later: {failure.ending()}{what}")
     return "\n".join(lines)
 
 
