@@ -155,6 +155,8 @@ def set_model_state_dict(
         target = state.get(names.own.get(name, name))
         own[names.own.get(name, name)] = _part(value, target)
     load = super(type(model), model).load_state_dict if hasattr(type(model), "set_state_dict_type") else None
+    if any(isinstance(t, Tensor) and t.is_meta for t in state.values()):  # whose memory is what is loaded
+        return (load or model.load_state_dict)(own, strict=options.strict, assign=True)
     return (load or model.load_state_dict)(own, strict=options.strict)
 
 
@@ -168,7 +170,8 @@ def _part(value: Any, target: Any) -> Any:
         value = value.full_tensor()  # type: ignore[attr-defined]
     if hasattr(target, "part_of") and not hasattr(value, "held_slices"):
         if tuple(value.shape) == tuple(target.full_shape):
-            return target.part_of(value)
+            part = target.part_of(value)
+            return part.to(target.device_mesh.device_type) if target.is_meta else part
     return value
 
 

@@ -106,8 +106,8 @@ def normalized(placements: Any, mesh: DeviceMesh, ndim: int, where: str) -> tupl
     kinds = {p.reduce_op for p in out if isinstance(p, Partial)}
     if len(kinds) > 1 and not kinds <= {"sum", "avg"}:
         raise ValueError(
-            f"{where}: the value of {out} would depend on the axis that is reduced first; of Partial on several "
-            "axes give one reduce_op"
+            f"{where}: the value of {out} would depend on the axis that is reduced first; of Partial on "
+            "several axes give one reduce_op"
         )
     return tuple(out)
 

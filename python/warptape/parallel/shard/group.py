@@ -21,7 +21,7 @@ import warptape
 from ... import nn
 from ..._tensor import Tensor
 from ..tensor.placement import ParallelParameter
-from .offload import HostParts
+from .offload import HostParts, add_gradient
 from .transport import Gathering, Scattering
 
 
@@ -127,6 +127,8 @@ class ParameterGroup:
         self.arrived: set[int] = set()  # entries whose gradient came in this backward pass
         self.reducing: tuple[list[Entry], Scattering] | None = None
         self.progress: Any = None  # the Progress that is told of gradients
+        for entry in self.entries:
+            entry.part.reduced_by_group = True
         for i in range(len(self.entries)):
             self._watch(i)
 
@@ -148,6 +150,7 @@ class ParameterGroup:
                 nothing = warptape.empty(0, dtype=part.dtype, device=entry.device or part.device)
                 split = isinstance(entry.whole, ParallelParameter)
                 whole = entry.whole._moved(nothing) if split else nn.Parameter(nothing, part.requires_grad)
+                part.reduced_by_group = True
                 entry.part, entry.whole = part, whole
                 entry.install(part)
                 self._watch(i)
@@ -237,7 +240,7 @@ class ParameterGroup:
             if self.host is not None:
                 self.host.send_down(part, gradient)
                 continue
-            part.grad = gradient if part.grad is None else part.grad + gradient
+            add_gradient(part, gradient)
 
     def settle(self) -> None:
         """At the end of backward: gradients are where the parts are."""
