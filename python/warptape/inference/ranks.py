@@ -121,7 +121,9 @@ def _step(engine: LLMEngine, ranks: Ranks) -> list[RequestOutput]:
         error = raised
     wrong = ranks.errors(error)
     if wrong and len(wrong) < ranks.size:
-        raise dist.DistBackendError(f"a step failed on {'; '.join(wrong)}, and not on the other ranks") from error
+        raise dist.DistBackendError(
+            f"a step failed on {'; '.join(wrong)}, and not on the other ranks"
+        ) from error
     if error is not None and ranks.number_here == 0:
         raise error
     return outputs

@@ -219,6 +219,11 @@ class Optimizer:
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
                 )
+            if getattr(p, "is_gathered", False):
+                raise ValueError(
+                    "can't optimize a parameter that fully_shard has gathered for a pass: it goes after that; "
+                    "call reshard() of the sharded modules, and take their parameters then"
+                )
             if p.is_complex() and not self._takes_complex:
                 raise warptape.DtypeError(f"{type(self).__name__} does not support complex parameters")
             if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):

@@ -127,14 +127,13 @@ class ParameterGroup:
         self.arrived: set[int] = set()  # entries whose gradient came in this backward pass
         self.reducing: tuple[list[Entry], Scattering] | None = None
         self.progress: Any = None  # the Progress that is told of gradients
-        for entry in self.entries:
-            entry.part.reduced_by_group = True
         for i in range(len(self.entries)):
             self._watch(i)
 
     def _watch(self, i: int) -> None:
         """Lets the whole of an entry tell of its gradient, and go until it is needed."""
         entry = self.entries[i]
+        entry.part.reduced_by_group = entry.whole.is_gathered = True
         if entry.whole.dtype.is_floating_point:
             trained = entry.whole.requires_grad
             entry.whole.requires_grad_().register_post_accumulate_grad_hook(_Arrival(weakref.ref(self), i))
@@ -150,7 +149,6 @@ class ParameterGroup:
                 nothing = warptape.empty(0, dtype=part.dtype, device=entry.device or part.device)
                 split = isinstance(entry.whole, ParallelParameter)
                 whole = entry.whole._moved(nothing) if split else nn.Parameter(nothing, part.requires_grad)
-                part.reduced_by_group = True
                 entry.part, entry.whole = part, whole
                 entry.install(part)
                 self._watch(i)
