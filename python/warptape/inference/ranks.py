@@ -109,8 +109,8 @@ def follow(engine: LLMEngine, ranks: Ranks) -> None:
 
 
 def _step(engine: LLMEngine, ranks: Ranks) -> list[RequestOutput]:
-    """A step of this rank. What fails on all ranks, as an error of the model, leaves them alike: rank 0 raises
-    it, and ends the requests. After one that failed on some alone they would answer differently."""
+    """A step of this rank. What fails on all ranks, as an error of the model, leaves them alike: rank 0
+    raises it, and ends the requests. After one that failed on some alone they would answer differently."""
     error: Exception | None = None
     outputs: list[RequestOutput] = []
     try:

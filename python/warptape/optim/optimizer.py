@@ -221,8 +221,8 @@ class Optimizer:
                 )
             if getattr(p, "is_gathered", False):
                 raise ValueError(
-                    "can't optimize a parameter that fully_shard has gathered for a pass: it goes after that; "
-                    "call reshard() of the sharded modules, and take their parameters then"
+                    "can't optimize a parameter that fully_shard has gathered for a pass; call reshard() of "
+                    "the sharded modules, and take their parameters then"
                 )
             if p.is_complex() and not self._takes_complex:
                 raise warptape.DtypeError(f"{type(self).__name__} does not support complex parameters")

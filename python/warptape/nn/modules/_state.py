@@ -47,13 +47,14 @@ class _Assigned:
     share again."""
 
     def __init__(self) -> None:
-        self.places: dict[
-            int, tuple[Tensor, list[tuple[Any, str]]]
-        ] = {}  # by the tensor before, which is kept
+        # By the tensor before, or what came in its place; both are kept.
+        self.places: dict[int, tuple[list[Tensor], list[tuple[Any, str]]]] = {}
 
     def put(self, module: Any, name: str, before: Tensor, new: Tensor) -> None:
         """Of several entries for one tensor the last counts, as where values are copied."""
-        _, places = self.places.setdefault(id(before), (before, []))
+        kept, places = self.places.setdefault(id(before), ([before], []))
+        self.places[id(new)] = kept, places
+        kept.append(new)
         places.append((module, name))
         for each, its_name in places:
             setattr(each, its_name, new)
