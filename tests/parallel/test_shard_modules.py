@@ -163,3 +163,38 @@ def test_a_whole_state_into_a_model_without_memory(everywhere: bool, ranks: int)
         assert all(p.grad.shape == p.shape for p in model.parameters())
 
     simulate(ranks, rank)
+
+
+class Written(nn.Module):
+    """One whose forward changes its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: wt.Tensor) -> wt.Tensor:
+        with wt.no_grad():
+            self.layer.weight.clamp_(-0.1, 0.1)
+        return self.layer(x)
+
+
+def test_changes_that_would_be_lost_are_refused() -> None:
+    def rank() -> None:
+        model = fully_shard(Written())
+        with pytest.raises(RuntimeError, match=r"Linear\.weight was changed in place while gathered"):
+            model(wt.ones(2, 5)).sum().backward()
+        for table, text in (
+            (nn.Embedding(5, 3, max_norm=1.0), "max_norm"),
+            (nn.Embedding(5, 3, sparse=True), "sparse gradients"),
+            (nn.EmbeddingBag(5, 3, sparse=True), "sparse gradients"),
+        ):
+            with pytest.raises(ValueError, match=rf"0\.weight, a table with {text}"):
+                fully_shard(nn.Sequential(table))
+            fully_shard(nn.Sequential(table), ignored_params={table.weight})
+        model = fully_shard(nn.Linear(5, 3))
+        with wt.no_grad():
+            model.weight.clamp_(-0.1, 0.1)  # of the part
+        model(wt.ones(2, 5)).sum().backward()
+        assert model.weight.full_tensor().abs().max() <= 0.1
+
+    simulate(2, rank)

@@ -378,6 +378,11 @@ def _own_parameters(
             if p is None or id(p) in ignored:
                 continue
             full = f"{path}.{name}" if path else name
+            if isinstance(m, nn.Embedding | nn.EmbeddingBag) and (m.sparse or m.max_norm is not None):
+                option = "sparse gradients" if m.sparse else "max_norm, which changes it in forward,"
+                raise ValueError(
+                    f"fully_shard: {full}, a table with {option} cannot be split; pass it in ignored_params"
+                )
             if id(p) in taken:
                 raise ValueError(
                     f"fully_shard: {full} is shared with a module that was sharded by itself; call "
