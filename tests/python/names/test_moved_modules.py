@@ -7,7 +7,6 @@ import sys
 import pytest
 from warptape._missing import MOVED, module_name
 
-
 # Below a file, as warptape.cpu, Python looks for no module: those are found as torch's alone.
 FOUND = [name for name in MOVED if name not in ("cpu.amp", "testing._internal.optests")]
 

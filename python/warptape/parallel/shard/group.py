@@ -212,8 +212,8 @@ class ParameterGroup:
                 entry.empty()
             if written:
                 raise RuntimeError(
-                    f"fully_shard: {', '.join(written)} was changed in place while gathered, and the gathered "
-                    "copy goes; change it between passes, when this rank has its part, or leave it out by "
+                    f"fully_shard: {', '.join(written)} was changed in place while gathered, and the "
+                    "gathered copy goes; change it between passes, when this rank has its part, or leave it out by "
                     "ignored_params"
                 )
 
