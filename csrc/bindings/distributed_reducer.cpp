@@ -126,6 +126,8 @@ void init_distributed_reducer(py::module_& m) {
            py::arg("gradients_are_views"), py::arg("static_graph"))
       .def("begin_forward", &Reducer::begin_forward, Unlocked())
       .def("prepare", [](Reducer& r, const py::sequence& outputs) { r.prepare(tensors_of(outputs)); })
+      .def("begin_backward", &Reducer::begin_backward, Unlocked())
+      .def("reduce", &Reducer::reduce, Unlocked())
       .def("prepare_without_reduction", &Reducer::prepare_without_reduction)
       .def("set_hook",
            [](Reducer& r, py::object f, std::string name) {

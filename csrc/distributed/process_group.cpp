@@ -109,6 +109,7 @@ struct ProcessGroup::Job final : Work {
   Job(std::shared_ptr<ProcessGroup> g, Collective c, std::string s)
       : group(std::move(g)), staged(std::move(c)), site(std::move(s)) {}
   bool is_completed() override {
+    group->world_->check_process(name_of(staged.call.op));
     std::lock_guard lock(group->mutex_);
     return over;
   }
@@ -117,6 +118,7 @@ struct ProcessGroup::Job final : Work {
     return error;
   }
   void wait(std::optional<Milliseconds> limit) override {
+    group->world_->check_process(name_of(staged.call.op));
     const ProfiledScope profiled("c10d::wait", EventKind::Collective);
     const Waiting waiting(*group->world_);
     const auto deadline = Clock::now() + limit.value_or(group->timeout() * 2);
@@ -151,11 +153,13 @@ struct ProcessGroup::Job final : Work {
 struct ProcessGroup::PointToPoint final : Work {
   PointToPoint(std::shared_ptr<ProcessGroup> g, Collective c) : group(std::move(g)), staged(std::move(c)) {}
   bool is_completed() override {
+    group->world_->check_process(name_of(staged.call.op));
     if (!over && backend->done(*transfer)) finish();
     return over;
   }
   void wait(std::optional<Milliseconds> limit) override {
     if (over) return;
+    group->world_->check_process(name_of(staged.call.op));
     const ProfiledScope profiled([&] { return message("c10d::", name_of(staged.call.op)); },
                                  EventKind::Collective);
     const Waiting waiting(*group->world_);
@@ -189,6 +193,7 @@ struct ProcessGroup::PointToPoint final : Work {
 struct ProcessGroup::OnStream final : Work {
   OnStream(std::shared_ptr<ProcessGroup> g, Backend& b) : group(std::move(g)), backend(&b) {}
   bool is_completed() override {
+    group->world_->check_process("wait");
     if (error) return true;
     try {
       return backend->done(*transfer);
@@ -198,6 +203,7 @@ struct ProcessGroup::OnStream final : Work {
     }
   }
   void wait(std::optional<Milliseconds> limit) override {
+    group->world_->check_process("wait");
     const Waiting waiting(*group->world_);
     try {
       backend->wait(*transfer, limit.value_or(Milliseconds(0)));
@@ -219,6 +225,7 @@ struct ProcessGroup::OnStream final : Work {
 };
 
 std::shared_ptr<ProcessGroup> ProcessGroup::make(World& world, std::vector<int> ranks, Options options) {
+  world.check_process("new_group");
   std::shared_ptr<ProcessGroup> group(new ProcessGroup(world, std::move(ranks), std::move(options)));
   // Who has GPUs on several hosts may do without gloo.
   if (has_backend(group->options_.cpu_backend) || !has_backend(group->options_.cuda_backend))
@@ -256,6 +263,7 @@ Backend& ProcessGroup::backend(DeviceType device) {
 
 // With the mutex held.
 void ProcessGroup::check_open(const Collective& call) {
+  world_->check_process(name_of(call.op));
   WT_CHECK(!closed_, DistBackendError, name_of(call.op), ": the group '", name(),
            "' was destroyed (destroy_process_group)");
 }
@@ -480,12 +488,14 @@ void ProcessGroup::run_queue() {
 }
 
 void ProcessGroup::abort(const std::string& reason) {
+  if (world_->is_forked()) return;
   std::lock_guard lock(backends_mutex_);
   for (auto& b : backends_)
     if (b) b->abort(reason);
 }
 
 void ProcessGroup::explain(const std::string& error) {
+  if (world_->is_forked()) return;
   std::lock_guard lock(backends_mutex_);
   for (auto& b : backends_)
     if (b) b->explain(error);
@@ -493,6 +503,13 @@ void ProcessGroup::explain(const std::string& error) {
 
 // Also by several threads at once.
 void ProcessGroup::close() {
+  // In a forked child the queue's thread, and the memory that is shared with other ranks, are the parent's.
+  if (world_->is_forked()) {
+    new (&worker_) std::thread;
+    new (&changed_) std::condition_variable;  // to destroy one that a thread waits on waits for it
+    for (auto& b : backends_) (void)b.release();
+    return;
+  }
   std::thread worker;
   {
     std::unique_lock lock(mutex_);

@@ -164,10 +164,13 @@ void Reducer::make_buckets(const std::vector<size_t>& order) {
 // ---- around the forward pass ----
 
 void Reducer::check_finished() const {
-  if (!unfinished_ || failed_) return;
+  if (unfinished_ && !failed_) refuse_unused([&](size_t i) { return !ready_[i]; });
+}
+
+void Reducer::refuse_unused(const std::function<bool(size_t)>& unused) const {
   std::string missing;
   for (size_t i = 0; i < parameters_.size(); ++i)
-    if (!ready_[i])
+    if (unused(i))
       missing += (missing.empty() ? "" : ", ") + names_[i] + " (index " + std::to_string(i) + ")";
   throw Error(message(
       "Expected to have finished reduction in the prior iteration before starting a new one. This error "
@@ -185,7 +188,7 @@ void Reducer::begin_forward() {
 }
 
 void Reducer::rebuild_buckets() {
-  if (rebuilt_ || stats_.passes == 0 || (options_.find_unused && !options_.static_graph)) return;
+  if (rebuilt_ || stats_.passes == 0 || finds_unused()) return;
   rebuilt_ = stats_.rebuilt = true;
   const auto n = static_cast<int64_t>(order_.size());
   Tensor order = empty(Shape{n}, {DType::Int64, {}});
@@ -204,15 +207,11 @@ void Reducer::prepare(TensorList outputs) {
       } catch (const DistBackendError&) {  // the group says so again when it is used next
       }
     b.reduction = nullptr;
-    b.missing = b.parameters.size();
   }
-  std::fill(ready_.begin(), ready_.end(), 0);
-  next_bucket_ = 0;
-  unfinished_ = failed_ = false;
-  count_of_uses_ = nullptr;
+  unfinished_ = failed_ = again_ = false;
   if (!rebuilt_) order_.clear();
-  if (options_.find_unused && !options_.static_graph) unused_ = find_unused(outputs);
-  expecting_ = true;
+  if (finds_unused()) unused_ = find_unused(outputs);
+  expect_pass();
 }
 
 // The parameters that no path of the graph leads to.
@@ -258,14 +257,8 @@ Reducer::Stats Reducer::stats() const {
 
 // ---- during backward ----
 
-void Reducer::on_gradient(size_t parameter) {
-  uses_.data_as<uint8_t>()[parameter] = 1;
-  if (!expecting_) {
-    // What accumulates before the pass that reduces does so in the buckets, not in a second copy of all.
-    const Tensor& gradient = make_meta(parameters_[parameter]).grad;
-    if (options_.gradients_are_views && gradient.defined() && !requires_grad(gradient)) fill(parameter);
-    return;
-  }
+void Reducer::begin_backward() {
+  if (!expecting_) return;
   if (!at_end_queued_) {
     at_end_queued_ = true;
     queue_callback([this, end = std::make_shared<EndOfPass>(*this)] {
@@ -274,10 +267,19 @@ void Reducer::on_gradient(size_t parameter) {
       end->reached = true;
     });
   }
-  if (!unfinished_) {
-    unfinished_ = true;
-    for (size_t i : unused_) mark_ready(i);
+  if (std::exchange(unfinished_, true) || again_) return;
+  for (size_t i : unused_) mark_ready(i);
+}
+
+void Reducer::on_gradient(size_t parameter) {
+  uses_.data_as<uint8_t>()[parameter] = 1;
+  if (!expecting_) {
+    // What accumulates before the pass that reduces does so in the buckets, not in a second copy of all.
+    const Tensor& gradient = make_meta(parameters_[parameter]).grad;
+    if (options_.gradients_are_views && gradient.defined() && !requires_grad(gradient)) fill(parameter);
+    return;
   }
+  begin_backward();
   mark_ready(parameter);
 }
 
@@ -327,7 +329,29 @@ void Reducer::end_pass() {
       if (!ready_[i]) unused_.push_back(i);
     for (size_t i : unused_) mark_ready(i);
   }
+  if (unfinished_ && finds_unused())  // outputs that the loss does not use lead to these
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      if (!ready_[i]) mark_ready(i);
   if (unfinished_ && next_bucket_ == buckets_.size()) finish();
+}
+
+void Reducer::expect_pass() {
+  for (Bucket& b : buckets_) b.missing = b.parameters.size();
+  std::fill(ready_.begin(), ready_.end(), 0);
+  next_bucket_ = 0;
+  count_of_uses_ = nullptr;
+  expecting_ = true;
+}
+
+void Reducer::reduce() {
+  const uint8_t* used = uses_.data_as<uint8_t>();
+  if (!may_leave_out() && std::find(used, used + parameters_.size(), 0) != used + parameters_.size())
+    refuse_unused([&](size_t i) { return !used[i]; });
+  prepare({});
+  unfinished_ = true;
+  for (size_t i = 0; i < parameters_.size(); ++i) mark_ready(i);
+  finish();
+  expecting_ = false;
 }
 
 void Reducer::finish() {
@@ -350,6 +374,11 @@ void Reducer::finish() {
   ++stats_.passes;
   stats_.wait_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   stats_.total_wait_seconds += stats_.wait_seconds;
+  if (finds_unused()) {  // a second loss of these outputs, through the parameters that are left, is averaged,
+                         // too
+    again_ = true;
+    expect_pass();
+  }
 }
 
 // A parameter that no rank used keeps the gradient that it had.

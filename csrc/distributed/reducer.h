@@ -3,6 +3,8 @@
 // Training", sections 3.2 and 4.2).
 #pragma once
 
+#include <functional>
+
 #include "autograd/tape.h"
 #include "distributed/process_group.h"
 
@@ -35,8 +37,9 @@ WT_API std::shared_ptr<CommHook> compress_hook(std::shared_ptr<ProcessGroup> gro
 // reports when its gradient is complete. The gradient is copied to its place in a bucket, and a full bucket's
 // reduction starts once those of all buckets before it have: so the order is the same on every rank, whatever
 // order gradients come in. At the end of the pass that filled the last bucket all are waited for, and the
-// parameters have the average as their gradients. Buckets are first filled in the reverse order of the
-// parameters; after the first pass they are made anew in the order in which rank 0 saw gradients come.
+// parameters have the average as their gradients. With find_unused a pass that ends before that gives zeros
+// for what it did not reach, and another one may follow it. Buckets are first filled in the reverse order of
+// the parameters; after the first pass they are made anew in the order in which rank 0 saw gradients come.
 class WT_API Reducer {
  public:
   struct Options {
@@ -67,8 +70,13 @@ class WT_API Reducer {
   void begin_forward();
   // After it; what the loss comes from is in `outputs` (needed with find_unused only).
   void prepare(TensorList outputs);
+  // In the backward pass, once an output's gradient is there: whatever it reaches, the pass ends with a
+  // reduction.
+  void begin_backward();
   // After a forward pass whose gradients stay on this rank.
   void prepare_without_reduction() { expecting_ = false; }
+  // Averages what backward passes without reduction have left: those of a pipeline's micro-batches.
+  void reduce();
   void set_hook(std::shared_ptr<CommHook> hook);
   void set_static_graph();  // before the first pass
   Stats stats() const;
@@ -86,16 +94,19 @@ class WT_API Reducer {
   struct ReadyHook;
   struct EndOfPass;
 
+  bool finds_unused() const { return options_.find_unused && !options_.static_graph; }
   bool may_leave_out() const { return options_.find_unused || options_.static_graph; }
   void make_buckets(const std::vector<size_t>& order);
   void rebuild_buckets();
   void check_finished() const;
+  void refuse_unused(const std::function<bool(size_t)>& unused) const;
   std::vector<size_t> find_unused(TensorList outputs) const;
   void on_gradient(size_t parameter);
   void mark_ready(size_t parameter);
   void fill(size_t parameter);
   void start(Bucket& bucket);
   void start_count_of_uses();
+  void expect_pass();
   void end_pass();
   void finish();
   void deliver(size_t parameter);
@@ -114,6 +125,7 @@ class WT_API Reducer {
   bool unfinished_ = false;     // some have come
   bool at_end_queued_ = false;  // with the engine
   bool failed_ = false;         // backward ended with an exception
+  bool again_ = false;          // a backward pass after the first one of this forward pass
   size_t next_bucket_ = 0;      // to be started
   std::vector<char> ready_;     // by parameter
   std::vector<size_t> unused_;  // that no gradient will come for

@@ -25,6 +25,7 @@ World::World(int rank, int size, std::string job, std::shared_ptr<Store> store, 
       job(std::move(job)),
       store(std::move(store)),
       timeout(timeout),
+      process(::getpid()),
       context(&rank_context()) {
   std::lock_guard lock(worlds_mutex);
   worlds().push_back(this);
@@ -35,6 +36,15 @@ World::~World() { leave(); }
 void World::leave() {
   std::lock_guard lock(worlds_mutex);
   std::erase(worlds(), this);
+}
+
+bool World::is_forked() const { return ::getpid() != process; }
+
+void World::check_process(std::string_view what) const {
+  WT_CHECK(!is_forked(), DistBackendError, what, ": this process, ", ::getpid(), ", was forked from rank ",
+           rank, ", process ", process,
+           ", and must not take part in its place; make the call there, or leave the job "
+           "here (destroy_process_group) and join one of its own (init_process_group)");
 }
 
 World& current_world() {

@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection
+from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -64,6 +65,51 @@ def module_name(name: str) -> str:
         if name == old or name.startswith(old + "."):
             name = new + name.removeprefix(old)
     return f"warptape.{name}".rstrip(".")
+
+
+class Alias:
+    """Loads a module under a second name: it stays the one that it is."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module itself."""
+        module = importlib.import_module(self.home)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: it ran under its own name."""
+        module.__spec__ = self._spec  # the import system has just put another there
+
+
+class _Moved:
+    """Finds torch's modules whose contents lie elsewhere, and what is below them, under warptape's names."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of a module in MOVED that has no file of its own, or of a submodule of one."""
+        parent, _, child = fullname.rpartition(".")
+        if not parent.startswith("warptape"):
+            return None
+        above = getattr(sys.modules.get(parent), "__spec__", None)
+        if above is not None and above.name != parent:
+            home = f"{above.name}.{child}"
+        elif fullname.removeprefix("warptape.") in MOVED and PathFinder.find_spec(fullname, path) is None:
+            home = module_name(fullname.removeprefix("warptape."))
+        else:
+            return None
+        own = importlib.util.find_spec(home)
+        if own is None:
+            return None
+        loader: Any = Alias(home)
+        return ModuleSpec(
+            fullname, loader, origin=own.origin, is_package=own.submodule_search_locations is not None
+        )
+
+
+sys.meta_path.insert(0, _Moved)  # before the one that would load a file a second time
 
 
 def find(path: str) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import enum
 import os
 import shutil
 import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import collective_table
 import numpy as np
@@ -15,6 +19,7 @@ import pytest
 import warptape as wt
 import warptape.distributed as dist
 from launched import launch, started
+from warptape import nn
 from warptape.distributed import functional
 
 LIMIT = timedelta(seconds=60)
@@ -185,6 +190,48 @@ def test_bad_argument(name: str) -> None:
     for error in errors_of(2, call):
         assert isinstance(error, kind)
         assert text in str(error)
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+Pair = collections.namedtuple("Pair", "rate steps")
+KEPT = [
+    wt.Size([1, 2]),
+    OrderedDict(b=1, a=wt.Size([3])),
+    (1, [2.5, True]),
+    {1: "a", (1, 2): None},
+    float("inf"),
+]
+REFUSED = [
+    Pair(0.1, 5),
+    collections.Counter("ab"),
+    collections.defaultdict(int, a=1),
+    Number.ONE,
+    {"a": [nn.Parameter(wt.ones(2))]},
+    type("Text", (str,), {})("a"),
+    type("List", (list,), {})([1]),
+]
+
+
+def test_objects_arrive_as_they_were_or_not_at_all() -> None:
+    def rank() -> None:
+        for value in KEPT:
+            found: list[Any] = [None, None]
+            dist.all_gather_object(found, value)
+            assert found[1 - dist.get_rank()] == value and type(found[0]) is type(value)
+            lent = [value if dist.get_rank() == 0 else None]
+            dist.broadcast_object_list(lent)
+            assert lent == [value] and type(lent[0]) is type(value)
+        for value in REFUSED:
+            with pytest.raises(TypeError, match="travels only with pickle=True"):
+                dist.all_gather_object([None, None], value)
+        found = [None, None]
+        dist.all_gather_object(found, REFUSED[0], pickle=True)
+        assert type(found[0]) is Pair
+
+    dist.simulate(2, rank)
 
 
 def test_pickle_only_on_request() -> None:

@@ -535,3 +535,34 @@ def test_gradients_that_are_not_averaged_are_found(monkeypatch: pytest.MonkeyPat
 def test_dropout_of_the_wrong_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParallelModel, "_part_of_batch", lambda self: nullcontext())
     found("differs")
+
+
+@pytest.mark.parametrize("dp", [2, 3])
+@pytest.mark.parametrize("n_microbatches", [1, 2])
+def test_a_rank_on_which_nothing_counts_has_no_gradient(n_microbatches: int, dp: int) -> None:
+    """A masked mean is 0 / 0 there, and its gradient NaN."""
+
+    def loss_fn(out: wt.Tensor, target: wt.Tensor) -> wt.Tensor:
+        keep = (target >= 0).to(out.dtype)
+        return ((out.squeeze(-1) - target.to(out.dtype)).square() * keep).sum() / keep.sum()
+
+    x = wt.arange(8.0 * dp, dtype=wt.float64).reshape(4 * dp, 2) / 8
+    target = wt.tensor([-1, -1, 2, 1, *[-1] * (4 * dp - 4)])
+
+    def built() -> nn.Module:
+        wt.manual_seed(0)
+        return nn.Linear(2, 1).double()
+
+    def rank() -> Any:
+        options = {"n_microbatches": n_microbatches, "counted": lambda t: (t >= 0).sum()}
+        model = parallelize(built(), loss_fn=loss_fn, dp=dp, **options)
+        r = dist.get_rank()
+        loss = model.step(x[4 * r : 4 * r + 4], target=target[4 * r : 4 * r + 4])
+        return loss.item(), [p.grad for _, p in model.named_parameters()]
+
+    plain = built()
+    expected = loss_fn(plain(x), target)
+    expected.backward()
+    for loss, gradients in dist.simulate(dp, rank):
+        assert loss == pytest.approx(expected.item())
+        assert all(wt.allclose(g, p.grad) for g, p in zip(gradients, plain.parameters(), strict=True))

@@ -11,13 +11,21 @@ from .collectives import ReduceOp, all_reduce
 
 
 def norm_of_parts(norm: Tensor, norm_type: float, groups: Iterable[Any]) -> Tensor:
-    """The norm of what is split among the ranks of each group, from that of this rank's part. Collective."""
-    p = float(norm_type)
+    """The norms of what is split among the ranks of each group, from those of this rank's parts.
+    Collective."""
+    p, dtype = float(norm_type), norm.dtype
+    power = 1.0 if p == 0 else p  # of order 0 is the number of elements that are not 0
+    norm = norm.double()  # in which a power of what a 16-bit dtype holds does not overflow
     for group in groups:
         if math.isinf(p):
             all_reduce(norm, ReduceOp.MAX if p > 0 else ReduceOp.MIN, group)
         else:
-            norm = norm**p
+            norm = norm**power
             all_reduce(norm, ReduceOp.SUM, group)
-            norm = norm ** (1 / p)
-    return norm
+            norm = norm ** (1 / power)
+    return norm.to(dtype)
+
+
+def norm_of_nothing(norm_type: float) -> float:
+    """What a part without elements adds to a norm."""
+    return 0.0 if norm_type >= 0 else math.inf

@@ -1,8 +1,8 @@
 """Collectives of Python objects.
 
-Objects travel as JSON with tensors beside it: None, bool, int, float, str, bytes, list, tuple, dict and
-tensors, nested. Anything else needs `pickle=True`, which runs code that the sender chose: only among ranks
-that trust each other.
+Objects travel as JSON with tensors beside it: None, bool, int, float, str, bytes, list, tuple, Size, dict,
+OrderedDict and tensors, nested. Anything else, subclasses of these too, needs `pickle=True`, which runs code
+that the sender chose: only among ranks that trust each other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import pickle as _pickle
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,24 +27,27 @@ from .collectives import _root, _skipped
 
 
 def _encode(value: Any, tensors: list[Tensor]) -> Any:
-    if value is None or isinstance(value, (bool, int, str)):
+    kind = type(value)  # and no subclass, which would arrive as another object
+    if value is None or kind in (bool, int, str):
         return value
-    if isinstance(value, float):
+    if kind is float:
         return value if value == value and abs(value) != float("inf") else {"float": repr(value)}
-    if isinstance(value, list):
+    if kind is list:
         return [_encode(each, tensors) for each in value]
-    if isinstance(value, tuple):
-        return {"tuple": [_encode(each, tensors) for each in value]}
-    if isinstance(value, dict):
-        return {"dict": [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]}
-    if isinstance(value, bytes):
+    if kind in (tuple, warptape.Size):
+        return {"tuple" if kind is tuple else "size": [_encode(each, tensors) for each in value]}
+    if kind in (dict, OrderedDict):
+        pairs = [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]
+        return {"dict" if kind is dict else "ordered": pairs}
+    if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, Tensor):
+    if kind is Tensor:
         tensors.append(value.detach().cpu().contiguous())
         return {"tensor": [str(value.dtype).rpartition(".")[2], list(value.shape)]}
     raise TypeError(
-        f"an object of type {type(value).__name__} travels only with pickle=True; without it there are "
-        "None, bool, int, float, str, bytes, list, tuple, dict and tensors"
+        f"an object of type {kind.__name__} travels only with pickle=True; without it there are None, bool, "
+        "int, float, str, bytes, list, tuple, Size, dict, OrderedDict and tensors, and no subclasses of them "
+        "(of a Parameter send p.detach())"
     )
 
 
@@ -53,10 +57,12 @@ def _decode(value: Any, data: memoryview, at: list[int]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
-    if kind == "tuple":
-        return tuple(_decode(each, data, at) for each in inner)
-    if kind == "dict":
-        return {_decode(k, data, at): _decode(v, data, at) for k, v in inner}
+    if kind in ("tuple", "size"):
+        items = tuple(_decode(each, data, at) for each in inner)
+        return items if kind == "tuple" else warptape.Size(items)
+    if kind in ("dict", "ordered"):
+        pairs = [(_decode(k, data, at), _decode(v, data, at)) for k, v in inner]
+        return dict(pairs) if kind == "dict" else OrderedDict(pairs)
     if kind == "bytes":
         return base64.b64decode(inner)
     if kind == "float":

@@ -25,6 +25,7 @@ class Ranks:
     def __init__(self) -> None:
         self._group = dist.get_default_group()
         self.number_here: int = self._group.rank()
+        self.size: int = self._group.size()
 
     def number(self, value: int) -> int:
         """Rank 0's value."""
@@ -77,9 +78,9 @@ class LeadingEngine:
         return self._engine.abort_request(request_id)
 
     def step(self) -> list[RequestOutput]:
-        """LLMEngine.step on every rank."""
+        """LLMEngine.step on every rank. Raises DistBackendError where it failed on some of them alone."""
         self._ranks.tell(("step",))
-        return self._engine.step()
+        return _step(self._engine, self._ranks)
 
     def wait(self) -> None:
         """Nothing: the others see that rank 0 is there, before they give it up."""
@@ -104,16 +105,28 @@ def follow(engine: LLMEngine, ranks: Ranks) -> None:
         elif what == "abort":
             engine.abort_request(*given)
         elif what == "step":
-            _step(engine)
+            _step(engine, ranks)
 
 
-def _step(engine: LLMEngine) -> None:
+def _step(engine: LLMEngine, ranks: Ranks) -> list[RequestOutput]:
+    """A step of this rank. What fails on all ranks, as an error of the model, leaves them alike: rank 0
+    raises it, and ends the requests. After one that failed on some alone they would answer differently."""
+    error: Exception | None = None
+    outputs: list[RequestOutput] = []
     try:
-        engine.step()
+        outputs = engine.step()
     except dist.DistBackendError:
         raise
-    except Exception:  # of the model: rank 0 has it too, and ends the requests
-        return
+    except Exception as raised:
+        error = raised
+    wrong = ranks.errors(error)
+    if wrong and len(wrong) < ranks.size:
+        raise dist.DistBackendError(
+            f"a step failed on {'; '.join(wrong)}, and not on the other ranks"
+        ) from error
+    if error is not None and ranks.number_here == 0:
+        raise error
+    return outputs
 
 
 def _add(engine: LLMEngine, ranks: Ranks, given: tuple[Any, ...], more: dict[str, Any]) -> None:

@@ -20,6 +20,18 @@ from warptape import Tensor
 from .._missing import install_getattr as _install_getattr
 
 
+def _as_whole(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function; of a tensor that ranks hold parts of it fills the whole, and this rank's part is kept."""
+
+    @functools.wraps(function)
+    def fill(tensor: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if hasattr(type(tensor), "filled_as_whole"):
+            return tensor.filled_as_whole(lambda whole: function(whole, *args, **kwargs))
+        return function(tensor, *args, **kwargs)
+
+    return fill
+
+
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor by which weights must grow for the values after `nonlinearity` to keep their spread.
 
@@ -45,8 +57,10 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     if tensor.dim() < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
-    kernel = math.prod(tensor.shape[2:])
-    return tensor.shape[1] * kernel, tensor.shape[0] * kernel
+    units_out, units_in, *kernel = getattr(
+        tensor, "full_shape", tensor.shape
+    )  # of a part: those of the whole
+    return units_in * math.prod(kernel), units_out * math.prod(kernel)
 
 
 def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
@@ -57,6 +71,7 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
     return fan_in if mode == "fan_in" else fan_out
 
 
+@_as_whole
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
     """Values between `a` and `b`, each as likely.
 
@@ -67,6 +82,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = No
         return tensor.uniform_(a, b, generator=generator)
 
 
+@_as_whole
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
     """Values of the normal distribution.
 
@@ -77,6 +93,17 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
         return tensor.normal_(mean, std, generator=generator)
 
 
+@_as_whole
+def _embedding_(tensor: Tensor, padding_idx: int | None) -> Tensor:
+    """Normal rows, but zeros in the row `padding_idx`."""
+    normal_(tensor)
+    if padding_idx is not None:
+        with warptape.no_grad():
+            tensor[padding_idx].fill_(0)
+    return tensor
+
+
+@_as_whole
 def trunc_normal_(
     tensor: Tensor,
     mean: float = 0.0,
@@ -170,6 +197,7 @@ def zeros_(tensor: Tensor) -> Tensor:
         return tensor.zero_()
 
 
+@_as_whole
 def eye_(tensor: Tensor) -> Tensor:
     """[n, m] -> ones on the diagonal, zeros elsewhere."""
     if tensor.dim() != 2:
@@ -180,6 +208,7 @@ def eye_(tensor: Tensor) -> Tensor:
     return tensor
 
 
+@_as_whole
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """[out, in, *kernel] -> a convolution that hands its input channels through, in each of `groups`."""
     if tensor.dim() not in (3, 4, 5):
@@ -200,6 +229,7 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
     return gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
 
 
+@_as_whole
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
 
@@ -210,6 +240,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
     return uniform_(tensor, -bound, bound, generator)
 
 
+@_as_whole
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
 
@@ -227,6 +258,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
 
 
+@_as_whole
 def kaiming_uniform_(
     tensor: Tensor,
     a: float = 0,
@@ -243,6 +275,7 @@ def kaiming_uniform_(
     return tensor if std is None else uniform_(tensor, -math.sqrt(3.0) * std, math.sqrt(3.0) * std, generator)
 
 
+@_as_whole
 def kaiming_normal_(
     tensor: Tensor,
     a: float = 0,
@@ -259,6 +292,7 @@ def kaiming_normal_(
     return tensor if std is None else normal_(tensor, 0.0, std, generator)
 
 
+@_as_whole
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
     """[rows, *rest] -> a (semi-)orthogonal matrix [rows, prod(rest)], times `gain` (Saxe et al. 2013).
 
@@ -284,6 +318,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
         return tensor.copy_(warptape.from_numpy(q).reshape(tensor.shape)).mul_(gain)
 
 
+@_as_whole
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
     """[rows, columns] -> normal values, a `sparsity` share of each column zero (Martens 2010)."""
     if tensor.dim() != 2:

@@ -12,7 +12,8 @@ _COUNTERS = ("step", "mu_product", "mu", "eta")  # of all optimizers, NAdam and 
 
 
 def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = None) -> Any:
-    """``value`` of a saved state, with its tensors moved to ``param``'s device and dtype (or ``dtype``).
+    """A copy of ``value`` of a saved state, with its tensors on ``param``'s device and of its dtype (or
+    ``dtype``): the state may be that of an optimizer that goes on.
 
     A state with a ``master_param`` of float32 is float32 altogether.
     ``step`` becomes a float32 scalar tensor (old files keep it as a number); the update kernels count in it.
@@ -24,15 +25,16 @@ def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = N
         if "master_param" in value:
             dtype = warptape.float32
         return {k: cast_state(param, v, k, dtype) for k, v in value.items()}
-    value = _own_tensor(value)
-    if key in _COUNTERS:
-        if not isinstance(value, warptape.Tensor):
-            value = warptape.tensor(float(value), dtype=warptape.float32)
-        return value.to(dtype=warptape.float32, device=param.device)
+    given, value = value, _own_tensor(value)
+    if key in _COUNTERS and not isinstance(value, warptape.Tensor):
+        value = warptape.tensor(float(value), dtype=warptape.float32)
     if isinstance(value, warptape.Tensor):
-        if param.is_floating_point():
-            return value.to(dtype=dtype or param.dtype, device=param.device)
-        return value.to(device=param.device)
+        if key in _COUNTERS:
+            dtype = warptape.float32
+        elif not param.is_floating_point():
+            dtype = value.dtype
+        moved = value.to(dtype=dtype or param.dtype, device=param.device)
+        return moved.clone() if moved is given else moved
     if isinstance(value, Iterable):
         return type(value)(cast_state(param, v, None, dtype) for v in value)  # type: ignore[call-arg]
     return value

@@ -29,6 +29,8 @@ class Adafactor(PerParameter):
         ValueError: an option out of range.
     """
 
+    update_scope = "parameter"
+    _laid_as_parameter = ("variance", *PerParameter._laid_as_parameter)
     _decays_itself = True
 
     _takes_complex = False

@@ -40,6 +40,8 @@ class LBFGS(Optimizer):
         RuntimeError: another line search, when stepping.
     """
 
+    update_scope = "all"
+
     def __init__(
         self,
         params: ParamsT,

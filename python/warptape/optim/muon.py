@@ -31,6 +31,8 @@ class Muon(PerParameter):
     """
 
     _counts_steps = False
+    update_scope = "parameter"
+    _laid_as_parameter = ("momentum_buffer", *PerParameter._laid_as_parameter)
     _decays_itself = True
 
     _takes_complex = False

@@ -6,19 +6,21 @@ where a parameter's index is its position counted over all groups. It is PyTorch
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import warptape
 from warptape import Tensor
 
 from ..autograd.profiler import is_recording, record_function
 from ..utils.hooks import RemovableHandle, add_hook
+from ._split import refuse_split, update_split
 from ._state_dict import cast_state
 
 __all__ = [
@@ -63,6 +65,8 @@ def _with_hooks(step: Callable) -> Callable:
         if "_in_hooked_step" not in self.__dict__:  # a wrapper of an optimizer that calls no __init__
             return step(self, *args, **kwargs)
         warptape._C._refuse_replay("it calls an optimizer")
+        if self.update_scope != "element":  # parameters may have been split since they were handed in
+            refuse_split(self, [p for group in self.param_groups for p in group["params"]])
         if (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
@@ -99,6 +103,12 @@ class Optimizer:
 
     #: A dict per group: "params", its tensors, and its options, which may be changed between steps.
     param_groups: list[dict[str, Any]]  # no default: a wrapper finds its own by __getattr__
+    #: What the update of an element reads: "element", its own gradient and state alone, as SGD and Adam;
+    #: "parameter", all elements of its parameter, as Muon's orthogonalisation or a norm of the parameter;
+    #: "all", other parameters, as LBFGS. A class of yours that is not "element" must say so: of parameters
+    #: that ranks have parts of it would read too little, and is then refused.
+    update_scope: Literal["element", "parameter", "all"] = "element"
+    _gathers_split = False  # its step gathers parameters that ranks have parts of
     # What GradScaler sets around a step: the gradients' scale, and whether one of them is inf or nan.
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
@@ -209,12 +219,18 @@ class Optimizer:
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
                 )
+            if getattr(p, "is_gathered", False):
+                raise ValueError(
+                    "can't optimize a parameter that fully_shard has gathered for a pass; call reshard() of "
+                    "the sharded modules, and take their parameters then"
+                )
             if p.is_complex() and not self._takes_complex:
                 raise warptape.DtypeError(f"{type(self).__name__} does not support complex parameters")
             if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
                 raise ValueError(
                     "can't optimize a non-leaf Tensor; pass the leaf it was computed from, or detach it"
                 )
+        refuse_split(self, params)
         own = {id(p) for p in params}
         if len(own) != len(params):
             warnings.warn(
@@ -332,9 +348,8 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the state and options of ``state_dict``.
 
-        State tensors are cast to their parameter's device and dtype; ``step`` stays float32. Tensors that
-        need no cast are taken as they are, not copied. NumPy arrays and tensors of other libraries are
-        copied.
+        State tensors are copied to their parameter's device and dtype; ``step`` stays float32. NumPy arrays
+        and tensors of other libraries are taken, too.
 
         Raises:
             ValueError: the number of groups, or of parameters in a group, differs.
@@ -349,7 +364,7 @@ class Optimizer:
             changed = hook(self, state_dict)
             if changed is not None:
                 state_dict = changed
-        saved = [dict(group) for group in state_dict["param_groups"]]
+        saved = copy.deepcopy(list(state_dict["param_groups"]))
         if len(saved) != len(self.param_groups):
             raise ValueError("loaded state dict has a different number of parameter groups")
         for ours, theirs in zip(self.param_groups, saved):
@@ -366,7 +381,7 @@ class Optimizer:
         state: defaultdict[Any, Any] = defaultdict(dict)
         for key, value in state_dict["state"].items():
             p = param_of.get(key)
-            state[key if p is None else p] = value if p is None else cast_state(p, value)
+            state[key if p is None else p] = copy.deepcopy(value) if p is None else cast_state(p, value)
         for ours, theirs in zip(self.param_groups, saved):
             theirs["params"] = ours["params"]
             if "param_names" in ours:
@@ -429,6 +444,11 @@ _NoneType = type(None)
 class BucketOptimizer(Optimizer):
     """One whose step is ``_update(group, params, grads)`` on buckets: parameters of one device and dtype."""
 
+    _gathers_split = True
+    _laid_as_parameter: tuple[str, ...] = (
+        "master_param",
+    )  # the state that has an element for each of the parameter's
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters once. Returns ``closure()``'s loss, or None."""
         loss = None
@@ -443,6 +463,8 @@ class BucketOptimizer(Optimizer):
         try:
             for group in self.param_groups:
                 for params, grads, sparse in self._buckets(group):
+                    if self.update_scope == "parameter":
+                        params, grads = update_split(self, group, params, grads)
                     (self._update_sparse if sparse else self._update)(group, params, grads)
         finally:
             warptape._C._set_grad_enabled(recording)

@@ -70,4 +70,4 @@ class SparseAdam(PerParameter):
         square = state["exp_avg_sq"][at].lerp(values.square(), 1 - beta2)
         state["exp_avg"][at], state["exp_avg_sq"][at] = mean, square
         size = lr * (1 - beta2**t) ** 0.5 / (1 - beta1**t)
-        p[at] -= size * mean / (square.sqrt() + group["eps"])
+        p.index_put_(at, size * mean / -(square.sqrt() + group["eps"]), accumulate=True)

@@ -11,6 +11,7 @@ import warptape
 
 from .. import nn
 from .._tensor import Tensor
+from ..autograd import Function
 from ..distributed import DeviceMesh, ReduceOp, all_gather_object, all_reduce, all_reduce_coalesced
 from ..distributed.optim import ZeroRedundancyOptimizer
 from ..nn.modules._state import _IncompatibleKeys
@@ -49,10 +50,29 @@ class Names:
         self.buffers = [buffer for buffer in self.buffers if id(buffer[1]) not in others]
 
 
+class _Nothing(Function):
+    """0, whose gradients are zeros: those of a loss in which nothing counts, and which may be 0 / 0."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        ctx.like = [(t.shape, t.dtype, t.device) for t in tensors]
+        return warptape.zeros((), dtype=tensors[0].dtype, device=tensors[0].device)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return tuple(warptape.zeros(s, dtype=dtype, device=device) for s, dtype, device in ctx.like)
+
+
 def weighed(loss_fn: Callable[..., Tensor], output: Any, target: tuple[Any, Tensor]) -> Tensor:
-    """loss_fn of a target that has its factor [1] beside it; 0 where nothing counts and the mean is 0 / 0."""
-    loss, factor = loss_fn(output, target[0]), target[1].reshape(())
-    return warptape.where(factor == 0, 0.0, loss * factor.to(loss.dtype))
+    """loss_fn of a target that has its factor [1] beside it. Where nothing counts it is not called: its
+    gradient would be 0 * NaN."""
+    factor = target[1].reshape(())
+    if factor.item() == 0:
+        return _Nothing.apply(
+            *(t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point())
+        )
+    loss = loss_fn(output, target[0])
+    return loss * factor.to(loss.dtype)
 
 
 class ParallelModel(nn.Module):

@@ -14,7 +14,7 @@ from typing import Any
 
 import warptape
 
-from .._missing import MOVED, message, module_name
+from .._missing import MOVED, Alias, message, module_name
 from ..torch_version import TorchVersion
 
 # What version checks read: the PyTorch whose names, defaults and errors these are.
@@ -28,13 +28,8 @@ def _own(name: str) -> str:
     return "warptape.utils.safetensors" if name == _SAFETENSORS else module_name(name)
 
 
-class _Alias(Loader):
+class _Alias(Alias, Loader):
     """Hands out the module of warptape in place of a new one."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(_own(spec.name))
-        self._spec = module.__spec__
-        return module
 
     def get_code(self, fullname: str) -> Any:
         """For `python -m torch.distributed.run`."""
@@ -43,7 +38,7 @@ class _Alias(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__spec__.name if module.__spec__ else ""
-        module.__spec__ = self._spec  # the import system has just put torch's there
+        super().exec_module(module)
         _keep_names(name, module)
 
 
@@ -80,7 +75,10 @@ class _Finder(MetaPathFinder):
         own = importlib.util.find_spec(_own(fullname))
         if own is not None:
             return ModuleSpec(
-                fullname, _Alias(), origin=own.origin, is_package=own.submodule_search_locations is not None
+                fullname,
+                _Alias(_own(fullname)),
+                origin=own.origin,
+                is_package=own.submodule_search_locations is not None,
             )
         # An import fails with more words; who only asks (importlib.util.find_spec) gets None.
         if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":

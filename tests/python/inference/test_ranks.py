@@ -286,6 +286,37 @@ def test_an_error_of_the_model(tmp_path):
     on_ranks(2, lambda: body([1]))
 
 
+@pytest.mark.parametrize("wrong", [[0, 1], [0], [1]], ids=str)
+def test_an_error_after_the_collectives_of_a_step(wrong):
+    """Where tokens are taken, which needs no other rank: ranks that went on would answer differently."""
+
+    def body():
+        engine = AsyncLLM(make((2, 1)).llm_engine)
+        take, calls = engine.engine._take, itertools.count()
+
+        def sometimes(*args):
+            if next(calls) == 3 and dist.get_rank() in wrong:
+                raise ZeroDivisionError("planted")
+            return take(*args)
+
+        engine.engine._take = sometimes
+
+        async def main(engine):
+            with pytest.raises((ZeroDivisionError, RuntimeError)) as raised:
+                await ask(engine, PROMPTS[0])
+            assert (raised.type is ZeroDivisionError) == (len(wrong) == 2), raised.value
+            return None if len(wrong) == 2 else str(raised.value)
+
+        said = asyncio.run(main(engine)) if dist.get_rank() == 0 else None
+        if len(wrong) == 2:
+            return engine.shutdown()
+        with pytest.raises(dist.DistBackendError, match=rf"failed on rank {wrong[0]}: ZeroDivisionError"):
+            engine.shutdown()
+        return said
+
+    on_ranks(2, body)
+
+
 def test_processes_of_the_launcher(tmp_path):
     adapter, _ = write_adapters(tmp_path)
     script = tmp_path / "serve.py"

@@ -91,6 +91,38 @@ def test_load_keeps_parameters_and_assign_takes_the_others():
     assert model.weight.max().item() == 3
 
 
+def test_a_load_does_not_change_what_it_is_given():
+    """A flag of assign that stayed in the state_dict made later loads replace parameters."""
+    state = net().state_dict()
+    before = copy.deepcopy(state._metadata)
+    net().load_state_dict(state, assign=True)
+    assert state._metadata == before
+    model = net()
+    weight = model[0].weight
+    model.load_state_dict(state)
+    assert model[0].weight is weight
+
+
+def test_assign_keeps_shared_parameters_shared():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(4, 3), nn.Sequential(nn.Linear(3, 4, bias=False))
+            self.head[0].weight = self.table.weight
+            self.again = self.table
+            self.register_buffer("mean", wt.zeros(2))
+            self.head.register_buffer("mean", self.mean)
+
+    model = Tied()
+    state = {name: wt.full_like(t, i) for i, (name, t) in enumerate(model.state_dict().items())}
+    model.load_state_dict(state, assign=True)
+    assert model.head[0].weight is model.table.weight is model.again.weight
+    assert len(list(model.parameters())) == 1
+    copied = Tied()
+    copied.load_state_dict(state)
+    assert equal(model.state_dict(), copied.state_dict())
+
+
 def test_missing_and_unexpected():
     model, state = net(), net().state_dict()
     del state["0.bias"]

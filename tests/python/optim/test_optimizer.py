@@ -419,6 +419,23 @@ def test_loading_old_files():
     np.testing.assert_array_equal(values(optimizer)[0], values(restored)[0])
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_loaded_state_is_a_copy(kind):
+    """Of an optimizer that goes on: neither reaches into the other's state or options."""
+    first = KINDS[kind]([parameter()])
+    train(first, 2)
+    first.param_groups[0]["lr"] = wt.tensor(0.1)
+    saved = copy.deepcopy(first.state_dict())
+    second = KINDS[kind]([parameter()])
+    second.load_state_dict(first.state_dict())
+    train(second, 3, start=5)
+    second.param_groups[0]["lr"].mul_(2)
+    assert first.param_groups[0]["lr"] == saved["param_groups"][0]["lr"]
+    for key, value in first.state_dict()["state"].get(0, {}).items():
+        expected = saved["state"][0][key]
+        assert wt.equal(value, expected) if isinstance(value, wt.Tensor) else value == expected or key
+
+
 def test_loading_numpy_arrays_copies_them():
     array = np.array([1.0, 2.0])
     optimizer = SGD([parameter()], lr=0.1, momentum=0.9)

@@ -159,6 +159,8 @@ def set_model_state_dict(
         target = state.get(names.own.get(name, name))
         own[names.own.get(name, name)] = _part(value, target)
     load = super(type(model), model).load_state_dict if hasattr(type(model), "set_state_dict_type") else None
+    if any(isinstance(t, Tensor) and t.is_meta for t in state.values()):  # whose memory is what is loaded
+        return (load or model.load_state_dict)(own, strict=options.strict, assign=True)
     return (load or model.load_state_dict)(own, strict=options.strict)
 
 
@@ -173,7 +175,8 @@ def _part(value: Any, target: Any) -> Any:
     if hasattr(value, "to_local"):
         return value.to_local().detach()
     if hasattr(target, "part_of") and tuple(value.shape) == tuple(target.full_shape):
-        return target.part_of(value)
+        part = target.part_of(value)
+        return part.to(target.device_mesh.device_type) if target.is_meta else part
     return value
 
 

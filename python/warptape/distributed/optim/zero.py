@@ -42,6 +42,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     Raises:
         NotImplementedError: overlap_with_ddp.
+        ValueError: an optimizer whose updates read all parameters, as LBFGS.
     """
 
     def __init__(
@@ -55,6 +56,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     ) -> None:
         if overlap_with_ddp:
             raise NotImplementedError("ZeroRedundancyOptimizer: overlap_with_ddp is not supported")
+        if getattr(optimizer_class, "update_scope", "element") == "all":
+            raise ValueError(
+                f"ZeroRedundancyOptimizer: an update of {optimizer_class.__name__} reads all parameters, of "
+                "which a rank has its share; use the optimizer itself, or one that updates each parameter by "
+                "itself"
+            )
         self.process_group = resolve(process_group)
         self._load: dict[Any, list[int]] = {}  # by group, elements that each rank updates
         self._owner: dict[Tensor, tuple[Any, int]] = {}  # (group that has copies, rank in it)

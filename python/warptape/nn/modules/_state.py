@@ -42,6 +42,24 @@ class _ModuleHook:
         return self.hook(self.module, *args)
 
 
+class _Assigned:
+    """The tensors that load_state_dict(assign=True) puts in place of a module's; what modules shared, they
+    share again."""
+
+    def __init__(self) -> None:
+        # By the tensor before, or what came in its place; both are kept.
+        self.places: dict[int, tuple[list[Tensor], list[tuple[Any, str]]]] = {}
+
+    def put(self, module: Any, name: str, before: Tensor, new: Tensor) -> None:
+        """Of several entries for one tensor the last counts, as where values are copied."""
+        kept, places = self.places.setdefault(id(before), ([before], []))
+        self.places[id(new)] = kept, places
+        kept.append(new)
+        places.append((module, name))
+        for each, its_name in places:
+            setattr(each, its_name, new)
+
+
 class StateMixin:
     """The part of Module that saves and loads its tensors."""
 
@@ -180,7 +198,8 @@ class StateMixin:
         state_dict = OrderedDict(state_dict)  # pre-hooks may rename entries: not in the caller's
         if metadata is not None:
             state_dict._metadata = metadata  # type: ignore[attr-defined]
-        self._load_tree(state_dict, "", metadata or {}, strict, assign, missing, unexpected, errors)
+        assigned = _Assigned() if assign else False
+        self._load_tree(state_dict, "", metadata or {}, strict, assigned, missing, unexpected, errors)
         if strict:
             for fault, keys in (("Unexpected", unexpected), ("Missing", missing)):
                 if keys:
@@ -197,14 +216,14 @@ class StateMixin:
         prefix: str,
         metadata: Mapping[str, Any],
         strict: bool,
-        assign: bool,
+        assign: _Assigned | bool,
         missing: list[str],
         unexpected: list[str],
         errors: list[str],
     ) -> None:
         """Loads this module, then its children, each with the entries under its own prefix."""
-        local_metadata = metadata.get(prefix[:-1], {})
-        if assign:
+        local_metadata = dict(metadata.get(prefix[:-1], {}))  # not the caller's, for hooks may write to it
+        if assign is not False:
             local_metadata["assign_to_params_buffers"] = assign
         self._load_from_state_dict(state_dict, prefix, local_metadata, True, missing, unexpected, errors)
         for name, child in self._modules.items():
@@ -259,9 +278,7 @@ class StateMixin:
         elif strict and key in state_dict:
             unexpected.append(key)
 
-    def _load_one(
-        self, name: str, key: str, tensor: Tensor, value: Any, assign: bool, errors: list[str]
-    ) -> None:
+    def _load_one(self, name: str, key: str, tensor: Any, value: Any, assign: Any, errors: list[str]) -> None:
         if not isinstance(value, Tensor):
             errors.append(
                 f'While copying the parameter named "{key}", expected warptape.Tensor or Tensor-like object '
@@ -271,6 +288,8 @@ class StateMixin:
             return
         if tensor.dim() == 0 and value.dim() == 1 and value.shape[0] == 1:
             value = value[0]  # checkpoints of old kept scalars as one element
+        if hasattr(type(tensor), "own_part"):  # a part of a parameter, and perhaps a DTensor
+            value = tensor.own_part(value)
         if value.shape != tensor.shape:
             errors.append(
                 f"size mismatch for {key}: copying a param with shape {value.shape} from checkpoint, "
@@ -286,9 +305,13 @@ class StateMixin:
         try:
             with warptape.no_grad():
                 if _cast.swap:
-                    _swap_in(tensor, value, assign)
+                    _swap_in(tensor, value, bool(assign))
                 elif assign:
-                    setattr(self, name, _assigned(tensor, value))
+                    new = _assigned(tensor, value)
+                    if isinstance(assign, _Assigned):
+                        assign.put(self, name, tensor, new)
+                    else:
+                        setattr(self, name, new)
                 else:
                     tensor.copy_(value)
         except Exception as error:
@@ -315,8 +338,10 @@ def _swap_in(tensor: Tensor, value: Tensor, assign: bool) -> None:
     swap_tensors(tensor, new)
 
 
-def _assigned(tensor: Tensor, value: Tensor) -> Tensor:
+def _assigned(tensor: Any, value: Tensor) -> Tensor:
     """The checkpoint's tensor, made a parameter where the module's is one."""
+    if hasattr(type(tensor), "_moved"):  # a part of a parameter, which knows where it lies
+        return tensor._moved(value)
     if not isinstance(tensor, Parameter):
         return value
     grad = tensor.requires_grad and not getattr(value, "_is_coded", False)  # those in few bits have none

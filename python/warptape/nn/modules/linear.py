@@ -101,7 +101,7 @@ class Bilinear(Module):
 
     def reset_parameters(self) -> None:
         """Draws new values for weight, then bias."""
-        bound = 1 / math.sqrt(self.weight.shape[1])
+        bound = 1 / math.sqrt(self.in1_features)
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             init.uniform_(self.bias, -bound, bound)

@@ -38,10 +38,7 @@ class _Table(Module):
 
     def reset_parameters(self) -> None:
         """Draws new values; the padding row becomes zeros."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with warptape.no_grad():
-                self.weight[self.padding_idx].fill_(0)
+        init._embedding_(self.weight, self.padding_idx)
 
     def _options(self, *names: str) -> str:
         """The named attributes that are not at their defaults, as text."""

@@ -170,13 +170,16 @@ class DistributedDataParallel(Module, Joinable):
         ignored = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
         return [(name, tensor) for name, tensor in named if name not in ignored]
 
+    def _buffers_of_now(self) -> list[Tensor]:
+        """Those of now: modules may have replaced them. What is saved for backward stays valid."""
+        return [b.data for _, b in self._used(self.module.named_buffers())]
+
     def _trained(self) -> list[tuple[str, Tensor]]:
         """The parameters whose gradients the reducer averages."""
         named = self._used(self.module.named_parameters())
         return [(n, p) for n, p in named if p.requires_grad and p not in self._sparse]
 
     def _make_reducer(self) -> None:
-        self._buffers_to_send = [b for _, b in self._used(self.module.named_buffers())]
         modules = self.module.modules()
         looked_up = {id(m.weight) for m in modules if isinstance(m, Embedding | EmbeddingBag) and m.sparse}
         named = self._used(self.module.named_parameters())
@@ -243,8 +246,8 @@ class DistributedDataParallel(Module, Joinable):
             Join.notify_join_context(self)
             self._any_joined_syncs(reduces)
             self._sync_buffers(joined=False)
-        elif self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_send:
-            self._broadcast(self._buffers_to_send)
+        elif self.require_forward_param_sync and self.broadcast_buffers:
+            self._broadcast(self._buffers_of_now())
         if reduces:
             self.reducer.begin_forward()
         if self.device_ids:
@@ -255,7 +258,12 @@ class DistributedDataParallel(Module, Joinable):
         if not reduces:
             self.reducer.prepare_without_reduction()
         elif self.find_unused_parameters and not self.static_graph:
-            self.reducer.prepare(list(_tensors_in(output)))
+            outputs = [t for t in _tensors_in(output) if t.requires_grad]
+            self.reducer.prepare(outputs)
+            reducer = self.reducer
+            for t in outputs:
+                if not t.is_leaf:
+                    t.register_hook(lambda _: reducer.begin_backward())
         else:
             self.reducer.prepare([])
         if reduces:
@@ -270,6 +278,12 @@ class DistributedDataParallel(Module, Joinable):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    def _reduce_accumulated(self) -> None:
+        """Averages what backward passes of forward passes within no_sync left on this rank. Collective."""
+        self.reducer.reduce()
+        self._sparse.average()
+        self.require_forward_param_sync = True
 
     def register_comm_hook(self, state: object, hook: Callable[[Any, Any], Any]) -> None:
         """From now on hook(state, bucket) -> Future of the reduced bucket takes the average's place.
@@ -354,8 +368,8 @@ class DistributedDataParallel(Module, Joinable):
 
     def _sync_buffers(self, joined: bool) -> None:
         """Within Join buffers are those of a rank that still has inputs."""
-        if self.broadcast_buffers and self._buffers_to_send:
-            self._broadcast(self._buffers_to_send, self._last_rank(not joined))
+        if self.broadcast_buffers and (buffers := self._buffers_of_now()):
+            self._broadcast(buffers, self._last_rank(not joined))
 
     def _set_static_graph(self) -> None:
         self.static_graph = True
@@ -380,7 +394,6 @@ class DistributedDataParallel(Module, Joinable):
             "reducer",
             "_sparse",
             "_comm_hook",
-            "_buffers_to_send",
             "_join_config",
             "_join_scales",
         }

@@ -19,25 +19,65 @@ def get_total_norm(
     foreach: bool | None = None,
 ) -> Tensor:
     """The `norm_type`-norm (may be inf) of all elements of `tensors`, as a 0-dim tensor; 0 when there are
-    none.
+    none. Of tensors that ranks hold parts of, as the gradients of a sharded model are, it is the norm of the
+    whole, and all ranks must call.
 
     Raises RuntimeError for a norm that is not finite if `error_if_nonfinite`. `foreach` False takes the
     tensors one by one even where one call could take them all.
     """
-    tensors = [t.detach().abs() if t.is_complex() else t for t in _listed(tensors)]
-    norm_type = float(norm_type)
+    tensors = _listed(tensors)
+    total = _total_norm(tensors, [getattr(t, "_norm_groups", ()) for t in tensors], norm_type, foreach)
+    if error_if_nonfinite:
+        _check_finite(total, float(norm_type))
+    return total
+
+
+def _total_norm(
+    tensors: list[Any], groups: list[tuple[Any, ...]], norm_type: float, foreach: bool | None
+) -> Tensor:
+    """get_total_norm of tensors each of which is split among the ranks of some groups. None stands for one
+    that this rank has nothing of."""
     if not tensors:
         return warptape.tensor(0.0)
-    all_at_once = _foreach("_foreach_norm", foreach)
+    p = float(norm_type)
+    split: dict[tuple[Any, ...], list[Any]] = {}
+    for t, over in zip(tensors, groups, strict=True):
+        split.setdefault(over, []).append(t)
+    first = next((t for t in tensors if t is not None), None)
+    device = warptape.get_default_device() if first is None else first.device
     with warptape.no_grad():
-        if all_at_once is not None:
-            norms = [norm for group in _same_kind(tensors) for norm in all_at_once(group, norm_type)]
-        else:
-            norms = [t.norm(norm_type) for t in tensors]
-        total = warptape.stack([norm.to(tensors[0].device) for norm in norms]).norm(norm_type)
-    if error_if_nonfinite:
-        _check_finite(total, norm_type)
-    return total
+        norms: list[Any] = []
+        for over, alike in split.items():
+            own = [norm.to(device) for norm in _norms(alike, p, bool(over), foreach)]
+            if over:
+                from ...distributed.norms import norm_of_parts
+
+                own = list(norm_of_parts(warptape.stack(own), p, over))
+            norms += own
+        if len({getattr(norm, "device_mesh", None) for norm in norms}) > 1:  # DTensors and others
+            norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+        return warptape.stack(norms).norm(p)
+
+
+def _norms(tensors: list[Any], p: float, parts: bool, foreach: bool | None) -> list[Any]:
+    """The norm of each."""
+    out: dict[int, Any] = {}
+    if parts:
+        from ...distributed.norms import norm_of_nothing
+
+        like = next((t for t in tensors if t is not None), None)
+        nothing = (
+            warptape.full((), norm_of_nothing(p)) if like is None else like.new_full((), norm_of_nothing(p))
+        )
+        out = {i: nothing.abs() for i, t in enumerate(tensors) if t is None or not t.numel()}
+    left = [(i, t.detach().abs() if t.is_complex() else t) for i, t in enumerate(tensors) if i not in out]
+    all_at_once = _foreach("_foreach_norm", foreach)
+    if all_at_once is None:
+        out |= {i: t.norm(p) for i, t in left}
+    else:
+        for group in _same_kind(left):
+            out.update(zip([i for i, _ in group], all_at_once([t for _, t in group], p), strict=True))
+    return [out[i] for i in range(len(tensors))]
 
 
 def _check_finite(total: Tensor, norm_type: float) -> None:
@@ -58,6 +98,8 @@ def clip_grads_with_norm_(
         return
     with warptape.no_grad():
         grads = [warptape.view_as_real(g) if g.is_complex() else g for g in grads]
+        if hasattr(total_norm, "full_tensor"):
+            total_norm = total_norm.full_tensor()
         # The product is taken even when the factor is 1: to look at it would wait for the device.
         factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
         all_at_once = _foreach("_foreach_mul_", foreach)
@@ -65,8 +107,8 @@ def clip_grads_with_norm_(
             for grad in grads:
                 grad.mul_(factor.to(grad.device))
             return
-        for group in _same_kind(grads):
-            all_at_once(group, factor.to(group[0].device))
+        for group in _same_kind(list(enumerate(grads))):
+            all_at_once([grad for _, grad in group], factor.to(group[0][1].device))
 
 
 def clip_grad_norm_(
@@ -90,19 +132,20 @@ def clip_grad_norm_(
     parameters = _listed(parameters)
     if not parameters:
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
-    split: dict[Any, list[Tensor]] = {}  # gradients by the groups among whose ranks they are split
+    grads: list[Any] = []
+    groups: list[tuple[Any, ...]] = []  # of ranks among which each is split
     stages: tuple[Any, ...] = ()  # the group of ranks that have a pipeline's stages
     for p in parameters:
         stages, counts = getattr(p, "_norm_stages", (stages, True))
-        if p.grad is not None and counts:
-            split.setdefault(getattr(p, "_norm_groups", ()), []).append(p.grad)
-    grads = split.get((), [])
-    if stages or split.keys() - {()}:
+        over = getattr(p, "_norm_groups", ())
+        # Other ranks may have a gradient of a parameter of which this one has none.
+        if counts and (p.grad is not None or (over and p.requires_grad)):
+            grads.append(p.grad)
+            groups.append(over)
+    total_norm = _total_norm(grads, groups, norm_type, foreach)
+    if stages:  # of one dtype on all of them, also where a stage has no gradients
         from ...distributed.norms import norm_of_parts
 
-        grads = [norm_of_parts(get_total_norm(g, norm_type), norm_type, over) for over, g in split.items()]
-    total_norm = get_total_norm(grads, norm_type, False, foreach)
-    if stages:  # of one dtype on all of them, also where a stage has no gradients
         total_norm = total_norm.to(parameters[0].device, warptape.float64)
         total_norm = norm_of_parts(total_norm, norm_type, stages).to(parameters[0].dtype)
     if error_if_nonfinite:
@@ -148,9 +191,9 @@ def _foreach(name: str, foreach: bool | None) -> Callable[..., Any] | None:
     return None if foreach is False else getattr(warptape, name, None)
 
 
-def _same_kind(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """Groups of one device and dtype, each in order."""
-    groups: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault((str(tensor.device), tensor.dtype), []).append(tensor)
+def _same_kind(tensors: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
+    """Groups of one device and dtype, each in order; with each tensor its number."""
+    groups: dict[Any, list[tuple[int, Tensor]]] = {}
+    for i, tensor in tensors:
+        groups.setdefault((str(tensor.device), tensor.dtype), []).append((i, tensor))
     return list(groups.values())

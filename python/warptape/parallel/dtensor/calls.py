@@ -13,7 +13,7 @@ from ...overrides import _is_pointwise as is_pointwise
 from ...overrides import _map_tensors as map_tensors
 from ..tensor.placement import Partial, Replicate
 from .layout import Layout
-from .rules import RULES, Call, Rule, choose, shape_of
+from .rules import RULES, Call, Rule, choose, fits, shape_of
 from .tensor import ANY_OP, HANDLERS, DTensor, name_of, plain, replicates_plain, wrap
 from .transfer import moved
 
@@ -62,6 +62,8 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         made = RULES[call.name](call) if call.name in RULES else None
     if made is None and all(_is_whole(x) for x in call.layouts):
         return _run_whole(call, tensors)
+    if made is not None and not fits(call, made):
+        _check_whole(call, tensors)
     chosen = choose(call, made) if made is not None and "out" not in kwargs else None
     if chosen is None:
         where = ", ".join(str(list(x.placements)) for x in call.layouts if x is not None)
@@ -72,6 +74,15 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         )
     assert made is not None
     return _run_parts(call, made, tensors, *chosen)
+
+
+def _check_whole(call: Call, tensors: list[Tensor]) -> None:
+    """Raises what the op itself does for the whole tensors: their parts may fit each other where they do not.
+    Of other ops, as attention of grouped heads, dims of one label may differ."""
+    shapes = zip(call.shapes, tensors, strict=True)
+    whole = iter([warptape.empty(s, dtype=t.dtype, device="meta") for s, t in shapes])
+    args, kwargs = map_tensors((call.args, call.kwargs), lambda _: next(whole))
+    call.func(*args, **kwargs)
 
 
 def _is_whole(layout: Layout | None) -> bool:
@@ -98,8 +109,10 @@ def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outpu
     ready: list[Tensor] = []
     for t, layout, want in zip(tensors, call.layouts, inputs, strict=True):
         local = plain(t)
-        if layout is not None:
-            local = moved(local, layout, want)
+        if layout is None:  # every rank has it: where the others add up to a sum, one of them adds it
+            layout = Layout(mesh, (Replicate(),) * mesh.ndim, tuple(t.shape), t.dtype)
+            want = tuple(w if isinstance(w, Partial) else Replicate() for w in want)
+        local = moved(local, layout, want)
         if local.requires_grad and warptape.is_grad_enabled() and not (call.inplace and not ready):
             for axis, where in enumerate(want):
                 if divided[axis] and isinstance(where, Replicate):

@@ -103,6 +103,12 @@ def normalized(placements: Any, mesh: DeviceMesh, ndim: int, where: str) -> tupl
             raise NotImplementedError(f"{where}: {each!r} is not supported; use Shard, Replicate and Partial")
         else:
             raise TypeError(f"{where}: expected Shard, Replicate or Partial, got {each!r}")
+    kinds = {p.reduce_op for p in out if isinstance(p, Partial)}
+    if len(kinds) > 1 and not kinds <= {"sum", "avg"}:
+        raise ValueError(
+            f"{where}: the value of {out} would depend on the axis that is reduced first; of Partial on "
+            "several axes give one reduce_op"
+        )
     return tuple(out)
 
 

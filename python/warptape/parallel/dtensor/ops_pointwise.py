@@ -35,14 +35,14 @@ def pointwise(call: Call) -> Rule:
     if call.linear and _stays_floating(call):
         linear = [tensors]
     elif call.name in ("add", "sub", "subtract", "lerp"):
-        # A number is not to be added to each summand.
-        numbers = (int, float, complex)
-        given = (*call.args[:2], call.kwargs.get("other"))
-        linear = [] if any(isinstance(a, numbers) for a in given) else [tensors]
+        # A number is not to be added to each summand; of lerp's three the weight is a factor.
+        terms = [call.tensor(0, "input"), call.tensor(1, "end" if call.name == "lerp" else "other")]
+        linear = [] if None in terms else [{t for t in terms if t is not None}]
     elif call.name in ("mul", "multiply"):
         linear = [{i} for i in tensors]
     elif call.name in ("div", "divide", "true_divide") and not call.kwargs.get("rounding_mode"):
-        linear = [{0}]
+        numerator = call.tensor(0, "input")  # None for a number, as in 1 / x
+        linear = [] if numerator is None else [{numerator}]
     labels = tuple(range(len(out)))
     moves = bool(linear) and call.linear and not call.name.startswith("neg")
     return Rule([aligned(s, out) for s in call.shapes], [labels], linear=linear, moves=moves)

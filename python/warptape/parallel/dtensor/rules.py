@@ -80,7 +80,7 @@ class Call:
         value, n = self.arg(position, name, default), len(self.shapes[0])
         if value is None or value == () or value == []:
             return list(range(n))
-        return [d % n if n else 0 for d in ([value] if isinstance(value, int) else value)]
+        return [d % n for d in ([value] if isinstance(value, int) else value) if n]
 
     def splits(self, tensor: int, dim: int) -> int:
         """Into how many parts a dim of a tensor is cut now; at least 1."""
@@ -150,6 +150,16 @@ def _cost(have: Placement, want: Placement) -> float:
     if isinstance(want, Partial):
         return math.inf
     return 2 if isinstance(have, Partial) and isinstance(want, Replicate) else 1
+
+
+def fits(call: Call, rule: Rule) -> bool:
+    """Whether dims of one label are of one length."""
+    lengths: dict[Label, int] = {}
+    for labels, shape in zip(rule.inputs, call.shapes, strict=True):
+        for label, n in zip(labels, shape, strict=True):
+            if label is not None and lengths.setdefault(label, n) != n:
+                return False
+    return True
 
 
 def choose(call: Call, rule: Rule) -> tuple[list[tuple[Placement, ...]], list[tuple[Placement, ...]]] | None:

@@ -194,8 +194,26 @@ class DTensor(Tensor):
     def tolist(self) -> Any:  # noqa: D102
         return self.full_tensor().tolist()
 
+    def numpy(self, *, force: bool = False) -> Any:  # noqa: D102
+        return self.full_tensor().numpy(force=force)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.full_tensor().__array__(dtype, copy)
+
     def __bool__(self) -> bool:
         return bool(self.full_tensor())
+
+    def __float__(self) -> float:
+        return float(self.full_tensor())
+
+    def __int__(self) -> int:
+        return int(self.full_tensor())
+
+    def __index__(self) -> int:
+        return self.full_tensor().__index__()
+
+    def __complex__(self) -> complex:
+        return complex(self.full_tensor())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -249,6 +267,16 @@ class DTensor(Tensor):
             raise ValueError(f"expected a tensor of {list(self._spec.shape)}, got {list(whole.shape)}")
         everywhere = self._spec.with_placements((Replicate(),) * self._spec.mesh.ndim)
         return wrap(move(plain(whole).detach(), everywhere, self._spec.placements).clone(), self._spec)
+
+    def filled_as_whole(self, fill: Callable[[Tensor], Any]) -> DTensor:
+        """Takes its part of a whole tensor that `fill` has filled, as initial values are that depend on the
+        shape or are drawn."""
+        local = plain(self)
+        whole = warptape.empty(self._spec.shape, dtype=local.dtype, device=local.device)
+        with warptape.no_grad(), _C.DisableTorchFunctionSubclass():
+            fill(whole)
+            local.copy_(plain(self.like_whole(whole)))
+        return self
 
     def held_slices(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """As a ParallelParameter's: shape of the whole, and (start, shape) of what lies here."""

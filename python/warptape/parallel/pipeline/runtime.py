@@ -156,8 +156,10 @@ class PipelineSchedule:
             for action in self.actions if training else self._forwards:
                 self._do(action, training)
                 self._transport.reap()
-                if when_complete is not None and self._last.get(action.stage) == action:
-                    when_complete(self.stages[action.stage].own_parameters())
+                if training and self._last.get(action.stage) == action:
+                    self.stages[action.stage].reduce()
+                    if when_complete is not None:
+                        when_complete(self.stages[action.stage].own_parameters())
             self._transport.finish()
         except BaseException:
             self._transport.clear()

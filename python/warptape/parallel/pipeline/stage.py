@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import warptape
@@ -11,6 +12,7 @@ from ... import nn
 from ..._tensor import Tensor
 from ...autograd import backward
 from ...distributed import get_rank, get_world_size
+from ...nn.parallel import DistributedDataParallel
 from .split_backward import input_gradients
 
 Meta = list[tuple[list[int], str, bool]]  # of each tensor: shape, dtype, whether its gradient comes back
@@ -87,6 +89,11 @@ class PipelineStage:
         shared = {id(p) for p in self.shared.values()}
         return [p for p in self.submod.parameters() if id(p) not in shared]
 
+    @property
+    def replicas(self) -> list[DistributedDataParallel]:
+        """The DistributedDataParallels in the module: they average the sums over all micro-batches."""
+        return [m for m in self.submod.modules() if isinstance(m, DistributedDataParallel)]
+
     def clear(self) -> None:
         """Drops what is kept of micro-batches."""
         self.inputs: dict[int, list[Tensor]] = {}
@@ -97,7 +104,10 @@ class PipelineStage:
 
     def forward(self, j: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Micro-batch j through the module; its output is kept for backward."""
-        out = self.submod(*args, **kwargs)
+        with ExitStack() as around:
+            for replica in self.replicas:
+                around.enter_context(replica.no_sync())
+            out = self.submod(*args, **kwargs)
         outputs = list(as_tuple(out))
         for value in outputs:
             if not isinstance(value, Tensor):
@@ -140,6 +150,11 @@ class PipelineStage:
             if "_sharding" in module.__dict__:  # its parameters were given back after the first half
                 module.unshard()  # type: ignore[operator]
         self.rests.pop(j)()
+
+    def reduce(self) -> None:
+        """Averages gradients over replicas, once those of all micro-batches are there."""
+        for replica in self.replicas:
+            replica._reduce_accumulated()
 
     def _keep(self, j: int, wanted: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
         # where nothing depends on an input, the stage before still waits for its gradient

@@ -49,18 +49,26 @@ class UnshardHandle:
 
 
 class _Sharding:
-    """What fully_shard adds to a module: its group of parameters, and hooks on forward and backward."""
+    """What fully_shard adds to a module, or to several that share a group of parameters: the group, and hooks
+    on forward and backward. Of several modules the first to run makes the group whole, the last lets it go.
+    """
 
-    def __init__(self, module: nn.Module, group: ParameterGroup, reshard_after_forward: bool | None) -> None:
+    def __init__(
+        self, modules: Sequence[nn.Module], group: ParameterGroup, reshard_after_forward: bool | None
+    ) -> None:
         self.group, self.policy, self.reshard_given = group, group.policy, reshard_after_forward
         self.progress: Progress | None = None
         self.is_root = False
         self.ahead_forward: list[ParameterGroup] | None = None
         self.ahead_backward: list[ParameterGroup] | None = None
-        module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
-        module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
-        module.register_state_dict_pre_hook(lambda *_: self.group.reshard())
-        module.register_load_state_dict_pre_hook(lambda *_: self.group.reshard())
+        self.modules = {id(module) for module in modules}
+        self.to_run: set[int] = set()  # of a pass that has begun
+        for module in modules:
+            module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
+            module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
+            module.register_state_dict_pre_hook(lambda *_: self.group.reshard())
+            module.register_load_state_dict_pre_hook(lambda *_: self.group.reshard())
+            module.register_load_state_dict_post_hook(lambda *_: self.group.take_moved())
 
     def lead(self, module: nn.Module) -> None:
         """This module's forward is the outermost: all below are put in its order."""
@@ -78,9 +86,14 @@ class _Sharding:
         if self.progress is None:
             self.lead(module)
         assert self.progress is not None
-        if self.is_root:
-            self.progress.begin()
-        self.progress.enter(self.group, self.ahead_forward)
+        if self.to_run:  # another module of the group ran before
+            self.group.make_whole()
+        else:
+            if self.is_root:
+                self.progress.begin()
+            self.progress.enter(self.group, self.ahead_forward)
+            if not self.progress.backward and len(self.modules) > 1:
+                self.to_run = set(self.modules)
         dtype = self.policy.param_dtype
         if dtype is not None and self.policy.cast_forward_inputs:
             args, kwargs = _cast((args, kwargs), dtype)
@@ -115,7 +128,9 @@ class _Sharding:
         if progress is None:
             return output
         again = progress.backward
-        progress.leave(self.group)
+        self.to_run.discard(id(module))
+        if not self.to_run:
+            progress.leave(self.group)
         if dtype is not None:
             output = _cast(output, dtype)
         if warptape.is_grad_enabled() and not again:
@@ -209,7 +224,8 @@ def _groups_of(modules: Any, where: str) -> list[ParameterGroup]:
 
 
 def _shardings(module: nn.Module) -> list[_Sharding]:
-    return [m._sharding for m in module.modules() if isinstance(m, FSDPModule)]
+    found = [m._sharding for m in module.modules() if isinstance(m, FSDPModule)]
+    return list(dict.fromkeys(found))
 
 
 def _cast(value: Any, dtype: Any) -> Any:
@@ -235,7 +251,7 @@ def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
 
 
 def fully_shard(
-    module: Model,
+    module: Model | Sequence[Model],
     *,
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = None,
@@ -243,7 +259,7 @@ def fully_shard(
     mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008
     offload_policy: Any = None,
     ignored_params: Iterable[Any] | None = None,
-) -> Model:
+) -> Model | Sequence[Model]:
     """Keeps of each parameter a part on each rank; whole they are for the time that the module needs them.
 
     Call it for the layers and then for the model: parameters of a module are put together at once, without
@@ -252,6 +268,8 @@ def fully_shard(
     All ranks need the same values, as from one seed. Not collective.
 
     Args:
+        module: or a list of modules, whose parameters are one group: they are put together before the first
+            of them runs and given back after the last.
         mesh: one axis, among whose ranks parameters are split; or two, the first of which has copies
             (hybrid sharding). By default all ranks of the job.
         reshard_after_forward: True frees whole parameters between forward and backward (ZeRO 3), False keeps
@@ -265,9 +283,10 @@ def fully_shard(
 
     Raises: TypeError and ValueError, the same on every rank and before any change.
     """
-    mesh = _checked_mesh(module, mesh)
+    modules: list[Any] = list(module) if isinstance(module, list | tuple) else [module]
+    mesh = _checked_mesh(modules, mesh)
     check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
-    places = _own_parameters(module, {id(p) for p in ignored_params or ()})
+    places = _own_parameters(modules, {id(p) for p in ignored_params or ()})
     host = None
     if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
         device = warptape.device(mesh.device_type, warptape.cuda.current_device())
@@ -285,26 +304,33 @@ def fully_shard(
         place_again(entry.part, mesh, (*[Replicate()] * shard, Shard(entry.dim)), whole_mesh)
         if host is not None:
             host.keep(entry.part)
-    cls = type(module)
-    if cls not in _classes:
-        _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
-    module.__class__ = _classes[cls]
-    module.__dict__["_sharding"] = _Sharding(module, group, reshard_after_forward)
+    sharding = _Sharding(modules, group, reshard_after_forward)
+    for each in modules:
+        cls = type(each)
+        if cls not in _classes:
+            _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
+        object.__setattr__(each, "__class__", _classes[cls])  # a compiled module hands attributes on
+        each.__dict__["_sharding"] = sharding
     return module
 
 
-def _checked_mesh(module: Any, mesh: Any) -> DeviceMesh:
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"fully_shard: expected a Module, got {type(module).__name__}")
-    name = type(module).__name__
-    if isinstance(module, FSDPModule):
-        raise ValueError(f"fully_shard: {name} was sharded before; call it once for a module")
-    if type(module).forward is nn.Module.forward:
-        raise ValueError(
-            f"fully_shard: {name} has no forward of its own; shard the modules in it, one by one"
-        )
+def _checked_mesh(modules: Sequence[Any], mesh: Any) -> DeviceMesh:
+    if not modules:
+        raise ValueError("fully_shard: expected a Module or a list of them, got an empty list")
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"fully_shard: expected a Module, got {type(module).__name__}")
+        name = type(module).__name__
+        if isinstance(module, FSDPModule):
+            raise ValueError(f"fully_shard: {name} was sharded before; call it once for a module")
+        if type(module).forward is nn.Module.forward and "forward" not in module.__dict__:
+            raise ValueError(
+                f"fully_shard: {name} has no forward of its own; shard the modules in it, one by one"
+            )
+        if sum(module is m for each in modules for m in each.modules()) > 1:
+            raise ValueError(f"fully_shard: {name} is twice in the list, or inside of another module there")
     if mesh is None:
-        device = next((p.device.type for p in module.parameters()), "cpu")
+        device = next((p.device.type for module in modules for p in module.parameters()), "cpu")
         if device == "meta":  # whose values come later, with to_empty
             device = "cuda" if warptape.cuda.is_available() else "cpu"
         mesh = init_device_mesh(device, (warptape.distributed.get_world_size(),))
@@ -337,21 +363,26 @@ def check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> No
         raise TypeError(f"fully_shard: expected an OffloadPolicy, got {type(offload).__name__}")
 
 
-def _own_parameters(module: nn.Module, ignored: set[int]) -> list[tuple[Any, list[tuple[nn.Module, str]]]]:
+def _own_parameters(
+    modules: Sequence[nn.Module], ignored: set[int]
+) -> list[tuple[Any, list[tuple[nn.Module, str]]]]:
     """(parameter, [(module that has it, its full name)]) of all that no sharded module inside has."""
     out: dict[int, tuple[Any, list[tuple[nn.Module, str]]]] = {}
-    taken = {id(entry.part) for s in _shardings(module) for entry in s.group.entries}
-    inside: set[int] = set()
-    for m in module.modules():
-        if isinstance(m, FSDPModule):
-            inside.update(id(x) for x in m.modules())
-    for path, m in module.named_modules():
+    taken = {id(entry.part) for m in modules for s in _shardings(m) for entry in s.group.entries}
+    named = [pair for module in modules for pair in module.named_modules()]
+    inside = {id(x) for _, m in named if isinstance(m, FSDPModule) for x in m.modules()}
+    for path, m in named:
         if id(m) in inside:
             continue
         for name, p in m._parameters.items():
             if p is None or id(p) in ignored:
                 continue
             full = f"{path}.{name}" if path else name
+            if isinstance(m, nn.Embedding | nn.EmbeddingBag) and (m.sparse or m.max_norm is not None):
+                option = "sparse gradients" if m.sparse else "max_norm, which changes it in forward,"
+                raise ValueError(
+                    f"fully_shard: {full}, a table with {option} cannot be split; pass it in ignored_params"
+                )
             if id(p) in taken:
                 raise ValueError(
                     f"fully_shard: {full} is shared with a module that was sharded by itself; call "

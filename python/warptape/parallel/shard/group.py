@@ -21,7 +21,7 @@ import warptape
 from ... import nn
 from ..._tensor import Tensor
 from ..tensor.placement import ParallelParameter
-from .offload import HostParts
+from .offload import HostParts, add_gradient
 from .transport import Gathering, Scattering
 
 
@@ -61,6 +61,13 @@ class Entry:
             else nn.Parameter(values, part.requires_grad)
         )
         self.kept: Tensor | None = None  # a gradient that was not reduced
+        self.version = 0  # of the whole when it was put together
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        module, name = self.places[0]
+        return f"{type(module).__name__}.{name}"
 
     def empty(self) -> None:
         """Lets go of the whole's memory. Whoever still uses it for backward gets an error: a version that no
@@ -133,6 +140,7 @@ class ParameterGroup:
     def _watch(self, i: int) -> None:
         """Lets the whole of an entry tell of its gradient, and go until it is needed."""
         entry = self.entries[i]
+        entry.part.reduced_by_group = entry.whole.is_gathered = True
         if entry.whole.dtype.is_floating_point:
             trained = entry.whole.requires_grad
             entry.whole.requires_grad_().register_post_accumulate_grad_hook(_Arrival(weakref.ref(self), i))
@@ -185,6 +193,7 @@ class ParameterGroup:
             if self.host is not None:
                 self.host.take(whole)
             entry.whole.data = entry.cut(whole, entry.size)
+            entry.version = entry.whole._version
             if entry.whole.requires_grad != entry.part.requires_grad:
                 entry.whole.requires_grad_(entry.part.requires_grad)
             entry.install(entry.whole)
@@ -197,9 +206,16 @@ class ParameterGroup:
             self.host.wait_uploaded()
         if self.is_whole:
             self.is_whole = False
+            written = [entry.name for entry in self.entries if entry.whole._version != entry.version]
             for entry in self.entries:
                 entry.install(entry.part)
                 entry.empty()
+            if written:
+                raise RuntimeError(
+                    f"fully_shard: {', '.join(written)} was changed in place while gathered, and the "
+                    "gathered copy goes; change it between passes, when this rank has its part, or leave it out by "
+                    "ignored_params"
+                )
 
     def trained(self) -> int:
         """How many are not frozen."""
@@ -237,7 +253,7 @@ class ParameterGroup:
             if self.host is not None:
                 self.host.send_down(part, gradient)
                 continue
-            part.grad = gradient if part.grad is None else part.grad + gradient
+            add_gradient(part, gradient)
 
     def settle(self) -> None:
         """At the end of backward: gradients are where the parts are."""

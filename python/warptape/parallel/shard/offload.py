@@ -7,7 +7,17 @@ from typing import Any
 
 import warptape
 
+from ... import _C
 from ..._tensor import Tensor
+
+
+def add_gradient(part: Any, gradient: Tensor) -> None:
+    """Adds a reduced gradient to that of a parameter, and calls the hooks that wait for it."""
+    part.grad = gradient if part.grad is None else part.grad + gradient
+    if part.requires_grad:
+        with warptape.no_grad():
+            for hook in list(_C._post_accumulate_dict(part).values()):
+                hook(part)
 
 
 class HostParts:
@@ -75,5 +85,5 @@ class HostParts:
             return
         self.streams()[1].synchronize()
         for part, gradient in self.pending:
-            part.grad = gradient if part.grad is None else part.grad + gradient
+            add_gradient(part, gradient)
         self.pending.clear()

@@ -191,6 +191,8 @@ class FullyShardedDataParallel(NamelessWrapper):
             for each in modules:
                 entries = each._sharding.group.entries
                 wholes = [entry.whole.detach().clone() for entry in entries] if writeback else []
+                for entry in entries:
+                    entry.version = entry.whole._version  # what was written is kept, or not wanted
                 each.reshard()
                 with warptape.no_grad():
                     for entry, whole in zip(entries, wholes, strict=False):

@@ -150,8 +150,20 @@ def _within(held: Ranges, start: int, length: int) -> Ranges:
     return out
 
 
+def _drawn_as_whole(name: str) -> Callable[..., Any]:
+    """A method that draws: of a part, that part of what one process draws for the whole."""
+    draw = getattr(Tensor, name)
+
+    def method(self: ParallelTensor, *args: Any, **kwargs: Any) -> Any:
+        return self.filled_as_whole(lambda whole: draw(whole, *args, **kwargs))
+
+    method.__name__, method.__doc__ = name, draw.__doc__
+    return method
+
+
 class ParallelTensor(Tensor):
-    """This rank's part of a tensor, or the whole where it is replicated. Ops on it return plain tensors.
+    """This rank's part of a tensor, or the whole where it is replicated. Ops on it return plain tensors of
+    this rank's part: sums and norms, too. What draws numbers draws those of the whole.
 
     placements has an entry for each axis of device_mesh, full_shape is that of the whole.
     """
@@ -167,7 +179,7 @@ class ParallelTensor(Tensor):
     def full_tensor(self, local: Tensor | None = None) -> Tensor:
         """The whole, or the whole of another tensor that is split as this one is, such as its gradient or an
         optimizer's state. Collective; not recorded."""
-        x = self.data if local is None else local.detach()
+        x = _values(self if local is None else local)
         for mesh, where, shape in reversed(self.splits):
             if isinstance(where, Shard):
                 x = where.padded(x, shape[where.dim], mesh.size())
@@ -180,6 +192,73 @@ class ParallelTensor(Tensor):
         """This rank's part as a plain tensor on the same memory; recorded."""
         return self.view_as(self)
 
+    @property
+    def data(self) -> Any:
+        """The same part without history, on the same memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        _DATA.__set__(self, values)
+
+    @property
+    def _norm_groups(self) -> tuple[Any, ...]:
+        """The groups of ranks among which it is split: over these a norm adds up."""
+        shards = [mesh for mesh, where, _ in self.splits if isinstance(where, Shard) and mesh.size() > 1]
+        return tuple(mesh.get_group() for mesh in shards)
+
+    @property
+    def _local_tensor(self) -> Tensor:
+        """This rank's part as a plain tensor without history, on the same memory."""
+        return _values(self)
+
+    def filled_as_whole(self, fill: Callable[[Tensor], Any]) -> Any:
+        """Takes this rank's part of a whole tensor that `fill` has filled, as with initial values that depend
+        on the shape or are drawn. Ranks that have the same part take it from the first, by a collective.
+        """
+        if not self._norm_groups or self.is_meta:
+            fill(self)
+            return self
+        whole = warptape.empty(self.full_shape, dtype=self.dtype, device=self.device)
+        with warptape.no_grad():
+            fill(whole)
+            part = self.part_of(whole).contiguous()
+            for mesh, where, _ in self.splits:
+                if isinstance(where, Replicate) and mesh.size() > 1:
+                    dist.broadcast(part, group=mesh.get_group(), group_src=0)
+            return self.copy_(part)
+
+    normal_ = _drawn_as_whole("normal_")
+    uniform_ = _drawn_as_whole("uniform_")
+    random_ = _drawn_as_whole("random_")
+    bernoulli_ = _drawn_as_whole("bernoulli_")
+    cauchy_ = _drawn_as_whole("cauchy_")
+    exponential_ = _drawn_as_whole("exponential_")
+    geometric_ = _drawn_as_whole("geometric_")
+    log_normal_ = _drawn_as_whole("log_normal_")
+
+    def _refuse_index(self, what: str) -> None:
+        if self._norm_groups:
+            raise RuntimeError(
+                f"{what} of a tensor {list(self.full_shape)} of which this rank has a part "
+                f"{list(self.shape)}, {list(self.placements)}: indices would count in the part; index "
+                "full_tensor(), or to_local() for this rank's part"
+            )
+
+    def __getitem__(self, index: Any) -> Tensor:
+        self._refuse_index("an index")
+        return super().__getitem__(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._refuse_index("an assignment to indices")
+        super().__setitem__(index, value)
+
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
+        return (
+            f"{type(self).__name__}(full_shape={list(self.full_shape)}, placements={self.placements}, "
+            f"part={_values(self)!r})"
+        )
+
     def part_of(self, full: Tensor) -> Tensor:
         """What this rank holds of a tensor of the full shape."""
         if tuple(full.shape) != self.full_shape:
@@ -188,6 +267,13 @@ class ParallelTensor(Tensor):
             if isinstance(where, Shard):
                 full = where.take(full, mesh.get_local_rank(), mesh.size())
         return full
+
+    def own_part(self, value: Any) -> Any:
+        """What this rank holds of a DTensor of the full shape, which may lie otherwise; anything else as it
+        is. Collective."""
+        if not hasattr(value, "full_tensor") or isinstance(value, ParallelTensor):
+            return value
+        return self.part_of(value.full_tensor().detach())
 
     def regions(self) -> dict[int, Ranges]:
         """For each dim that is split, what this rank holds of it."""
@@ -215,11 +301,11 @@ class ParallelTensor(Tensor):
 
     def detach(self) -> ParallelTensor:
         """The same part without history, which knows the whole, too: what a state_dict has."""
-        return ParallelTensor._moved(self, self.data)
+        return ParallelTensor._moved(self, _values(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
-            memo[id(self)] = self._moved(self.data.clone())
+            memo[id(self)] = self._moved(_values(self).clone())
         return memo[id(self)]
 
     def _moved(self, values: Tensor) -> Any:
@@ -230,13 +316,26 @@ class ParallelTensor(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A mesh means nothing to another process: a pickle has the values alone.
-        return self.data.__reduce_ex__(protocol)
+        return _values(self).__reduce_ex__(protocol)
 
 
 class ParallelParameter(ParallelTensor, Parameter):
     """A parameter of which this rank has a part."""
 
     gradient_is_summed: bool
+    reduced_by_group = (
+        False  # fully_shard puts the gradient there; backward does not come through this tensor
+    )
+
+    def register_hook(self, hook: Callable[[Tensor], Any]) -> Any:
+        """As a Tensor's. Raises RuntimeError for a parameter that fully_shard splits, whose gradient is not
+        computed here."""
+        if self.reduced_by_group:
+            raise RuntimeError(
+                "register_hook: fully_shard reduces this parameter's gradient outside of the tape, where no "
+                "such hook is called; use register_post_accumulate_grad_hook"
+            )
+        return super().register_hook(hook)
 
     def sum_gradient(self) -> None:
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of it."""
@@ -247,11 +346,27 @@ class ParallelParameter(ParallelTensor, Parameter):
         self.gradient_is_summed = True
 
     @property
-    def _norm_groups(self) -> tuple[Any, ...]:
-        """Over which gradient clipping adds up the norms of parts."""
-        return tuple(mesh.get_group() for mesh, where, _ in self.splits if isinstance(where, Shard))
+    def grad(self) -> Any:
+        """The gradient of this rank's part, which knows where it lies."""
+        gradient = _GRAD.__get__(self)
+        if type(gradient) is Tensor and gradient.shape == self.shape:
+            part = _C._as_subclass(gradient, ParallelTensor)
+            _describe(part, self.device_mesh, self.placements, self.full_shape, self.splits)
+            _GRAD.__set__(self, part)  # the same object next time
+            return part
+        return gradient
+
+    @grad.setter
+    def grad(self, gradient: Any) -> None:
+        _GRAD.__set__(self, gradient)
+
+    @grad.deleter
+    def grad(self) -> None:
+        _GRAD.__set__(self, None)
 
     def _moved(self, values: Tensor) -> Any:
+        if isinstance(values, ParallelTensor):
+            values = _values(values)
         out = Parameter(values, self.requires_grad)
         _become_parameter(out, self.device_mesh, self.placements, self.full_shape, self.splits)
         if self.gradient_is_summed:
@@ -259,7 +374,16 @@ class ParallelParameter(ParallelTensor, Parameter):
         return out
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _rebuild_parameter, (self.data, self.requires_grad)
+        return _rebuild_parameter, (_values(self), self.requires_grad)
+
+
+_DATA: Any = Tensor.data
+_GRAD: Any = Tensor.grad
+
+
+def _values(t: Tensor) -> Tensor:
+    """Its values as a plain tensor, on the same memory."""
+    return _DATA.__get__(t)
 
 
 def on_gradient(parameter: Tensor, hook: Callable[[Tensor], Tensor]) -> None:
@@ -300,7 +424,7 @@ def place_again(
 def _keep_part(parameter: Any, mesh: DeviceMesh, where: Shard) -> None:
     with warptape.no_grad():
         parameter.grad = None
-        parameter.data = where.take(parameter.data, mesh.get_local_rank(), mesh.size())
+        parameter.data = where.take(_values(parameter), mesh.get_local_rank(), mesh.size())
 
 
 def _describe(part: Any, mesh: Any, placements: Any, full_shape: Any, splits: Any) -> None:
