@@ -12,12 +12,12 @@ from .tokenizer import Tokenizer
 class Grammar:
     """What one answer may go on with."""
 
-    def __init__(self, matcher: Any, words: int) -> None:
-        self._matcher, self._words = matcher, words
+    def __init__(self, matcher: Any, words: int, end: int | None) -> None:
+        self._matcher, self._words, self._end = matcher, words, end
 
     def copy(self) -> Grammar:
         """At the same place, to go on by itself."""
-        return Grammar(self._matcher.deep_copy(), self._words)
+        return Grammar(self._matcher.deep_copy(), self._words, self._end)
 
     def mask(self) -> list[int]:
         """Whether each token may come next, a bit each, 32 in a word. ValueError where none may."""
@@ -39,6 +39,15 @@ class Grammar:
         """Goes on with a token."""
         self._matcher.consume_token(token)
 
+    def complete(self) -> bool:
+        """Whether what came is a whole text of the grammar."""
+        return bool(self._matcher.is_accepting()) and not self._matcher.is_error()
+
+    def ended(self, token: int) -> bool:
+        """Whether nothing can come behind a token that was accepted: it was the end, or the last one of the
+        text where there is no token for the end."""
+        return self._end in (token, None) and bool(self._matcher.is_stopped()) and self.complete()
+
 
 class Grammars:
     """Compiles constraints for one tokenizer.
@@ -55,8 +64,9 @@ class Grammars:
             ) from error
         self._library = llguidance
         self._words = -(-vocab_size // 32)
-        eos = eos_token_ids[0] if eos_token_ids else None
-        self._tokens = llguidance.LLTokenizer(tokenizer.library_json(), n_vocab=vocab_size, eos_token=eos)
+        self._end = eos_token_ids[0] if eos_token_ids else None
+        text = tokenizer.library_json()
+        self._tokens = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=self._end)
 
     def compile(self, params: StructuredOutputsParams) -> Grammar:
         """ValueError for a constraint that is none, with the reason."""
@@ -64,7 +74,7 @@ class Grammars:
         error = matcher.validate_grammar(text, self._tokens)
         if error:
             raise ValueError(f"structured_outputs: {error}")
-        return Grammar(matcher(self._tokens, text), self._words)
+        return Grammar(matcher(self._tokens, text), self._words, self._end)
 
     def _text(self, params: StructuredOutputsParams) -> str:
         matcher = self._library.LLMatcher

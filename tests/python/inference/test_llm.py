@@ -214,11 +214,12 @@ def test_structured_outputs(llm, constraint, fits):
     with pytest.raises(ValueError, match="structured_outputs"):
         llm.generate("x", bad)
     # A constraint without a way on ends its request alone.
+    yes = llm.get_tokenizer().encode("yes")
     stuck = SamplingParams(
-        max_tokens=9, min_tokens=9, structured_outputs=StructuredOutputsParams(choice=["yes"])
+        max_tokens=9, allowed_token_ids=yes[:2], structured_outputs=StructuredOutputsParams(choice=["yes"])
     )
     outs = llm.generate(["give", "Once"], [stuck, free])
-    assert outs[0].outputs[0].finish_reason == "error" and outs[0].outputs[0].text.startswith("yes")
+    assert outs[0].outputs[0].finish_reason == "error" and outs[0].outputs[0].text == "ye"
     assert outs[1].outputs[0].token_ids == free_text(llm, 10).token_ids
     with pytest.raises(ValueError, match="exactly one constraint"):
         StructuredOutputsParams(regex="a", choice=["b"])
