@@ -122,6 +122,7 @@ class Request:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         self.lora: LoRARequest | None = None
+        self.states: Any = None  # what is told of the states of its tokens
         self.cached_tokens = 0
         self.first = -1  # the engine's number of its first answer
         self._reported_prompt = False  # prompt_logprobs, by news()

@@ -10,7 +10,7 @@ import itertools
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -272,6 +272,8 @@ class LLMEngine:
         cache_salt: str | None = None,
         generated: Sequence[Sequence[int] | None] | None = None,
         grammar: Grammar | None = None,
+        states: Callable[[int, Tensor], None] | None = None,
+        share_cache: bool = True,
     ) -> None:
         """Queues a prompt.
 
@@ -283,6 +285,9 @@ class LLMEngine:
                 tokens that came, or None where it was finished. With the same seed, what follows is what
                 that engine would have given. Outputs count these tokens, but have no logprobs of them.
             grammar: of the parameters, where `self.grammar` has compiled it already.
+            states: called in each step with a position and the last states [n, C] of the tokens from there
+                on; after a preemption they are told again.
+            share_cache: False: nothing of the prompt is found in the cache.
 
         Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
         sampling values out of range; IndexError for tokens out of the vocabulary; what models.load_adapter
@@ -301,7 +306,11 @@ class LLMEngine:
         before = self._before(params, generated)
         request = Request(request_id, text, tokens, params)
         request.lora = lora_request
-        salt, leader = self._salt(adapter, cache_salt), -1
+        if states is not None and self.args.pipeline_parallel_size > 1:
+            raise NotImplementedError("states of a model whose layers lie on several ranks")
+        request.states = states
+        salt = self._salt(adapter, cache_salt) if share_cache else next(self._salt_numbers)
+        leader = -1
         for index, done in before.items():
             number = self._core.add(
                 tokens,
@@ -449,7 +458,11 @@ class LLMEngine:
         changed: dict[str, Request] = {}
         try:
             self._begin_masks(batch)
+            watching = [self._of_number[number].states for number in batch["requests"]]
+            self.runner.keep_states = any(watching)
             logits = self.runner.forward(batch)
+            if self.runner.states is not None:
+                _tell_states(watching, self.runner.states, batch["starts"].tolist(), lengths)
             for number in self._masks.give():  # no way on: these requests end, the others do not
                 request = self._of_number[number]
                 # Where a grammar's text is whole, and no token says so.
@@ -543,3 +556,11 @@ class LLMEngine:
         if not request.completions:
             del self._requests[request.id]
         return request.news()
+
+
+def _tell_states(watching: list[Any], states: Tensor, starts: list[int], lengths: list[int]) -> None:
+    """Hands the requests of a step that watch their states [N, C] the rows that are theirs."""
+    for r, watch in enumerate(watching):
+        if watch is not None:
+            rows = states[starts[r] : starts[r + 1]]
+            watch(lengths[r] - rows.shape[0], rows)

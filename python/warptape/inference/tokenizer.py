@@ -225,6 +225,13 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, Any]:
     return {name: each for name, each in texts.items() if isinstance(each, str)}
 
 
+def has_tokenizer(path: Any) -> bool:
+    """Whether a model's folder or GGUF file has a tokenizer."""
+    if os.path.isfile(path):
+        return "tokenizer.ggml.model" in GGUFFile(path).metadata
+    return os.path.isfile(os.path.join(os.fspath(path), FILE))
+
+
 def check_flags(add_generation_prompt: Any, continue_final_message: Any) -> None:
     """TypeError for what are no flags, ValueError where both are True."""
     for name, value in (

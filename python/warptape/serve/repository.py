@@ -17,7 +17,7 @@ import numpy as np
 from ..inference.packed_file import is_packed
 from ..serialization._files import replace_file
 from ..utils.safetensors import SafetensorError, safe_open
-from .config import NAME, ModelConfig, read_config
+from .config import CONFIG, NAME, ModelConfig, read_config
 from .rollout import Switch
 
 STATE = "state.json"
@@ -100,10 +100,10 @@ class Repository:
         return folder
 
     def fingerprint(self, name: str, version: int) -> tuple[Any, ...]:
-        """Changes with the files of a version."""
+        """Changes with the files of a version, and with the model's config."""
         folder = self.root / name / str(version)
         found = []
-        for path in sorted(folder.rglob("*")):
+        for path in (*sorted(folder.rglob("*")), self.root / name / CONFIG):
             try:
                 stat = path.stat()
             except OSError:

@@ -6,7 +6,7 @@ operation {"op", "id", ..}, answered by one frame with the same id, or by frames
     infer      tensors, outputs     -> tensors
     generate   request              -> {"events": [{"id", "outputs", ..}, ..]} after each step   (kind "llm")
     abort                           -> nothing                                                    (kind "llm")
-    embed      inputs               -> embeddings                                                 (kind "llm")
+    embed                           -> a vector                                                   (kind "llm")
     stats                           -> the process's counts
     ping                            -> a sign of life
     exit                            -> the process ends
@@ -80,19 +80,26 @@ def _answer(frames: FrameSocket, model: Any, header: dict[str, Any], buffers: li
         elif not hasattr(model, "handle"):
             raise ValueError(f"this model has no operation {op!r}")
         else:
-            answer = model.handle(header)
+            answer = model.handle(header, buffers)
             if answer is not None:
                 frames.send({"id": number, **answer})
     except FrameError as error:  # the answer is too large: it was not sent
         frames.send({"id": number, "error": str(error), "refused": True})
-    except REFUSED as error:
-        text = str(error) if not isinstance(error, KeyError) else f"{error.args[0]} is missing"
-        frames.send({"id": number, "error": text or repr(error), "refused": True})
-    except (OSError, EOFError):
-        raise
+    except (OSError, EOFError) as error:
+        if not isinstance(error, REFUSED):
+            raise
+        frames.send(failure(number, error))
     except Exception as error:
-        frames.send({"id": number, "error": f"{type(error).__name__}: {error}"})
+        frames.send(failure(number, error))
     return True
+
+
+def failure(number: Any, error: BaseException) -> dict[str, Any]:
+    """What the front is told of a request that raised."""
+    if not isinstance(error, REFUSED):
+        return {"id": number, "error": f"{type(error).__name__}: {error}"}
+    text = str(error) if not isinstance(error, KeyError) else f"{error.args[0]} is missing"
+    return {"id": number, "error": text or repr(error), "refused": True}
 
 
 def serve(connection: socket.socket, module: Any = None) -> None:
@@ -113,7 +120,9 @@ def serve(connection: socket.socket, module: Any = None) -> None:
             header, buffers = frames.receive()
             if not _answer(frames, model, header, buffers):
                 return
-        events = model.step()
+        events, answers = model.step()
+        for answer, parts in answers:
+            frames.send(answer, parts)
         if events:
             frames.send({"events": events})
 

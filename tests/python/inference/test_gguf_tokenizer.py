@@ -133,7 +133,8 @@ def model_with(path: Path, **metadata: Any) -> Decoder:
     wt.manual_seed(0)
     config = DecoderConfig(vocab_size=tokens, max_position_embeddings=64, **sizes)
     model = Decoder(config)
-    write_decoder(path, model, **{f"tokenizer.ggml.{k}": v for k, v in metadata.items()})
+    keys = {k: "tokenizer." + ("" if k == "chat_template" else "ggml.") + k for k in metadata}
+    write_decoder(path, model, **{keys[k]: v for k, v in metadata.items()})
     return model
 
 
