@@ -36,7 +36,7 @@ from .token_masks import TokenMask
 from .tokenizer import Tokenizer
 
 NO_TOKEN = "no token may come next"  # stop_reason of the finish_reason "error"
-NO_PROBABILITIES = "the model's logits are NaN or infinite, or none is left by the request's parameters"
+NO_PROBABILITIES = "the model's logits are no finite numbers, or the request's parameters leave none"
 MOST_SALTS = 4096
 Prompt = str | Mapping[str, Any] | Sequence[int]
 

@@ -83,8 +83,7 @@ def serve(options: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level="WARNING")
     limits: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(Settings)}
     if not os.path.isdir(options.repository):
-        what = "is no folder" if os.path.exists(options.repository) else "is not there"
-        raise FileNotFoundError(f"{options.repository} {what}: {EXPECTED}")
+        raise FileNotFoundError(f"{options.repository} is no folder: {EXPECTED}")
     if is_model(options.repository):
         raise ValueError(f"{options.repository} is a model's folder: {EXPECTED}")
     server = Server(

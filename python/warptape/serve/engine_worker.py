@@ -122,7 +122,7 @@ class _Pooled:
         assert self._sum is not None
         pooled = self._sum / self._known if self._pooling == "mean" else self._sum
         if not np.isfinite(pooled).all():
-            raise ArithmeticError("the model's states are NaN or infinite")
+            raise ArithmeticError("the model's states are no finite numbers")
         vector: np.ndarray[Any, Any] = pooled / max(float(np.linalg.norm(pooled)), 1e-12)
         return vector.astype("<f4")
 

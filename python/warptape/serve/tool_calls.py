@@ -57,11 +57,12 @@ class ToolParser:
         content, calls = "", []
         while self._held:
             more, found, goes_on = self._next(last)
-            if self._quiet and (more.strip() or (more and last and not self.calls and not found)):
+            at_end = last and not goes_on and not found
+            if self._quiet and (more.strip() or (more and at_end and not self.calls)):
                 more = more.lstrip("\n") if self.calls else more  # a call ends with its line
                 self._quiet = False
             elif self._quiet and more:  # white space, which belongs to a call if one follows
-                if not found and not goes_on and not last:
+                if not (found or goes_on or last):
                     self._held = more + self._held
                 more = ""
             content += more

@@ -40,6 +40,9 @@ CASES = [
 
 @pytest.mark.parametrize("text, content, names", CASES)
 def test_parsed_the_same_however_it_comes(text, content, names):
+    whole = ToolParser()
+    assert whole.feed(text, last=True)[0] == content
+    assert [c["function"]["name"] for c in whole.calls] == names
     for seed in range(30):
         rng, parser, at, got = random.Random(seed), ToolParser(), 0, ""
         while at < len(text):
