@@ -62,6 +62,10 @@ class TokenBytes:
         self._behind: dict[int, bytes] = {}
         self._anchor: tuple[list[int], str] | None = None  # a token of plain text, and what it is alone
 
+    def known(self, token: int) -> bool:
+        """Whether the tokenizer has it."""
+        return self._library.id_to_token(token) is not None
+
     def of(self, token: int) -> bytes:
         """Of a token behind others."""
         found = self._behind.get(token)

@@ -298,9 +298,12 @@ class LLMEngine:
         text, tokens = self.encode(prompt)
         tokens = params.last_tokens(tokens, self.max_model_len)
         params = self._in_numbers(params, len(tokens))
-        stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
+        grammar = grammar or self.grammar(params)
+        # Where a grammar is whole an end-of-sequence token ends it, also with ignore_eos.
+        ends = [] if params.ignore_eos and grammar is None else self.eos_token_ids
+        stops = [*(params.stop_token_ids or ()), *ends]
         vocab = self.model_config.vocab_size
-        constraint = TokenMask.of(params, self.tokenizer, vocab, stops, grammar or self.grammar(params))
+        constraint = TokenMask.of(params, self.tokenizer, vocab, stops, grammar)
         adapter = self.runner.adapters.number(lora_request)
         seed = self.draw_seed(params) if params.seed is None else params.seed
         before = self._before(params, generated)

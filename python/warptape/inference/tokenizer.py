@@ -148,6 +148,14 @@ class Tokenizer:
         """The tokenizer as text, for other libraries."""
         return self._tokenizer.to_str()
 
+    def library_json_with(self, special: str) -> tuple[str, int]:
+        """The same with a special token more, and its number."""
+        import tokenizers
+
+        copy = tokenizers.Tokenizer.from_str(self.library_json())
+        copy.add_special_tokens([special])
+        return copy.to_str(), copy.token_to_id(special)
+
     def apply_chat_template(
         self,
         messages: list[dict[str, Any]],

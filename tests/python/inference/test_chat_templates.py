@@ -194,7 +194,7 @@ def test_templates_and_ends_of_gguf_files(tmp_path: Path) -> None:
     assert named.apply_chat_template(TALK, tools=TOOLS) == "T"
     named.save(tmp_path)  # what `warptape pack` writes
     assert Tokenizer(tmp_path).apply_chat_template(TALK, tools=TOOLS) == "T"
-    assert GGUFDecoder(write_gguf(tmp_path / "none.gguf", None, eos=1)).config.eos_token_id == [1, 2]
+    assert GGUFDecoder(write_gguf(tmp_path / "none.gguf", None, eos=1)).config.eos_token_id == (1, 2)
     with pytest.raises(ValueError, match="has no chat template"):
         Tokenizer(tmp_path / "none.gguf").apply_chat_template(TALK)
 
