@@ -8,7 +8,6 @@ from typing import Any
 from .sampling_params import StructuredOutputsParams
 from .tokenizer import Tokenizer
 
-
 _END = "<|no model draws this|>"
 
 

@@ -56,7 +56,6 @@ class Tokenizer:
             )
         self._folder = folder
         self._bytes: TokenBytes | None = None
-        self._longest = 0
         self._renderer = Renderer()
         self._chat: tuple[dict[str, str], dict[str, Any]] | None = None  # templates, special tokens
 
@@ -131,17 +130,9 @@ class Tokenizer:
         character wait for the rest of it. `after` are the tokens before; else see SamplingParams."""
         return Detokenizer(self, after, skip_special_tokens, spaces_between_special_tokens)
 
-    @property
-    def longest(self) -> int:
-        """Characters of the longest token: n of them make at most n tokens times so many characters of text
-        that the tokenizer takes as it stands."""
-        if self._longest == 0:
-            self._longest = max(map(len, self._tokenizer.get_vocab()), default=1)
-        return self._longest
-
     def encode_many(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
         """The tokens of each text; other threads run meanwhile."""
-        many = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        many = self._tokenizer.encode_batch_fast([*texts], add_special_tokens=add_special_tokens)
         return [each.ids for each in many]
 
     def library_json(self) -> str:
@@ -154,7 +145,7 @@ class Tokenizer:
 
         copy = tokenizers.Tokenizer.from_str(self.library_json())
         copy.add_special_tokens([special])
-        return copy.to_str(), copy.token_to_id(special)
+        return copy.to_str(), copy.get_vocab()[special]
 
     def apply_chat_template(
         self,

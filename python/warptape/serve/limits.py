@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from .errors import ApiError
 from .workers import RequestError
 
 MOST_JSON = 8 << 20  # bytes, unless the server says another number
 # Of JSON: to parse it holds up everybody, by 0.25 us for a value and 1 us for an object or list.
-MOST_VALUES, MOST_CONTAINERS = 1 << 20, 1 << 18
+MOST_VALUES, MOST_CONTAINERS = 1 << 19, 1 << 16
 # By field of SamplingParams: how many, and characters of one; steps look at all of them, for each token.
 MOST_LISTED = {"stop": 64, "stop_token_ids": 1024, "bad_words": 256, "logit_bias": 4096}
 MOST_CHARACTERS = 4096  # of a stop text, a bad word, a choice, a cache salt
@@ -29,14 +31,25 @@ def loads(raw: bytes, most: int = MOST_JSON) -> Any:
         raise ApiError(
             413, f"the body's JSON has {len(raw)} bytes, at most {most} are taken; see --max-json-bytes"
         )
-    containers = raw.count(b"{") + raw.count(b"[")
-    if containers > MOST_CONTAINERS or containers + raw.count(b",") > MOST_VALUES:
+    if _too_many(raw) and _too_many(_without_texts(raw)):
         raise ApiError(
             413,
             f"the body's JSON has more than {MOST_VALUES} values, or {MOST_CONTAINERS} objects and lists: "
             "send less in one request",
         )
     return json.loads(raw)
+
+
+def _too_many(raw: bytes) -> bool:
+    containers = raw.count(b"{") + raw.count(b"[")
+    return containers > MOST_CONTAINERS or containers + raw.count(b",") > MOST_VALUES
+
+
+def _without_texts(raw: bytes) -> bytes:
+    """JSON without what stands in its texts; by NumPy, which lets others run."""
+    plain = np.frombuffer(raw.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
+    inside = np.bitwise_xor.accumulate(plain == ord('"'))
+    return plain[~inside].tobytes()
 
 
 def bounded(params: dict[str, Any]) -> None:

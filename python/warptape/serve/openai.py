@@ -19,7 +19,7 @@ from . import openai_requests
 from .disconnect import ClientLeftError, unless_left
 from .errors import ApiError, api_error, error_response
 from .limits import dumped, dumps
-from .openai_answers import Answer
+from .openai_answers import Answer, parts_of
 from .openai_requests import Asked, parse_body, refuse, take
 from .settings import Settings
 from .texts import Texts
@@ -28,7 +28,7 @@ from .workers import DeadlineError, RequestError
 
 T = TypeVar("T")
 MOST_INPUTS = 2048  # of an embeddings request
-EMBEDDED_AT_ONCE = 16
+AT_ONCE = 16  # requests of several prompts that are sent, or texts that a worker embeds
 CONTEXT = "context_length_exceeded"
 
 
@@ -199,12 +199,15 @@ class OpenAI:
                 async with contextlib.aclosing(merged(version.worker, requests, notes["deadline"])) as events:
                     async for number, event in events:
                         observe.event(event)
-                        if not asked.stream:
-                            answer.take(number, event)
-                            continue
-                        chunks = answer.chunks(number, event)
-                        yield [*answer.first_chunks(), *chunks] if first else chunks
-                        first = False
+                        for part in parts_of(event):
+                            if not asked.stream:
+                                answer.take(number, part)
+                            else:
+                                chunks = answer.chunks(number, part)
+                                yield [*answer.first_chunks(), *chunks] if first else chunks
+                                first = False
+                            if part is not event:  # others have their turn
+                                await asyncio.sleep(0)
                 if not asked.stream:
                     yield answer.whole()
                 elif (last := answer.last_chunk()) is not None:
@@ -253,6 +256,7 @@ class OpenAI:
             room = max(min(most, metadata["max_model_len"] - (asked.params["max_tokens"] or 1)), 1)
             out = [_last(each, asked.truncate if asked.truncate > 0 else room, tokenizer) for each in out]
         for tokens, _ in out:
+            await asyncio.sleep(0)
             if not tokens:
                 raise refuse("the prompt has no token", "messages" if chat else "prompt")
             if len(tokens) > most:
@@ -335,7 +339,9 @@ class OpenAI:
             if tokenizer is None:
                 raise refuse(f"{model} has no tokenizer: give token ids", "input")
             encoded = iter(await self._texts.encode(tokenizer, texts, True, most))
-        for each in given:
+        for i, each in enumerate(given):
+            if i % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if isinstance(each, str):
                 each = next(encoded)
             if not isinstance(each, list) or not each or not all(type(t) is int for t in each):
@@ -361,19 +367,22 @@ async def _embedded(version: Any, inputs: list[list[int]], deadline: float | Non
 
     Raises: the first error of any of them.
     """
-    places = asyncio.Semaphore(EMBEDDED_AT_ONCE * len(version.workers))
+    out: list[Any] = [None] * len(inputs)
+    waiting = iter(enumerate(inputs))
 
-    async def one(tokens: list[int]) -> Any:
-        async with places:
-            return await version.worker.embed(tokens, deadline)
+    async def some() -> None:
+        for i, tokens in waiting:
+            out[i] = await version.worker.embed(tokens, deadline)
 
-    tasks = [asyncio.ensure_future(one(tokens)) for tokens in inputs]
+    count = min(AT_ONCE * len(version.workers), len(inputs))
+    tasks = [asyncio.ensure_future(some()) for _ in range(count)]
     try:
-        return await asyncio.gather(*tasks)
+        await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    return out
 
 
 def _shaped(vector: Any, dimensions: int | None, form: str) -> Any:
@@ -403,14 +412,18 @@ async def merged(
         except Exception as error:
             queue.put_nowait((number, error))
 
-    tasks = [asyncio.ensure_future(feed(i, request)) for i, request in enumerate(requests)]
-    left = len(tasks)
+    tasks: list[asyncio.Future[None]] = []
+    left = len(requests)
     loop = asyncio.get_running_loop()
     late = DeadlineError("no whole answer within the request's time")
     timer = None
     if deadline is not None:
         timer = loop.call_later(max(deadline - time.monotonic(), 0), queue.put_nowait, (0, late))
     try:
+        for i, request in enumerate(requests):
+            tasks.append(asyncio.ensure_future(feed(i, request)))
+            if i % AT_ONCE == AT_ONCE - 1:  # others have their turn
+                await asyncio.sleep(0)
         while left:
             number, event = await queue.get()
             if isinstance(event, Exception):

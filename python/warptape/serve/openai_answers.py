@@ -5,17 +5,31 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from ..inference.tokenizer import Tokenizer
 from .openai_requests import Asked
 from .tool_calls import ToolParser, made
 
+PART = 32  # tokens of a prompt, or answers, of one event that are described at once
 LEAST = -9999.0  # in place of -inf, which JSON has not
 
 
 def _value(logprob: float) -> float:
     return max(logprob, LEAST)
+
+
+def parts_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An event in parts, none of which has much to describe; the event itself where it has little."""
+    of_prompt, outputs = event.get("prompt_logprobs") or [], event["outputs"]
+    if len(of_prompt) + len(outputs) <= PART:
+        yield event
+        return
+    for at in range(0, len(of_prompt), PART):
+        yield {**event, "cached_tokens": 0, "outputs": [], "prompt_logprobs": of_prompt[at : at + PART]}
+    for at in range(0, len(outputs), PART):
+        yield {**event, "outputs": outputs[at : at + PART], "prompt_logprobs": None}
 
 
 class Described:
@@ -32,6 +46,7 @@ class Described:
     def __init__(self, tokenizer: Tokenizer | None, after: list[int], skip: bool, offset: int = 0) -> None:
         self._stream = tokenizer.stream(skip, after=after) if tokenizer is not None else None
         self._bytes = tokenizer.bytes if tokenizer is not None else None
+        self._names: dict[int, str] = {}
         self.offset = offset
 
     def _of(self, entry: list[Any]) -> tuple[str, bytes]:
@@ -71,15 +86,21 @@ class Described:
             ranked = [e for e in entries if not first and e[2] <= max(top, 1)]
             by_name: dict[str, float] = {}
             for each in ranked:  # the likelier one of two by the same name
-                by_name[self._name(each)] = max(_value(each[1]), by_name.get(self._name(each), LEAST))
+                name = self._name(each)
+                by_name[name] = max(_value(each[1]), by_name.get(name, LEAST))
             out["top_logprobs"].append(None if first else by_name)
             out["text_offset"].append(self.offset)
             self._add(own[0])
         return out
 
     def _name(self, entry: list[Any]) -> str:
-        text, _ = self._of(entry)
-        return f"bytes:{text}" if text.startswith("\\x") else text
+        found = self._names.get(entry[0])
+        if found is None:
+            text, _ = self._of(entry)
+            found = f"bytes:{text}" if text.startswith("\\x") else text
+            if self.offset:  # a text's first token has no space before it
+                self._names[entry[0]] = found
+        return found
 
     def _add(self, token: int) -> None:
         if self._stream is not None:

@@ -18,13 +18,12 @@ from .workers import RequestError
 T = TypeVar("T")
 MOST_TOKENIZERS = 16
 LONG = 2_000  # characters of texts, from which they are tokenised in a thread
-LONGER = 100_000  # from which in another one, so that others do not wait for it
+PART = 1 << 16  # characters that are tokenised at once, where they may be parted
+CUT = 32  # tokens that a cut within a text may add
 LONG_BODY = 1 << 15  # bytes, from which a body is parsed in a thread
 MOST_RENDERED = 32 << 20  # characters of a rendered conversation
-# Characters of text to be tokenised as a whole although only its last tokens are kept.
-LEAST_LIMIT = 1 << 16  # characters that may always be tokenised
-MOST_TRUNCATED = 4 << 20
-SLACK = 2  # how many times as long as its tokens a text may be, for normalizers that shorten it
+MOST_EACH, LEAST_TRUNCATED = 16, 1 << 18  # characters a token, and in all, of a text that is to be truncated
+CONTEXT = "context_length_exceeded"
 # The files that a tokenizer is read from.
 FILES = (files.FILE, files.CONFIG, files.SPECIAL, files.TEMPLATE, files.TEMPLATES)
 
@@ -77,7 +76,6 @@ class Texts:
                 found = await asyncio.to_thread(Tokenizer, path, vocab_size)
             except FileNotFoundError:  # a GGUF file without one
                 return None
-            await asyncio.to_thread(getattr, found, "longest")  # of the whole vocabulary
             self._known[key] = found
         self._known.move_to_end(key)
         while len(self._known) > MOST_TOKENIZERS:
@@ -92,32 +90,54 @@ class Texts:
         most: int | None = None,
         truncated: bool = False,
     ) -> list[list[int]]:
-        """The tokens of each text.
+        """The tokens of each text. A thread does little at once: all wait while it hands over tokens.
 
         Args:
-            most: tokens of a text; a longer one that no tokenizer could make so short is refused untokenised.
+            most: tokens of a text; one that has more is refused as soon as that is clear.
             truncated: a text may have more, and its last tokens are kept.
 
         Raises: ApiError.
         """
-        limit = None if most is None else max(SLACK * most * tokenizer.longest, LEAST_LIMIT)
-        if truncated and limit is not None:
-            limit = max(limit, MOST_TRUNCATED)
-        for text in texts:
-            if limit is not None and len(text) > limit:
-                least = -(-len(text) // tokenizer.longest)
-                what = f"of {most} tokens" if not truncated else "that may be truncated"
+        if most is not None:
+            for text in texts:
+                limit = max(most * MOST_EACH, LEAST_TRUNCATED)
+                if truncated and len(text) > limit:
+                    what = f"a text to be truncated to {most} tokens may have {limit} characters"
+                    raise ApiError(400, f"{what}, got {len(text)}", code=CONTEXT)
+                if not truncated and len(text) > PART:
+                    await self._check_length(tokenizer, text, most)
+        out: list[list[int]] = []
+        at = 0
+        while at < len(texts):
+            end = size = at
+            while end < len(texts) and (end == at or size + len(texts[end]) <= PART):
+                size, end = size + len(texts[end]), end + 1
+            out += await self._encoded(tokenizer, texts[at:end], special)
+            at = end
+        return out
+
+    async def _encoded(self, tokenizer: Tokenizer, texts: Sequence[str], special: bool) -> list[list[int]]:
+        size = sum(map(len, texts))
+        if size < LONG and len(texts) < LONG // 16:
+            return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
+        pool = self._long if size <= PART else self._longer
+        return await asyncio.get_running_loop().run_in_executor(pool, tokenizer.encode_many, texts, special)
+
+    async def _check_length(self, tokenizer: Tokenizer, text: str, most: int) -> None:
+        """ApiError where a text has more than so many tokens, after as many parts of it as show that."""
+        least, loop = 0, asyncio.get_running_loop()
+        for at in range(0, len(text), PART):
+            part = [text[at : at + PART]]
+            (tokens,) = await loop.run_in_executor(self._longer, tokenizer.encode_many, part, False)
+            least += max(len(tokens) - CUT, 0)
+            if least > most:
+                end = min(at + PART, len(text))
                 raise ApiError(
                     400,
-                    f"a text has {len(text)} characters, at least {least} tokens; a text {what} has at most "
-                    f"{limit} characters",
-                    code="context_length_exceeded",
+                    f"a text has {len(text)} characters, its first {end} at least {least} tokens; at most "
+                    f"{most} are taken",
+                    code=CONTEXT,
                 )
-        size = sum(map(len, texts))
-        if size < LONG:
-            return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
-        pool = self._long if size < LONGER else self._longer
-        return await asyncio.get_running_loop().run_in_executor(pool, tokenizer.encode_many, texts, special)
 
     async def render(
         self, tokenizer: Tokenizer, messages: list[Any], template: str | None = None, **variables: Any

@@ -23,11 +23,13 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 from .frames import FrameError, FrameSocket, tensors_from_frame, tensors_to_frame
 from .workers import WorkerSpec
 
+MOST_READING = 0.02  # seconds between two steps, however many requests come
 # The module of this package, and its class; each loads what the others do not need.
 KINDS = {
     "llm": ("engine_worker", "EngineWorker"),
@@ -116,7 +118,8 @@ def serve(connection: socket.socket, module: Any = None) -> None:
     frames.send({"metadata": metadata})
     busy = getattr(model, "busy", lambda: False)
     while True:
-        while not busy() or select.select([frames], [], [], 0)[0]:
+        until = time.monotonic() + MOST_READING
+        while not busy() or (time.monotonic() < until and select.select([frames], [], [], 0)[0]):
             header, buffers = frames.receive()
             if not _answer(frames, model, header, buffers):
                 return
