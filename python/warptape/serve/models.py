@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import time
@@ -57,7 +56,7 @@ class _Model:
         self.error = ""  # why the last of these failed
         self.config_error = ""  # what is wrong with the config
         self.loading: int | None = None
-        self.refused_files: dict[int, Any] = {}
+        self.refused_files: dict[int, Any] = {}  # of versions that were rolled back
         self.seen: tuple[int, Any] | None = None  # a version that appeared, and its files then
         self.retry_at = 0.0
 
@@ -268,7 +267,11 @@ class Models:
             if "specific" in model.config.version_policy:
                 candidates = [self.repository.wanted(model.config)]
         # What could not be loaded is tried again where its files or the config have changed since.
-        again = [n for n in switch.files if n in switch.refused and switch.files[n] != self._files(name, n)]
+        again = [
+            n
+            for n in switch.files
+            if n in switch.refused and switch.files[n] != self.repository.digest(name, n)
+        ]
         made = switch.without(again)
         for number in [n for n in candidates if n is not None and n not in made.refused]:
             try:
@@ -365,7 +368,10 @@ class Models:
         if s.current is not None and version < s.current and "latest" in model.config.version_policy:
             return
         files = await asyncio.to_thread(self.repository.fingerprint, name, version)
-        if version in s.refused and model.refused_files.setdefault(version, files) == files:
+        if version in s.files:  # it could not be loaded
+            if s.files[version] == await asyncio.to_thread(self.repository.digest, name, version):
+                return
+        elif version in s.refused and model.refused_files.setdefault(version, files) == files:
             return
         if model.seen != (version, files):  # perhaps it is still being copied: one look more
             model.seen = (version, files)
@@ -477,16 +483,8 @@ class Models:
         if isinstance(error, OSError):  # of this machine now, not of the version
             model.error = f"version {number} could not be loaded: {error}"
             return switch
-        files = ""
-        if self.repository is not None:
-            model.refused_files[number] = self.repository.fingerprint(model.config.name, number)
-            files = self._files(model.config.name, number)
+        files = "" if self.repository is None else self.repository.digest(model.config.name, number)
         return refused(switch, number, str(error)[:1000], files)
-
-    def _files(self, name: str, number: int) -> str:
-        """A digest that changes with a version's files and the model's config."""
-        assert self.repository is not None
-        return hashlib.sha256(repr(self.repository.fingerprint(name, number)).encode()).hexdigest()[:32]
 
     async def _load_version(self, model: _Model, number: int) -> Version:
         """A version whose workers run and which answered its samples. Raises: LOAD_ERRORS."""

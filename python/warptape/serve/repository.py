@@ -5,10 +5,11 @@ Nothing outside of the folder is read, no link out of it followed, and no code i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,18 @@ class Repository:
         return folder
 
     def fingerprint(self, name: str, version: int) -> tuple[Any, ...]:
+        """Changes with the files of a version."""
+        return self._states((self.root / name / str(version)).rglob("*"))
+
+    def digest(self, name: str, version: int) -> str:
         """Changes with the files of a version, and with the model's config."""
-        folder = self.root / name / str(version)
+        files = (self.fingerprint(name, version), self._states([self.root / name / CONFIG]))
+        return hashlib.sha256(repr(files).encode()).hexdigest()[:32]
+
+    @staticmethod
+    def _states(paths: Iterable[Path]) -> tuple[Any, ...]:
         found = []
-        for path in (*sorted(folder.rglob("*")), self.root / name / CONFIG):
+        for path in sorted(paths):
             try:
                 stat = path.stat()
             except OSError:
