@@ -86,7 +86,7 @@ py::list logprobs(const std::vector<std::vector<inference::Logprob>>& tokens) {
 
 // [(request, tokens, logprobs, finish, prompt_logprobs, cached tokens of the prompt)]
 py::list outputs(const std::vector<inference::Output>& all) {
-  constexpr const char* kFinish[] = {nullptr, "stop", "length"};  // as in Finish
+  constexpr const char* kFinish[] = {nullptr, "stop", "length", "error"};  // as in Finish
   py::list out;
   for (const inference::Output& o : all) {
     out.append(py::make_tuple(o.request, o.tokens, logprobs(o.logprobs), kFinish[static_cast<int>(o.finish)],

@@ -1,6 +1,7 @@
 #include "inference/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/errors.h"
@@ -19,6 +20,21 @@ Tensor tensor_of(const std::vector<T>& values, DType dtype) {
   Tensor out = empty(Shape{static_cast<int64_t>(values.size())}, {dtype, Device{}});
   std::ranges::copy(values, static_cast<T*>(out.data()));
   return out;
+}
+
+// Whether the mask has no token but these.
+bool allows_only(std::span<const uint32_t> mask, const std::vector<Token>& tokens) {
+  int64_t others = 0;
+  for (uint32_t word : mask) others += std::popcount(word);
+  std::vector<Token> distinct = tokens;
+  std::ranges::sort(distinct);
+  const auto repeated = std::ranges::unique(distinct);
+  distinct.erase(repeated.begin(), repeated.end());
+  for (Token t : distinct) {
+    const auto word = static_cast<size_t>(t) / 32;
+    if (word < mask.size()) others -= mask[word] >> (t % 32) & 1;
+  }
+  return others == 0;
 }
 
 // The drawn token's log-probability and those of the `count` likeliest tokens, of softmax(logits).
@@ -61,10 +77,10 @@ struct Engine::Sequence {
   std::vector<Token> tokens;  // of the prompt, and generated ones
   TokenCounts counts;         // where there are penalties
   std::vector<Token> drafts;
-  std::vector<std::vector<uint32_t>> allowed;         // of the token after 0, 1, .. drafts
-  std::vector<std::vector<Logprob>> prompt_logprobs;  // of the tokens after those whose logits came so far
+  std::vector<std::vector<uint32_t>> allowed;  // of the token after 0, 1, .. drafts
+  int64_t described = 0;                       // tokens of the prompt whose log-probabilities came
   bool wants_prompt() const {
-    return request.prompt_logprobs >= 0 && prompt_logprobs.size() + 1 < request.prompt.size();
+    return request.prompt_logprobs >= 0 && described + 1 < static_cast<int64_t>(request.prompt.size());
   }
   bool running = false, aborted = false;
   int64_t computed = 0,
@@ -101,10 +117,6 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)), pool_(opti
       ValueError, "expected num_speculative_tokens >= 0 and 1 <= prompt_lookup_min <= prompt_lookup_max");
 }
 Engine::~Engine() = default;
-
-int64_t Engine::running() const {
-  return std::ranges::count_if(sequences_, [](const auto& entry) { return entry.second->running; });
-}
 
 Engine::Sequence* Engine::find(int64_t id) const {
   const auto it = sequences_.find(id);
@@ -152,6 +164,7 @@ bool Engine::abort(int64_t id) {
 
 void Engine::remove(Sequence& s) {
   release(s);
+  running_.erase(s.id);
   waiting_.erase({s.request.priority, s.id});
   sequences_.erase(s.id);
 }
@@ -190,8 +203,7 @@ void Engine::propose(int64_t id, std::vector<Token> tokens) {
 // The running requests, and those of the waiting ones that may begin next.
 std::vector<Engine::Sequence*> Engine::in_sight() {
   std::vector<Sequence*> out;
-  for (const auto& [id, s] : sequences_)
-    if (s->running) out.push_back(s.get());
+  for (const auto& [id, s] : running_) out.push_back(s);
   int64_t waiting = kMostAdmissions;
   for (const auto& [priority, id] : waiting_) {
     if (waiting-- == 0) break;
@@ -231,6 +243,7 @@ void Engine::start(Sequence& s) {
   s.content = s.pages.empty() ? PagePool::kNoContent : pool_.content(s.pages.back());
   s.computed = s.published * kPageTokens;
   s.running = true;
+  running_.emplace(s.id, &s);
   if (s.cached < 0) s.cached = s.computed;
   waiting_.erase({s.request.priority, s.id});
   stats_.prompt_tokens += s.known();
@@ -248,6 +261,7 @@ void Engine::release(Sequence& s) {
 void Engine::preempt(Sequence& s) {
   release(s);
   s.running = false;
+  running_.erase(s.id);
   s.computed = s.drafted = s.published = 0;
   s.content = PagePool::kNoContent;
   s.drafts.clear();
@@ -333,10 +347,13 @@ Batch Engine::batch_of(const std::vector<Step>& steps) const {
 void Engine::constrain(const Sequence& s, const TokenCounts& counts, int64_t after,
                        std::span<float> row) const {
   const Request& r = s.request;
-  const bool may_stop = s.generated() + after + 1 > r.min_tokens;
   const auto place = static_cast<size_t>(after);
-  apply_constraints(row, r.sampling, counts, may_stop ? std::span<const Token>() : r.stop_token_ids,
-                    place < s.allowed.size() ? s.allowed[place] : std::span<const uint32_t>());
+  const std::span<const uint32_t> allowed =
+      place < s.allowed.size() ? s.allowed[place] : std::span<const uint32_t>();
+  // Where a grammar allows stop tokens alone, min_tokens cannot hold them back; the grammar's owner ends it.
+  const bool may_stop = s.generated() + after + 1 > r.min_tokens ||
+                        (!allowed.empty() && allows_only(allowed, r.stop_token_ids));
+  apply_constraints(row, r.sampling, counts, may_stop ? std::span<const Token>() : r.stop_token_ids, allowed);
 }
 
 // Draws tokens from the rows of one request until one is not the one that was proposed, or masks end.
@@ -350,12 +367,23 @@ Output Engine::draw(const Step& step, const float* logits) const {
   out.request = s.id;
   out.cached_tokens = s.cached;
   for (int64_t at = step.end() - step.logit_rows; at < step.end() - step.draws; ++at, logits += vocab)
-    if (at == static_cast<int64_t>(s.prompt_logprobs.size() + out.prompt_logprobs.size()))
+    if (at == s.described + static_cast<int64_t>(out.prompt_logprobs.size())) {
+      if (!has_probabilities({logits, vocab})) {
+        out.finish = Finish::Error;
+        return out;
+      }
       out.prompt_logprobs.push_back(
           logprobs_of({logits, vocab}, s.tokens[static_cast<size_t>(at + 1)], r.prompt_logprobs));
+    }
   for (int64_t i = 0; i < step.draws; ++i, logits += vocab) {
     row.assign(logits, logits + vocab);
-    constrain(s, counts, i, row);
+    const bool valid = has_probabilities(row);
+    if (valid) constrain(s, counts, i, row);
+    if (!valid || !has_probabilities(row)) {
+      // After accepted drafts the next step meets the same row as its first.
+      if (i == 0) out.finish = Finish::Error;
+      break;
+    }
     const Token token = sample(row, r.sampling, static_cast<uint64_t>(s.known() + i));
     out.tokens.push_back(token);
     if (r.logprobs >= 0) out.logprobs.push_back(logprobs_of({logits, vocab}, token, r.logprobs));
@@ -384,10 +412,7 @@ void Engine::apply(const Step& step, Output& out) {
     for (Token t : out.tokens) ++s.counts[t].generated;
   s.drafts.clear();
   s.allowed.clear();
-  std::ranges::move(out.prompt_logprobs, std::back_inserter(s.prompt_logprobs));
-  out.prompt_logprobs.clear();
-  if (!out.tokens.empty() && s.generated() == static_cast<int64_t>(out.tokens.size()))
-    out.prompt_logprobs = s.prompt_logprobs;
+  s.described += static_cast<int64_t>(out.prompt_logprobs.size());
   publish(s);
   stats_.computed_tokens += step.tokens;
   stats_.generated_tokens += static_cast<int64_t>(out.tokens.size());
@@ -423,11 +448,13 @@ std::vector<Output> Engine::finish_step(const Tensor& logits) {
   for (size_t i = 0; i < step_.size(); ++i) apply(step_[i], out[i]);
   for (size_t i = 0; i < step_.size(); ++i)
     if (step_[i].sequence->aborted)
-      out[i].tokens.clear();
+      out[i] = {};
     else if (out[i].finish != Finish::None)
       step_[i].sequence->aborted = true;
   cancel_step();
-  std::erase_if(out, [](const Output& o) { return o.tokens.empty(); });
+  std::erase_if(out, [](const Output& o) {
+    return o.tokens.empty() && o.prompt_logprobs.empty() && o.finish == Finish::None;
+  });
   return out;
 }
 
@@ -442,14 +469,14 @@ Batch Engine::begin_draft() {
   WT_CHECK(step_.empty(), Error, "begin_draft: the step before is neither finished nor cancelled");
   draft_.clear();
   int64_t left = options_.limits.max_num_batched_tokens;
-  for (const auto& [id, s] : sequences_) {
-    if (!s->running || s->known() - s->computed != 1) continue;
+  for (const auto& [id, s] : running_) {
+    if (s->known() - s->computed != 1) continue;
     const auto end = s->known() + static_cast<int64_t>(s->drafts.size());
     const auto room = static_cast<int64_t>(s->pages.size()) * kPageTokens;
     const int64_t tokens = std::min(end - s->drafted, left);
     if (end > room || tokens < 1) continue;
     const int64_t rows = s->drafted + tokens == end ? 1 : 0;
-    draft_.push_back({s.get(), s->drafted, tokens, rows, rows});
+    draft_.push_back({s, s->drafted, tokens, rows, rows});
     left -= tokens;
   }
   return batch_of(draft_);
@@ -469,7 +496,9 @@ void Engine::finish_draft(const Tensor& logits) {
     TokenCounts counts = s.counts;
     if (s.request.sampling.penalizes())
       for (Token t : s.drafts) ++counts[t].generated;
+    if (!has_probabilities(values)) continue;  // a draft model's NaN is no error: it proposes nothing
     constrain(s, counts, static_cast<int64_t>(s.drafts.size()), values);
+    if (!has_probabilities(values)) continue;
     // As the model's own draw will be, with the same noise: then the two agree most often.
     s.drafts.push_back(sample(values, s.request.sampling, static_cast<uint64_t>(step.end())));
   }

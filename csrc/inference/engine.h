@@ -53,7 +53,7 @@ struct Batch {
   Tensor logit_rows;                        // int64 [L]: the rows whose logits finish_step() gets
 };
 
-enum class Finish : uint8_t { None, Stop, Length };
+enum class Finish : uint8_t { None, Stop, Length, Error };  // Error: of logits no token can be drawn
 
 struct Logprob {
   Token token;
@@ -66,7 +66,7 @@ struct Output {
   std::vector<Token> tokens;                   // new ones; one, or more by speculation
   std::vector<std::vector<Logprob>> logprobs;  // per token: its own, then the likeliest ones'
   std::vector<std::vector<Logprob>>
-      prompt_logprobs;        // of the prompt's second token on, with the first Output
+      prompt_logprobs;        // of the prompt's tokens of this step, from its second token on
   int64_t cached_tokens = 0;  // of the prompt, when the request first began
   Finish finish = Finish::None;
 };
@@ -112,7 +112,7 @@ class WT_API Engine {
   void cancel_step();
 
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
-  int64_t running() const;
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
   int64_t idle_pages() const { return pool_.idle(); }
   const EngineStats& stats() const { return stats_; }
 
@@ -139,6 +139,7 @@ class WT_API Engine {
   EngineOptions options_;
   PagePool pool_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
+  std::map<int64_t, Sequence*> running_;
   std::set<std::pair<int64_t, int64_t>> waiting_;  // (priority, request)
   std::vector<Step> step_, draft_;
   int64_t next_ = 0;

@@ -99,7 +99,8 @@ void SamplingParams::check(int64_t vocabulary) const {
   for (const auto& [token, bias] : logit_bias) {
     WT_CHECK(token >= 0 && token < vocabulary, IndexError, "logit_bias: token ", token,
              " is out of the vocabulary of ", vocabulary);
-    WT_CHECK(!std::isnan(bias), ValueError, "logit_bias: NaN for token ", token);
+    WT_CHECK(bias < -kNever, ValueError, "logit_bias must be below infinity, got ", bias, " for token ",
+             token);
   }
 }
 
@@ -121,11 +122,20 @@ void apply_constraints(std::span<float> logits, const SamplingParams& params, co
     if (i / 32 >= allowed.size() || !(allowed[i / 32] >> (i % 32) & 1)) logits[i] = kNever;
 }
 
+bool has_probabilities(std::span<const float> logits) {
+  float largest = kNever;
+  bool nan = false;
+  for (float x : logits) {
+    nan |= std::isnan(x);
+    largest = x > largest ? x : largest;
+  }
+  return !nan && largest != kNever && largest != -kNever;
+}
+
 Token sample(std::span<const float> logits, const SamplingParams& params, uint64_t position) {
   const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (params.temperature == 0 || params.top_k == 1 || *likeliest == kNever)
-    return static_cast<Token>(likeliest - logits.begin());
   const double scale = 1 / params.temperature, largest = *likeliest;
+  if (!std::isfinite(scale) || params.top_k == 1) return static_cast<Token>(likeliest - logits.begin());
   auto least = static_cast<float>(largest + std::log(params.min_p) / scale);  // -inf where min_p is 0
   if (params.top_k > 0) least = top_k_limit(logits, params.top_k, least);
   std::vector<uint8_t> keep(logits.size());

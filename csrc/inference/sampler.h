@@ -40,10 +40,14 @@ using TokenCounts = std::unordered_map<Token, TokenCount>;
 void apply_constraints(std::span<float> logits, const SamplingParams& params, const TokenCounts& counts,
                        std::span<const Token> forbidden, std::span<const uint32_t> allowed);
 
+// Whether softmax has a meaning: no NaN, no +inf, and not all of them -inf.
+bool has_probabilities(std::span<const float> logits);
+
 // A token by its probability, by the Gumbel-max trick (Gumbel, "Statistical theory of extreme values", 1954):
 // the largest of logit / temperature + noise. The noise is a function of (seed, position, token) alone, where
 // `position` is that of the token that is drawn: nothing else in the batch, and no draw that was thrown away,
 // changes what is drawn.
+// Precondition: has_probabilities(logits).
 Token sample(std::span<const float> logits, const SamplingParams& params, uint64_t position);
 
 }  // namespace warptape::inference

@@ -15,6 +15,8 @@ from .llm import load_model, prepare
 from .packed_file import PACKED, save_packed
 
 MOST = 256  # tokens to be generated, unless the command line says how many
+# How tokens are drawn where neither the command line nor the model's generation_config.json says it.
+DRAWN: dict[str, Any] = {"max_tokens": MOST, "temperature": 0.8, "top_p": 0.95}
 ERRORS = (ValueError, OSError, ImportError, IndexError)  # what wrong input raises: one line, no traceback
 
 
@@ -26,9 +28,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-model-len", type=int, help="tokens of prompt and answer")
     parser.add_argument("--seed", type=int, help="of the draws; default: another in each call")
     parser.add_argument("--max-tokens", type=int, help=f"to be generated; default: {MOST}, or what fits")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest tokens")
-    parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument("--top-k", type=int, default=0)
+    said = "; default: as the model's generation_config.json says, else "
+    parser.add_argument(
+        "--temperature", type=float, help=f"0: the likeliest tokens{said}{DRAWN['temperature']}"
+    )
+    parser.add_argument(
+        "--top-p", type=float, help=f"the likeliest tokens of this mass{said}{DRAWN['top_p']}"
+    )
+    parser.add_argument("--top-k", type=int, help=f"so many of the likeliest tokens{said}all")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -50,13 +57,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def load(options: argparse.Namespace) -> tuple[LLM, SamplingParams]:
     """The model and how its tokens are drawn."""
-    params = SamplingParams(
-        max_tokens=MOST if options.max_tokens is None else options.max_tokens,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        seed=options.seed,
-    )
+    flags = {name: getattr(options, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "seed")}
+    given = {name: value for name, value in flags.items() if value is not None}
+    SamplingParams(**given)  # wrong ones are told before a large model is loaded
     llm = LLM(
         options.model,
         tokenizer=options.tokenizer,
@@ -66,13 +69,15 @@ def load(options: argparse.Namespace) -> tuple[LLM, SamplingParams]:
         max_num_seqs=1,
         seed=random.randrange(1 << 63) if options.seed is None else options.seed,
     )
-    return llm, params
+    return llm, SamplingParams(**{**DRAWN, **llm.llm_engine.sampling_defaults, **given})
 
 
 def fitted(llm: LLM, params: SamplingParams, prompt: Any, options: argparse.Namespace) -> SamplingParams:
     """The parameters with as many tokens as there is room for, where the command line names no number."""
+    if options.max_tokens is not None:
+        return params
     room = llm.llm_engine.max_model_len - len(llm.llm_engine.encode(prompt)[1])
-    return replace(params, max_tokens=max(1, min(MOST, room))) if options.max_tokens is None else params
+    return replace(params, max_tokens=max(1, min(params.max_tokens or MOST, room)))
 
 
 def write_stream(outputs: Iterator[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import warptape.distributed as dist
@@ -74,6 +74,12 @@ class AsyncLLM:
 
         name = request_id or f"async-{id(answers)}"
         params = sampling_params or self.engine.default_sampling_params()
+        # Other requests' steps do not wait for a long text or a large grammar.
+        if params.structured_outputs is not None and self._leading is None:
+            more["grammar"] = await asyncio.to_thread(self.engine.grammar, params)
+        if isinstance(prompt, (str, Mapping)):
+            text, tokens = await asyncio.to_thread(self.engine.encode, prompt)
+            prompt = {"prompt": text, "prompt_token_ids": tokens}
         self._call(lambda: self._add(name, hand_over, prompt, params, more))
         try:
             while True:

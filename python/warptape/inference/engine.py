@@ -5,11 +5,16 @@ R requests of a step, N their new tokens, L rows whose logits are wanted, V voca
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import warptape
 
 from .. import _C
 from .._tensor import Tensor
@@ -18,7 +23,7 @@ from ._checks import check_at_least, check_tokens, check_types
 from .answers import Completion, Request, logprobs_of
 from .decode_graphs import capture_sizes
 from .lora import LoRARequest
-from .outputs import RequestOutput
+from .outputs import Logprob, RequestOutput
 from .pacing import Pacer
 from .pipeline_parallel import mesh_of, stage_of
 from .ranks import Ranks
@@ -30,6 +35,9 @@ from .tensor_parallel import ranks_of, split_
 from .token_masks import TokenMask
 from .tokenizer import Tokenizer
 
+NO_TOKEN = "no token may come next"  # stop_reason of the finish_reason "error"
+NO_PROBABILITIES = "the model's logits are no finite numbers, or the request's parameters leave none"
+MOST_SALTS = 4096
 Prompt = str | Mapping[str, Any] | Sequence[int]
 
 
@@ -153,6 +161,8 @@ class _Speculation:
                 f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the "
                 f"model's, {ours.max_position_embeddings}"
             )
+        if draft.embed_tokens.weight.dtype == warptape.float16:
+            draft = draft.float()  # as `prepare` has it
         if ranks_of(draft) != ranks:
             split_(draft, mesh_of(draft, ranks))
         return draft.eval()
@@ -218,8 +228,13 @@ class LLMEngine:
         self._grammars: Grammars | None = None
         self._masks = StepMasks(self._core, speculation.num_speculative_tokens)
         self.num_scheduled_tokens: dict[str, int] = {}  # that requests computed in the last step
-        self._salts: dict[tuple[int, str | None], int] = {}  # a number for those who share keys and values
+        # A number for those who share keys and values, by adapter and digest of the salt; the last ones used.
+        self._salts: OrderedDict[tuple[int, bytes], int] = OrderedDict()
+        self._salt_numbers = itertools.count()
         self._requests: dict[str, Request] = {}
+        self._stepped: list[
+            int
+        ] = []  # numbers of the last step: no other one can have a token to be followed
         self._of_number: dict[int, Request] = {}
 
     # ---- requests ----
@@ -256,6 +271,9 @@ class LLMEngine:
         priority: int = 0,
         cache_salt: str | None = None,
         generated: Sequence[Sequence[int] | None] | None = None,
+        grammar: Grammar | None = None,
+        states: Callable[[int, Tensor], None] | None = None,
+        share_cache: bool = True,
     ) -> None:
         """Queues a prompt.
 
@@ -266,6 +284,10 @@ class LLMEngine:
             generated: to go on with a request of an engine that is gone: for each of its n answers the
                 tokens that came, or None where it was finished. With the same seed, what follows is what
                 that engine would have given. Outputs count these tokens, but have no logprobs of them.
+            grammar: of the parameters, where `self.grammar` has compiled it already.
+            states: called in each step with a position and the last states [n, C] of the tokens from there
+                on; after a preemption they are told again.
+            share_cache: False: nothing of the prompt is found in the cache.
 
         Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
         sampling values out of range; IndexError for tokens out of the vocabulary; what models.load_adapter
@@ -276,14 +298,21 @@ class LLMEngine:
         text, tokens = self.encode(prompt)
         tokens = params.last_tokens(tokens, self.max_model_len)
         params = self._in_numbers(params, len(tokens))
-        stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
+        grammar = grammar or self.grammar(params)
+        # Where a grammar is whole an end-of-sequence token ends it, also with ignore_eos.
+        ends = [] if params.ignore_eos and grammar is None else self.eos_token_ids
+        stops = [*(params.stop_token_ids or ()), *ends]
         vocab = self.model_config.vocab_size
-        constraint = TokenMask.of(params, self.tokenizer, vocab, stops, self._grammar(params))
+        constraint = TokenMask.of(params, self.tokenizer, vocab, stops, grammar)
         adapter = self.runner.adapters.number(lora_request)
         seed = self.draw_seed(params) if params.seed is None else params.seed
         before = self._before(params, generated)
         request = Request(request_id, text, tokens, params)
         request.lora = lora_request
+        if states is not None and self.args.pipeline_parallel_size > 1:
+            raise NotImplementedError("states of a model whose layers lie on several ranks")
+        request.states = states
+        salt = self._salt(adapter, cache_salt) if share_cache else next(self._salt_numbers)
         leader = -1
         for index, done in before.items():
             number = self._core.add(
@@ -292,7 +321,7 @@ class LLMEngine:
                 seed=seed + index,
                 stop_token_ids=stops,
                 priority=priority,
-                salt=self._salts.setdefault((adapter, cache_salt), len(self._salts)),
+                salt=salt,
                 adapter=adapter,
                 constrained=constraint is not None,
                 leader=leader,
@@ -304,7 +333,8 @@ class LLMEngine:
             )
             if leader < 0:
                 request.first = leader = number
-            completion = request.completions[number] = Completion(index, params, self.tokenizer, lora_request)
+            completion = Completion(index, params, self.tokenizer, lora_request, tokens)
+            request.completions[number] = completion
             if constraint is not None:
                 request.constraints[number] = constraint.copy()
             for token in done:
@@ -314,6 +344,18 @@ class LLMEngine:
             completion.news()  # whoever gives tokens has them
             self._of_number[number] = request
         self._requests[request_id] = request
+
+    def _salt(self, adapter: int, salt: str | None) -> int:
+        """The number of those who share keys and values. Salts are the clients': none is kept, and of those
+        long out of use not even the number, so that what they left in the cache is found no more."""
+        key = adapter, b"" if salt is None else hashlib.sha256(salt.encode()).digest()
+        found = self._salts.get(key)
+        if found is None:
+            found = self._salts[key] = next(self._salt_numbers)
+        self._salts.move_to_end(key)
+        if len(self._salts) > MOST_SALTS:
+            self._salts.popitem(last=False)
+        return found
 
     def _in_numbers(self, params: SamplingParams, prompt_tokens: int) -> SamplingParams:
         """The parameters with this model's numbers for "as many as there are"."""
@@ -346,7 +388,11 @@ class LLMEngine:
             raise ValueError("generated: all answers are finished")
         return before
 
-    def _grammar(self, params: SamplingParams) -> Grammar | None:
+    def grammar(self, params: SamplingParams) -> Grammar | None:
+        """What structured_outputs ask for, for `add_request`; any thread may compile it.
+
+        Raises: ValueError for what is no constraint, or without a tokenizer.
+        """
         if params.structured_outputs is None:
             return None
         if self.tokenizer is None:
@@ -364,6 +410,10 @@ class LLMEngine:
         for number in list(request.completions):
             self._end(request, number, "abort")
         return request.news()
+
+    def prompt_logprobs(self, request_id: str) -> list[dict[int, Logprob] | None]:
+        """Those of a request's prompt, as far as they are there. KeyError if it is not there."""
+        return self._requests[request_id].prompt_logprobs or []
 
     def snapshot(self, request_id: str) -> RequestOutput:
         """A request as it stands. KeyError if it is not there."""
@@ -395,6 +445,7 @@ class LLMEngine:
         self._propose()
         batch = self._core.begin_step()
         self.num_scheduled_tokens = {}
+        self._stepped = batch["requests"]
         if not batch["requests"]:
             return []
         generating = prompt_tokens = keys = 0
@@ -410,10 +461,18 @@ class LLMEngine:
         changed: dict[str, Request] = {}
         try:
             self._begin_masks(batch)
+            watching = [self._of_number[number].states for number in batch["requests"]]
+            self.runner.keep_states = any(watching)
             logits = self.runner.forward(batch)
+            if self.runner.states is not None:
+                _tell_states(watching, self.runner.states, batch["starts"].tolist(), lengths)
             for number in self._masks.give():  # no way on: these requests end, the others do not
                 request = self._of_number[number]
-                self._end(request, number, "error")
+                # Where a grammar's text is whole, and no token says so.
+                if request.constraints[number].complete():
+                    self._end(request, number, "stop")
+                else:
+                    self._end(request, number, "error", NO_TOKEN)
                 changed[request.id] = request
         except BaseException:
             self._core.cancel_step()
@@ -424,11 +483,12 @@ class LLMEngine:
             request = self._of_number[number]
             if number == request.first:
                 request.cached_tokens = cached
-                if request.params.prompt_logprobs is not None and request.prompt_logprobs is None:
-                    described = [logprobs_of(entries, self._detokenizer(request)) for entries in of_prompt]
-                    request.prompt_logprobs = [None, *described]
-            self._take(request, number, tokens, logprobs, finish)
-            changed[request.id] = request
+                if request.prompt_logprobs is not None:
+                    texts = self._detokenizer(request)
+                    request.prompt_logprobs += [logprobs_of(entries, texts) for entries in of_prompt]
+            if tokens or finish is not None:
+                self._take(request, number, tokens, logprobs, finish)
+                changed[request.id] = request
         if self._pacer is not None:
             self._pacer.observe(time.perf_counter() - start, generating, prompt_tokens, keys)
         outputs = [self._finished(request) for request in changed.values()]
@@ -436,9 +496,10 @@ class LLMEngine:
 
     def _propose(self) -> None:
         """Lets the draft model propose; of the n-gram, what constraints leave of it."""
-        for request in self._requests.values() if self._draft is None else ():
-            for number, constraint in request.constraints.items():
-                self._masks.propose(number, constraint)
+        for number in self._stepped if self._draft is None else ():
+            request = self._of_number.get(number)
+            if request is not None and number in request.constraints:
+                self._masks.propose(number, request.constraints[number])
         for _ in range(self._draft_tokens):
             batch = self._core.begin_draft()
             if not batch["requests"] or self._draft is None:
@@ -457,12 +518,12 @@ class LLMEngine:
                 constraint = request.constraints[number]
                 self._masks.begin(number, constraint, drafts, len(drafts) if beyond else 0)
 
-    def _end(self, request: Request, number: int, reason: str) -> None:
+    def _end(self, request: Request, number: int, reason: str, why: str | None = None) -> None:
         """Ends one answer."""
         self._core.abort(number)
         del self._of_number[number]
         completion = request.completions.pop(number)
-        completion.output.finish_reason = reason
+        completion.end(reason, why)
         request.done.append(completion)
 
     def _detokenizer(self, request: Request) -> Tokenizer | None:
@@ -471,16 +532,24 @@ class LLMEngine:
     def _take(
         self, request: Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any
     ) -> None:
-        completion = request.completions[number]
+        completion, constraint = request.completions[number], request.constraints.get(number)
+        if finish == "error":
+            self._end(request, number, "error", NO_PROBABILITIES)
+            return
         for i, token in enumerate(tokens):
             reason = None
             if finish is not None and i + 1 == len(tokens):
                 ends = finish == "stop" and token not in self.eos_token_ids
                 reason = (finish, token if ends else None)
-            if number in request.constraints:
-                request.constraints[number].accept(token)
+            if constraint is not None:
+                constraint.accept(token)
+                if reason is None and constraint.ended(token):  # whatever min_tokens and ignore_eos say
+                    self._core.abort(number)
+                    reason = ("stop", None)
             if completion.add(token, logprobs[i] if logprobs else None, reason):
                 self._core.abort(number)
+                break
+            if completion.output.finished():
                 break
         if completion.output.finished():
             request.done.append(request.completions.pop(number))
@@ -490,3 +559,11 @@ class LLMEngine:
         if not request.completions:
             del self._requests[request.id]
         return request.news()
+
+
+def _tell_states(watching: list[Any], states: Tensor, starts: list[int], lengths: list[int]) -> None:
+    """Hands the requests of a step that watch their states [N, C] the rows that are theirs."""
+    for r, watch in enumerate(watching):
+        if watch is not None:
+            rows = states[starts[r] : starts[r + 1]]
+            watch(lengths[r] - rows.shape[0], rows)

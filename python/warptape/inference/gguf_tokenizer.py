@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _KEY = "tokenizer.ggml."
+_TEMPLATE = "tokenizer.chat_template"  # of others by name: tokenizer.chat_template.tool_use
 # How text is split before pairs are merged, by tokenizer.ggml.pre (llama.cpp, src/llama-vocab.cpp).
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LLAMA3 = (
@@ -24,6 +25,8 @@ _SPLITS: dict[str, str | None] = {  # None: GPT-2's own
     "llama-v3": _LLAMA3,
     "qwen2": _QWEN2,
 }
+# Name of a token there -> in tokenizer_config.json.
+_NAMES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "mask": "mask"}
 _UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # of tokenizer.ggml.token_type
 
 
@@ -112,12 +115,16 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     user = [token for token, each in zip(tokens, types) if each == _USER]
     out.add_tokens([AddedToken(token, normalized=False) for token in user])
     config: dict[str, Any] = {}
-    for which, name in (("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")):
+    for which, name in _NAMES.items():
         number = of.get(f"{which}_token_id")
         if isinstance(number, int) and 0 <= number < len(tokens):
             config[f"{name}_token"] = tokens[number]
-    if "chat_template" in of:
-        config["chat_template"] = of["chat_template"]
+    named = {key.removeprefix(_TEMPLATE).removeprefix("."): each for key, each in metadata.items()
+             if key == _TEMPLATE or key.startswith(_TEMPLATE + ".")}  # fmt: skip
+    templates = {name or "default": each for name, each in named.items() if isinstance(each, str)}
+    if templates:
+        listed = [{"name": name, "template": each} for name, each in templates.items()]
+        config["chat_template"] = templates["default"] if [*templates] == ["default"] else listed
     begins = of.get("add_bos_token", kind == "llama" or _SPLITS[of.get("pre", "default")] is _LLAMA3)
     ends = of.get("add_eos_token", False)
     around = [(which, config.get(f"{which}_token")) for which, on in (("bos", begins), ("eos", ends)) if on]

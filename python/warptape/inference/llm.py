@@ -60,8 +60,12 @@ def prepare(
     return model
 
 
-def load_model(folder: Any, dtype: Any = "auto", quantization: str | None = None) -> Decoder:
+def load_model(
+    folder: Any, dtype: Any = "auto", quantization: str | None = None, invariant: bool = True
+) -> Decoder:
     """The model in a folder or GGUF file, packed or not; layers that are stored in few bits keep their codes.
+    With dtype "auto" weights are what the folder has; of float16, which the engine's invariant kernels have
+    not, float32 with the same numbers.
 
     Raises: ValueError where a packed model is to be converted, for another dtype, and what
     `Decoder.from_pretrained` raises.
@@ -74,7 +78,9 @@ def load_model(folder: Any, dtype: Any = "auto", quantization: str | None = None
         raise ValueError(f"dtype must be 'auto' or one of {[*DTYPES]}, got {dtype!r:.40}")
     if isinstance(dtype, str):
         dtype = DTYPES.get(dtype)
-    return Decoder.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
+    model = Decoder.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
+    widened = dtype is None and invariant and model.embed_tokens.weight.dtype == warptape.float16
+    return model.float() if widened else model
 
 
 class LLM:
@@ -85,7 +91,7 @@ class LLM:
             are replaced by packed ones.
         tokenizer: a folder with tokenizer.json; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
-        dtype: of the weights; "auto": the folder's.
+        dtype: of the weights; "auto": the folder's, float32 for float16.
         quantization: None, "int8" (per output channel), "int4" (groups of 32) or "fp8" (float8_e4m3fn, fast
             on CUDA alone).
         generation_config: where the defaults of sampling come from: "auto": the generation_config.json of the
@@ -108,16 +114,15 @@ class LLM:
         generation_config: Any = "auto",
         **args: Any,
     ) -> None:
-        folder = None
+        folder, limits = None, EngineArgs(**args)
         made = None if isinstance(model, Decoder) or os.path.isfile(os.fspath(model)) else model
         defaults = sampling_defaults(generation_config, made)
         if not isinstance(model, Decoder):
             folder = model
-            model = load_model(folder, dtype, quantization)
+            model = load_model(folder, dtype, quantization, limits.invariant)
         texts = None
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
-        limits = EngineArgs(**args)
         ranks, stages = limits.tensor_parallel_size, limits.pipeline_parallel_size
         prepare(model.eval(), quantization, limits.invariant, ranks, stages)
         ends = end_tokens(made, model.config.vocab_size)
@@ -153,7 +158,7 @@ class LLM:
 
         Raises: what LLMEngine.add_request raises, before anything is generated.
         """
-        outputs = {}
+        outputs: dict[str, RequestOutput] = {}
         bar = None
         total = len(self._listed(prompts))
         if use_tqdm:
@@ -260,12 +265,12 @@ class LLM:
                     name, prompt, each_params[i], lora_request=each_lora[i], priority=priorities[i]
                 )
                 ids.append(name)
-            left = set(ids)
+            own, left = set(ids), set(ids)
             while left:
                 for output in engine.step():
                     if output.finished:
                         left.discard(output.request_id)
-                    if output.request_id in ids:
+                    if output.request_id in own:
                         yield output
         finally:  # an error, Ctrl-C, or a caller that leaves the loop
             for name in ids:

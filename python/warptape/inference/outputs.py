@@ -29,7 +29,8 @@ class CompletionOutput:
         cumulative_logprob, logprobs: None unless they were asked for; logprobs has a dict for each token,
             from token id to Logprob: the drawn token's, and the likeliest ones'.
         finish_reason: "stop", "length", "abort" or "error"; None while it goes on.
-        stop_reason: the stop text or stop token id that ended it; None for an end-of-sequence token.
+        stop_reason: the stop text or stop token id that ended it; None for an end-of-sequence token. With the
+            finish_reason "error" what went wrong.
         lora_request: the adapter that answered.
     """
 

@@ -20,13 +20,14 @@ from ..models.config import DecoderConfig
 from ..models.pretrained import CONFIG, read_json
 from ..serialization._files import replace_file
 from ..utils.safetensors import SafetensorError, safe_open, save_file
+from . import tokenizer
 from .linear import Float8Linear, PackedLinear, QuantLinear
 from .tokenizer import Tokenizer
 
 PACKED = "packed.safetensors"
 VERSION = "1"
 # What belongs to a model's text, copied from its folder.
-BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+BESIDE = (tokenizer.FILE, tokenizer.CONFIG, tokenizer.SPECIAL, tokenizer.TEMPLATE, "generation_config.json")
 
 
 def _kind(layer: nn.Module) -> dict[str, Any] | None:
@@ -91,6 +92,9 @@ def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:
         path = os.path.join(os.fspath(source), name)
         if os.path.isfile(path):
             shutil.copyfile(path, os.path.join(folder, name))
+    templates = os.path.join(os.fspath(source), tokenizer.TEMPLATES) if source is not None else ""
+    if os.path.isdir(templates):
+        shutil.copytree(templates, os.path.join(folder, tokenizer.TEMPLATES), dirs_exist_ok=True)
     text = json.dumps(model.config.to_hf(), indent=2) + "\n"
     replace_file(os.path.join(folder, CONFIG), [text.encode()])
 

@@ -87,6 +87,8 @@ class ModelRunner:
     ) -> None:
         self.model, self.device = model, model.embed_tokens.weight.device
         dtype = cache_dtype_of(model, cache_dtype)
+        self.keep_states = False
+        self.states: Tensor | None = None  # [N, C] of the last step, where keep_states was set
         self.adapters = Adapters(model, invariant)
         self.graphs: DecodeGraphs | None = None
         spare = 0
@@ -99,12 +101,14 @@ class ModelRunner:
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h)."""
         stage = stage_of(self.model)
-        if self.graphs is not None and (decoded := self.graphs.forward(batch)) is not None:
+        graphs = None if self.keep_states else self.graphs
+        if graphs is not None and (decoded := graphs.forward(batch)) is not None:
             return decoded
         if stage is None:
             self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
             with self.adapters.step(batch["adapters"], batch["starts"]):
                 x = self.model.hidden(batch["tokens"].to(self.device).unsqueeze(0), cache=self.cache)
+                self.states = x[0] if self.keep_states else None
                 self.adapters.begin_head(batch["logit_rows"])
                 return self._head(x, batch)
         tokens, requests = batch["tokens"].shape[0], len(batch["adapters"])

@@ -89,11 +89,24 @@ class TokenMask:
         words = list(self._allowed)
         if self._grammar is not None:
             words = [ours & theirs for ours, theirs in zip(words, self._grammar.mask())]
+        free = list(words)
         for token in self._masked():
             words[token // 32] &= ~(1 << token % 32)
+        if not any(words) and self.complete():  # it ends, though min_tokens would hold that back
+            words = free
+            for token in self._bad_now():
+                words[token // 32] &= ~(1 << token % 32)
         if not any(words):
             raise ValueError("allowed_token_ids and bad_words leave no token")
         return words
+
+    def complete(self) -> bool:
+        """Whether what came is a whole text of the grammar; False without one."""
+        return self._grammar is not None and self._grammar.complete()
+
+    def ended(self, token: int) -> bool:
+        """Whether nothing can come behind a token that was accepted, by the grammar."""
+        return self._grammar is not None and self._grammar.ended(token)
 
     def forced(self) -> list[int]:
         """The tokens of the text that the grammar forces next, if there is one."""
@@ -113,8 +126,10 @@ class TokenMask:
     def _masked(self) -> list[int]:
         """Of the allowed tokens, those that may not come next."""
         stops, first = self._held
-        masked = list(stops) if len(self._came) < first else []
-        return masked + [tokens[-1] for tokens in self._bad if self._ends_with(tokens[:-1])]
+        return (list(stops) if len(self._came) < first else []) + self._bad_now()
+
+    def _bad_now(self) -> list[int]:
+        return [tokens[-1] for tokens in self._bad if self._ends_with(tokens[:-1])]
 
     def _ends_with(self, tokens: list[int]) -> bool:
         return len(tokens) <= len(self._came) and self._came[len(self._came) - len(tokens) :] == tokens

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from ..models.gguf import GGUFFile
+from .chat_template import Renderer
+from .detokenizer import Detokenizer, TokenBytes
 from .gguf_tokenizer import tokenizer_of
 
-FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
-MOST_PRODUCT = 1 << 24  # of numbers and sizes that a chat template multiplies
-# Where the last message of a conversation ends; its characters mean nothing, and no text has them.
-HERE = "\ue000continued\ue001"
-
+FILE, CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+LONG = 2_000  # characters, from which other threads run while a text is tokenised
 
 _REMEDY = (
     "give prompts as {'prompt_token_ids': [...]} with skip_tokenizer_init=True, or name the tokenizer's "
@@ -56,7 +55,9 @@ class Tokenizer:
                 f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}"
             )
         self._folder = folder
-        self._templates: dict[str | None, tuple[Any, Any, dict[str, str]]] = {}
+        self._bytes: TokenBytes | None = None
+        self._renderer = Renderer()
+        self._chat: tuple[dict[str, str], dict[str, Any]] | None = None  # templates, special tokens
 
     @staticmethod
     def _of_gguf(path: str) -> tuple[Any, dict[str, Any]]:
@@ -79,51 +80,72 @@ class Tokenizer:
         """tokenizer_config.json, {} where there is none."""
         if self._config is not None:
             return self._config
-        path = os.path.join(os.fspath(self._folder), CONFIG)
+        config = self._read(CONFIG)
+        # Of older folders, where the config does not list the tokens itself.
+        return config if "added_tokens_decoder" in config else {**config, **self._read(SPECIAL)}
+
+    def _read(self, name: str) -> dict[str, Any]:
+        """A file of JSON beside the tokenizer, {} where there is none. ValueError for a damaged one."""
+        path = os.path.join(os.fspath(self._folder), name)
         if not os.path.isfile(path):
             return {}
-        with open(path, encoding="utf-8") as file:
-            config: dict[str, Any] = json.load(file)
+        try:
+            with open(path, encoding="utf-8") as file:
+                config = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise ValueError(f"{path} must have an object, got {type(config).__name__}")
         return config
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Its tokens."""
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) >= LONG:
+            return self.encode_many([text], add_special_tokens)[0]
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
 
     def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
         """Their text."""
         return self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
+    @property
+    def bytes(self) -> TokenBytes:
+        """The bytes of each token."""
+        if self._bytes is None:
+            self._bytes = TokenBytes(self._tokenizer)
+        return self._bytes
+
+    def token_text(self, token: int) -> str:
+        """A token's own text behind others: with its space, and U+FFFD for parts of characters."""
+        return self.bytes.of(token).decode(errors="replace")
+
     def stream(
-        self, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
-    ) -> Callable[[int], str]:
+        self,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+        after: Sequence[int] = (),
+    ) -> Detokenizer:
         """A function from the next token to the text that it completes, which may be empty: bytes of a
-        character wait for the rest of it. For the arguments see SamplingParams."""
-        tokens: list[int] = []
-        specials: dict[int, str] = {}  # that stand as they are behind another one
-        if not (skip_special_tokens or spaces_between_special_tokens):
-            added = self._tokenizer.get_added_tokens_decoder()
-            specials = {token: each.content for token, each in added.items() if each.special}
-        given, emitted = 0, 0  # what is behind `emitted` is decoded with the tokens from `given` on before it
+        character wait for the rest of it. `after` are the tokens before; else see SamplingParams."""
+        return Detokenizer(self, after, skip_special_tokens, spaces_between_special_tokens)
 
-        def step(token: int) -> str:
-            # Not tokenizers.decoders.DecodeStream: it raises where bytes make no character.
-            nonlocal given, emitted
-            tokens.append(token)
-            before = self.decode(tokens[given:emitted], skip_special_tokens)
-            text = self.decode(tokens[given:], skip_special_tokens)
-            if len(text) <= len(before) or text.endswith("\ufffd"):
-                return ""
-            given, emitted = emitted, len(tokens)
-            if token in specials and tokens[-2:-1] and tokens[-2] in specials:
-                return specials[token]
-            return text[len(before) :]
-
-        return step
+    def encode_many(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """The tokens of each text; other threads run meanwhile."""
+        many = self._tokenizer.encode_batch_fast([*texts], add_special_tokens=add_special_tokens)
+        return [each.ids for each in many]
 
     def library_json(self) -> str:
         """The tokenizer as text, for other libraries."""
         return self._tokenizer.to_str()
+
+    def library_json_with(self, special: str) -> tuple[str, int]:
+        """The same with a special token more, and its number."""
+        import tokenizers
+
+        copy = tokenizers.Tokenizer.from_str(self.library_json())
+        copy.add_special_tokens([special])
+        return copy.to_str(), copy.get_vocab()[special]
 
     def apply_chat_template(
         self,
@@ -147,72 +169,66 @@ class Tokenizer:
         template refuses; ImportError without jinja2.
         """
         check_flags(add_generation_prompt, continue_final_message)
-        if continue_final_message:
-            messages = _marked(messages)
-        if chat_template not in self._templates:
-            self._templates[chat_template] = self._compiled(chat_template)
-        error, template, special = self._templates[chat_template]
+        template, special = self.chat_template(chat_template, variables.get("tools"))
         values = {"add_generation_prompt": add_generation_prompt, **special, **variables}
-        try:
-            text = template.render(messages=messages, **values)
-        except error as problem:
-            raise ValueError(f"the chat template refuses these messages: {problem}") from problem
-        if not continue_final_message:
-            return text
-        whole, found, _ = text.rpartition(HERE)
-        if not found:
-            raise ValueError(
-                "continue_final_message: the chat template leaves out the last message's content"
-            )
-        return whole
+        return self._renderer.render(template, messages, values, continue_final_message)
 
-    def _compiled(self, given: str | None) -> tuple[Any, Any, dict[str, str]]:
-        """(what it raises, the template, special tokens)"""
-        try:
-            import jinja2.sandbox
-        except ImportError as error:
-            raise ImportError("chat templates need jinja2: pip install 'warptape[inference]'") from error
-        config = self._settings()
-        template = config.get("chat_template") if given is None else given
-        if isinstance(template, list):  # several by name
-            template = next((each["template"] for each in template if each.get("name") == "default"), None)
-        beside = os.path.join(os.fspath(self._folder), "chat_template.jinja")
-        if template is None and os.path.isfile(beside):
-            with open(beside, encoding="utf-8") as file:
-                template = file.read()
-        if not isinstance(template, str):
-            raise ValueError(f"{os.fspath(self._folder)} has no chat template")
+    def chat_template(self, given: str | None = None, tools: Any = None) -> tuple[str, dict[str, Any]]:
+        """A template, and the special tokens that it finds by name.
 
-        # The template comes with the model: it is not trusted.
-        class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-            intercepted_binops = frozenset({"*", "**"})
+        Args:
+            given: a template, or the name of one of the model's; None: "tool_use" where there are tools and
+                the model has it, else "default".
 
-            def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-                # One instruction, which no time limit ends, must not fill the memory.
-                sizes = [x if isinstance(x, (int, float)) else len(x) for x in (left, right)]
-                if operator == "**" or sizes[0] * sizes[1] > MOST_PRODUCT:
-                    raise jinja2.TemplateRuntimeError(f"{operator} of what is too large")
-                return super().call_binop(context, operator, left, right)
+        Raises: ValueError where there is none.
+        """
+        if self._chat is None:
+            config = self._settings()
+            self._chat = self._chat_templates(config), _special_tokens(config)
+        templates, special = self._chat
+        name = given
+        if name is None:
+            name = "tool_use" if tools is not None and "tool_use" in templates else "default"
+        found = templates.get(name, given)
+        if found is None:
+            more = f", only those by the names {', '.join(sorted(templates))}" if templates else ""
+            raise ValueError(f"{os.fspath(self._folder)} has no chat template{more}")
+        return found, special
 
-        extensions = ["jinja2.ext.loopcontrols"]
-        environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    def _chat_templates(self, config: dict[str, Any]) -> dict[str, str]:
+        """By name. Files of their own come before the config, as transformers has it."""
+        folder, found = os.fspath(self._folder), dict[str, str]()
+        beside = os.path.join(folder, TEMPLATES)
+        files = {"default": os.path.join(folder, TEMPLATE)}
+        if os.path.isdir(beside):
+            names = sorted(name for name in os.listdir(beside) if name.endswith(".jinja"))
+            files |= {name.removesuffix(".jinja"): os.path.join(beside, name) for name in names}
+        for name, path in files.items():
+            if os.path.isfile(path):
+                with open(path, encoding="utf-8") as file:
+                    found[name] = file.read()
+        if found:
+            return found
+        said = config.get("chat_template")
+        if isinstance(said, list):
+            return {each["name"]: each["template"] for each in said if {"name", "template"} <= {*each}}
+        return {"default": said} if isinstance(said, str) else {}
 
-        def refuse(text: str) -> None:
-            raise ValueError(text)
 
-        def tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-            return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+def _special_tokens(config: dict[str, Any]) -> dict[str, Any]:
+    """Those that the config names: bos_token, image_token .., as text."""
+    extra = config.get("extra_special_tokens")
+    named = {name: each for name, each in config.items() if name.endswith("_token")}
+    named |= extra if isinstance(extra, dict) else {}
+    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in named.items()}
+    return {name: each for name, each in texts.items() if isinstance(each, str)}
 
-        environment.globals["raise_exception"] = refuse
-        environment.globals["strftime_now"] = lambda format: time.strftime(format)
-        environment.filters["tojson"] = tojson  # as models were trained: no escapes for HTML
-        special = {
-            name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
-        }
-        try:
-            return jinja2.TemplateError, environment.from_string(template), special
-        except jinja2.TemplateError as error:
-            raise ValueError(f"{os.fspath(self._folder)}: its chat template is none: {error}") from error
+
+def has_tokenizer(path: Any) -> bool:
+    """Whether a model's folder or GGUF file has a tokenizer."""
+    if os.path.isfile(path):
+        return "tokenizer.ggml.model" in GGUFFile(path).metadata
+    return os.path.isfile(os.path.join(os.fspath(path), FILE))
 
 
 def check_flags(add_generation_prompt: Any, continue_final_message: Any) -> None:
@@ -225,18 +241,3 @@ def check_flags(add_generation_prompt: Any, continue_final_message: Any) -> None
             raise TypeError(f"{name} must be bool, got {value!r:.100}")
     if add_generation_prompt and continue_final_message:
         raise ValueError("continue_final_message needs add_generation_prompt=False")
-
-
-def _marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages, the last of which has HERE at the end. ValueError where that has no text."""
-    content = messages[-1].get("content") if messages else None
-    if not isinstance(content, str):
-        raise ValueError(
-            f"continue_final_message: the last message's content must be text, got {content!r:.100}"
-        )
-    return [*messages[:-1], {**messages[-1], "content": content + HERE}]
-
-
-def _text(token: Any) -> str:
-    """A special token of the config: text, or a dict that has it."""
-    return token.get("content", "") if isinstance(token, dict) else token or ""

@@ -96,6 +96,13 @@ KINDS: dict[int, Kind] = {
     12: Kind("Q4_K", 256, 144, None, _q4_k, Coding(4, 32, False), 32),
     14: Kind("Q6_K", 256, 210, None, _q6_k, Coding(6, 16, True)),
 }
+# Types that ggml has, and this module does not read.
+_OTHERS = {
+    6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 16: "IQ2_XXS",
+    17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
+    24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
+    39: "MXFP4", 40: "NVFP4",
+}  # fmt: skip
 _NUMBERS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 _AT_ONCE = 1 << 17  # elements that a thread dequantises at once, within its cache
@@ -113,6 +120,10 @@ def _dequantize(kind: Kind, blocks: Blocks, out: np.ndarray) -> None:
     out *= scales[:, :, None]
     if minima is not None:
         out += minima[:, :, None]
+
+
+class _KindError(ValueError):
+    """A type of tensors that is not supported: the file is whole."""
 
 
 class _Cursor:
@@ -172,6 +183,8 @@ class GGUFFile:
                     raise ValueError("it is too short")
                 self._mapped = Mapped(file)
                 self._read(_Cursor(memoryview(self._mapped.map)))
+            except _KindError as error:
+                raise CheckpointException(f"{self.path}: {error}") from error
             except ValueError as error:
                 raise CheckpointException(
                     f"{self.path} is no GGUF file, or a damaged one: {error}"
@@ -217,7 +230,10 @@ class GGUFFile:
             raise ValueError(f"{name!r:.80} has the shape {shape}")
         if kind not in KINDS:
             known = ", ".join(title for title, *_ in KINDS.values())
-            raise ValueError(f"{name!r:.80} has type {kind}, supported are {known}: convert the file to one")
+            title = _OTHERS.get(kind, "unknown")
+            raise _KindError(
+                f"{name!r:.80} has type {kind} ({title}), supported are {known}: convert the file to one"
+            )
         return name, kind, shape, offset
 
     def _blocks(self, name: str) -> tuple[Kind, Blocks]:
@@ -296,6 +312,14 @@ _OPTIONAL = {
 }
 
 
+# Tokens that end a turn in llama.cpp's eyes, whatever the file says of them (src/llama-vocab.cpp).
+ENDS = frozenset((
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
+    "<EOT>", "_<EOT>", "[EOT]", "< EOT >", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+))  # fmt: skip
+_MARKS = (3, 4)  # types of tokens: control, user-defined
+
+
 def _short(value: Any) -> Any:
     """A float32 as the shortest decimal that it is: 1e-06, not 9.99999997e-07."""
     return float(str(np.float32(value))) if type(value) is float else value
@@ -339,8 +363,10 @@ class GGUFDecoder(GGUFFile):
         fields |= {name: _short(of[key]) for name, key in _OPTIONAL.items() if key in of}
         fields["qkv_bias"] = "blk.0.attn_q.bias" in self.shapes
         fields |= _IMPLIED[kind]
-        for which, theirs in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
+        for which, theirs in (("bos", "bos"), ("pad", "padding")):
             fields[f"{which}_token_id"] = self.metadata.get(f"tokenizer.ggml.{theirs}_token_id")
+        ends = self._end_tokens()
+        fields["eos_token_id"] = ends if len(ends) > 1 else next(iter(ends), None)
         config = DecoderConfig(
             vocab_size=self.shapes["token_embd.weight"][0],
             architecture=kind,
@@ -354,6 +380,14 @@ class GGUFDecoder(GGUFFile):
             )
         scaling = self._scaling(config, of)
         return replace(config, rope_scaling=scaling)
+
+    def _end_tokens(self) -> list[int]:
+        """What ends a text, a turn or a message, as llama.cpp has it: by their keys, and by their texts."""
+        keys = [self.metadata.get(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom")]
+        tokens = self.metadata.get("tokenizer.ggml.tokens", [])
+        types = self.metadata.get("tokenizer.ggml.token_type", [])
+        named = [i for i, kind in enumerate(types[: len(tokens)]) if kind in _MARKS and tokens[i] in ENDS]
+        return list(dict.fromkeys(i for i in [*keys, *named] if isinstance(i, int)))
 
     def _scaling(self, config: DecoderConfig, of: Mapping[str, Any]) -> RotaryScaling | None:
         kind = of.get("rope.scaling.type", "none")

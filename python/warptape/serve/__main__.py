@@ -13,6 +13,7 @@ from . import admin
 from .settings import Settings
 
 EPILOG = "Orders to a server that runs: warptape serve rollback|load|unload NAME, warptape serve index."
+EXPECTED = "expected a repository, REPOSITORY/<model>/<version>/ with a version's files, as models/llama/1"
 ERRORS = (ValueError, OSError, ImportError)  # what wrong arguments raise: one line, no traceback
 
 
@@ -29,8 +30,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--load", action="append", default=[], help="a model to begin with, if explicit")
     for each in fields(Settings):
+        if isinstance(each.default, bool):
+            parser.add_argument(
+                "--" + each.name.replace("_", "-"), action="store_true", help=each.metadata["help"]
+            )
+            continue
         kind = float if "float" in str(each.type) else int if "int" in str(each.type) else str
-        default = "" if each.default is None else f" (default: {each.default})"
+        default = "" if each.default in (None, "") else f" (default: {each.default})"
         parser.add_argument(
             "--" + each.name.replace("_", "-"),
             type=kind,
@@ -60,6 +66,13 @@ def log_file(name: str) -> IO[str] | None:
     return sys.stdout if name == "-" else open(name, "a", encoding="utf-8")
 
 
+def is_model(folder: str) -> bool:
+    """Whether a folder is a model's, or that of a model with its versions, and no repository."""
+    names = os.listdir(folder)
+    files = any(name.endswith((".safetensors", ".gguf")) or name == "config.json" for name in names)
+    return files or any(name.isdigit() for name in names)
+
+
 def serve(options: argparse.Namespace) -> int:
     """Runs a server until it is told to end; the exit status."""
     try:
@@ -70,7 +83,9 @@ def serve(options: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level="WARNING")
     limits: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(Settings)}
     if not os.path.isdir(options.repository):
-        raise FileNotFoundError(f"{options.repository} is no folder: a repository has <model>/<version>/")
+        raise FileNotFoundError(f"{options.repository} is no folder: {EXPECTED}")
+    if is_model(options.repository):
+        raise ValueError(f"{options.repository} is a model's folder: {EXPECTED}")
     server = Server(
         options.repository,
         token=tokens_of(options),
@@ -80,6 +95,9 @@ def serve(options: argparse.Namespace) -> int:
         **limits,
     )
     print(f"warptape serve: {options.repository} at {server.url}", file=sys.stderr, flush=True)
+    if server.models.repository is not None and not server.models.repository.names():
+        text = f"warptape serve: {options.repository} has no model yet; {EXPECTED}"
+        print(text, file=sys.stderr, flush=True)
     server.run()
     return 0
 

@@ -26,6 +26,7 @@ from starlette.routing import Router
 
 from .errors import ApiError, api_error, error_response
 from .settings import Settings
+from .sites import Sites
 
 log = logging.getLogger("warptape.serve")
 LIVE = ("/livez", "/v2/health/live")
@@ -132,6 +133,7 @@ class App:
         self._settings, self._tokens, self._log = settings, tokens, access_log
         self._responses = responses
         self.gate = Gate(settings)
+        self._sites = Sites(settings, bool(tokens))
         self.draining = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -195,7 +197,8 @@ class App:
                 self._write(scope, notes, status or LEFT, time.monotonic() - start)
 
     def _admit(self, scope: Any, headers: Any, notes: Any, path: str, method: str) -> _Key | None:
-        """Checks who asks, for how much. ApiError where not."""
+        """Checks who asks, from where, for how much. ApiError where not."""
+        self._sites.check(headers, method)
         key = self._tokens.key(headers.get(b"authorization"))
         if key is None:
             what = "is wrong" if b"authorization" in headers else "is missing"
@@ -245,7 +248,7 @@ class App:
             "id": notes["id"],
             "client": client[0] if client else None,
             "method": scope["method"],
-            "path": scope["path"],
+            "path": scope["path"][:1000],
             "status": status,
             "ms": round(1e3 * seconds, 2),
         }

@@ -104,9 +104,13 @@ class ModelConfig:
             "output": [tensor(t) for t in self.output],
             "instance_group": [{"count": self.instances, "kind": "KIND_CPU"}],
             "version_policy": self.version_policy,
-            "parameters": {k: {"string_value": str(v)} for k, v in self.parameters.items()},
+            "parameters": {k: {"string_value": _as_text(v)} for k, v in self.parameters.items()},
             **more,
         }
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
 def _batching_as_triton(batching: DynamicBatching) -> dict[str, Any]:
@@ -229,14 +233,37 @@ def _instances(where: str, data: Any) -> int:
     return count
 
 
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (str, int, float, bool, type(None)))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_scalar(each) for each in value.values())
+
+
+# Parameters that are no scalars: what they must be.
+_NESTED = {
+    "adapters": (
+        lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+        "an object from names to folders",
+    ),
+    "speculative_config": (lambda value: value is None or _is_object(value), "an object of scalars, or null"),
+    "cudagraph_capture_sizes": (
+        lambda value: value is None or (isinstance(value, list) and all(type(each) is int for each in value)),
+        "a list of numbers, or null",
+    ),
+}
+
+
 def _parameters(where: str, data: Any) -> dict[str, Any]:
     r = _Reader(where, "parameters", data)
     made = {}
     for key, value in r.data.items():
         if isinstance(value, dict) and set(value) == {"string_value"}:
             value = value["string_value"]
-        if not isinstance(value, (str, int, float, bool, type(None))):
-            raise r.error(key, "a string, a number, true, false or null", value)
+        fits, expected = _NESTED.get(key, (_is_scalar, "a string, a number, true, false or null"))
+        if not fits(value):
+            raise r.error(key, expected, value)
         made[key] = value
     return made
 

@@ -15,6 +15,7 @@ TYPES = {
     403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",
+    415: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
     503: "unavailable_error",

@@ -7,6 +7,7 @@ request itself.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import time
@@ -20,13 +21,18 @@ from .disconnect import unless_left
 from .errors import TYPES, ApiError
 from .kserve_codec import HEADER_LENGTH, InferRequest, decompressed, encode_response, parse_infer
 from .kserve_llm import INPUTS, OUTPUTS
+from .limits import MOST_JSON, SLICE, loads
 from .models import ModelNotFoundError, Models, ModelUnavailableError
 from .repository import RepositoryError
 from .rollout import RolloutError
+from .settings import Settings
+from .sites import check_order
+from .texts import Texts
 from .versions import Version
 from .workers import DeadlineError, RequestError, WorkerError
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "statistics", "model_configuration", "parameters"]
+MOST_ORDER = 1 << 16  # bytes of an order's body
 MOST_BODY = 1 << 26  # bytes, unless the server says another number
 # Error, status, type in the body; the first that fits.
 ERRORS: tuple[tuple[type[BaseException], int, str], ...] = (
@@ -71,11 +77,11 @@ def error_reply(error: BaseException) -> Reply:
 class _Call:
     """A request as a handler sees it."""
 
-    def __init__(self, scope: Any, receive: Any, most: int) -> None:
+    def __init__(self, scope: Any, receive: Any, most: int, most_json: int = MOST_JSON) -> None:
         self.path: dict[str, str] = scope["path_params"]
         # What the app and its log share with handlers; see app.py.
         self.notes: dict[str, Any] = scope.get("warptape", {})
-        self._scope, self._receive, self._most = scope, receive, most
+        self._scope, self._receive, self._most, self.most_json = scope, receive, most, most_json
 
     def header(self, name: bytes) -> str | None:
         for key, value in self._scope["headers"]:
@@ -100,13 +106,16 @@ class _Call:
                 break
             message = await self._receive()
         whole = parts[0] if len(parts) == 1 else b"".join(parts)
-        return decompressed(whole, self.header(b"content-encoding") or "", self._most)
+        encoding = self.header(b"content-encoding")
+        if not encoding:
+            return whole
+        return await asyncio.to_thread(decompressed, whole, encoding, self._most)
 
     async def object(self) -> dict[str, Any]:
         """The body as a JSON object, {} where there is none. Raises: RequestError."""
         body = await self.body()
         try:
-            data = json.loads(body) if body.strip() else {}
+            data = loads(body, MOST_ORDER) if body.strip() else {}
         except (ValueError, RecursionError) as error:
             raise RequestError(f"the body is no JSON: {error!s:.200}") from None
         if not isinstance(data, dict) or not isinstance(data.get("parameters", {}), dict):
@@ -121,12 +130,14 @@ class _Call:
 class _Endpoint:
     """An ASGI application around a handler."""
 
-    def __init__(self, handler: Callable[[_Call], Awaitable[Reply]], most: int) -> None:
-        self._handler, self._most = handler, most
+    def __init__(
+        self, handler: Callable[[_Call], Awaitable[Reply]], most: int, most_json: int = MOST_JSON
+    ) -> None:
+        self._handler, self._most, self._most_json = handler, most, most_json
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
-            status, headers, body = await self._handler(_Call(scope, receive, self._most))
+            status, headers, body = await self._handler(_Call(scope, receive, self._most, self._most_json))
         except (ConnectionResetError, ApiError):  # the app's
             raise
         except Exception as error:
@@ -211,8 +222,8 @@ async def version_of_load(models: Models, name: str, parameters: dict[str, Any])
 class _KServe:
     """The handlers."""
 
-    def __init__(self, models: Models, metrics: Any) -> None:
-        self.models, self.metrics = models, metrics
+    def __init__(self, models: Models, metrics: Any, texts: Texts) -> None:
+        self.models, self.metrics, self._texts = models, metrics, texts
 
     async def live(self, call: _Call) -> Reply:
         return json_reply({"live": True})
@@ -246,15 +257,19 @@ class _KServe:
     async def infer(self, call: _Call) -> Reply:
         name, number = call.path["model"], call.path.get("version")
         self.models.peek(name, number)  # before a large body is read for nothing
-        request = parse_infer(await call.body(), call.header(HEADER_LENGTH.lower().encode()))
+        length = call.header(HEADER_LENGTH.lower().encode())
+        parse = functools.partial(parse_infer, header_length=length, most=call.most_json)
+        request = await self._texts.parsed(await call.body(), parse)
         work = infer(self.models, self.metrics, name, number, request, call.notes.get("deadline"))
         is_llm = self.models.peek(name, number).spec.kind == "llm"
         version, outputs = await (call.unless_left(work) if is_llm else work)
         call.notes.update(model=version.name, version=version.number)
-        body, length = encode_response(request, version.name, version.number, outputs)
-        if length is None:
+        write = functools.partial(encode_response, request, version.name, version.number, outputs)
+        small = sum(each.size for each in outputs.values()) < SLICE
+        body, size = write() if small else await asyncio.to_thread(write)
+        if size is None:
             return 200, [JSON], body
-        header = (HEADER_LENGTH.lower().encode(), str(length).encode())
+        header = (HEADER_LENGTH.lower().encode(), str(size).encode())
         return 200, [(b"content-type", b"application/octet-stream"), header], body
 
     async def index(self, call: _Call) -> Reply:
@@ -264,37 +279,45 @@ class _KServe:
         rows = await asyncio.to_thread(self.models.index)
         return json_reply([r for r in rows if r["state"] == "READY" or not only_ready])
 
+    @staticmethod
+    async def _order(call: _Call) -> dict[str, Any]:
+        """The parameters of an order."""
+        check_order(call.header(b"content-type"))
+        parameters: dict[str, Any] = (await call.object()).get("parameters", {})
+        return parameters
+
     async def load(self, call: _Call) -> Reply:
-        parameters = (await call.object()).get("parameters", {})
+        parameters = await self._order(call)
         version = await version_of_load(self.models, call.path["model"], parameters)
         return json_reply({"name": call.path["model"], "version": str(version)})
 
     async def unload(self, call: _Call) -> Reply:
-        await call.object()
+        await self._order(call)
         await self.models.unload(call.path["model"])
         return json_reply({"name": call.path["model"]})
 
     async def rollback(self, call: _Call) -> Reply:
-        await call.object()
+        await self._order(call)
         version = await self.models.rollback(call.path["model"])
         return json_reply({"name": call.path["model"], "version": str(version)})
 
 
-def routes(models: Models, metrics: Any, *, most_body: int = MOST_BODY) -> list[Any]:
+def routes(models: Models, metrics: Any, texts: Texts, settings: Settings) -> list[Any]:
     """The routes under /v2 for a starlette application.
 
     Args:
         metrics: a Metrics.
-        most_body: bytes of a request's body, also when unpacked.
+        settings: max_body_bytes hold for a body also when it is unpacked.
 
     Raises: ImportError without starlette.
     """
     from starlette.routing import Route
 
-    k = _KServe(models, metrics)
+    k = _KServe(models, metrics, texts)
+    most = settings.max_body_bytes, settings.max_json_bytes
 
     def route(path: str, handler: Any, method: str = "GET") -> Any:
-        return Route(path, _Endpoint(handler, most_body), methods=[method])
+        return Route(path, _Endpoint(handler, *most), methods=[method])
 
     made = []
     for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .frames import BF16, DTYPES, array_of, dtype_name, encode_bytes_tensor
+from .limits import MOST_JSON, SLICE, loads
 from .workers import RequestError
 
 Arrays = dict[str, np.ndarray]
@@ -191,11 +192,12 @@ def _refuse_shared_memory(parameters: dict[str, Any], where: str) -> None:
             raise RequestError(f"{where}.parameters.{key:.60}: shared memory is not supported; send the data")
 
 
-def parse_infer(body: bytes, header_length: str | None) -> InferRequest:
+def parse_infer(body: bytes, header_length: str | None, most: int = MOST_JSON) -> InferRequest:
     """A request of a body.
 
     Args:
         header_length: of the header `Inference-Header-Content-Length`: how much of the body is JSON.
+        most: bytes of JSON.
 
     Raises: RequestError.
     """
@@ -208,7 +210,7 @@ def parse_infer(body: bytes, header_length: str | None) -> InferRequest:
         if end > len(view):
             raise RequestError(f"{HEADER_LENGTH} is {end}, the body has {len(view)} bytes")
     try:
-        data = json.loads(body if end == len(view) else bytes(view[:end]))
+        data = loads(body if end == len(view) else bytes(view[:end]), most)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error!s:.200}") from None
     data = _object(data, "the body")
@@ -293,6 +295,17 @@ def raw_of_array(array: np.ndarray) -> bytes | memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _data_of(array: np.ndarray) -> str:
+    """A tensor as JSON, in slices: other threads have their turn between two of them."""
+    flat = array.reshape(-1)
+    slices = (_dumped(list_of_array(flat[at : at + SLICE])) for at in range(0, flat.size, SLICE))
+    return f"[{','.join(each[1:-1] for each in slices)}]"
+
+
 def encode_response(
     request: InferRequest, model: str, version: int, outputs: Arrays
 ) -> tuple[bytes, int | None]:
@@ -308,12 +321,13 @@ def encode_response(
             each["parameters"] = {"binary_data_size": len(raw)}
             pieces.append(raw)
         else:
-            each["data"] = list_of_array(array)
-        listed.append(each)
-    head: dict[str, Any] = {"model_name": model, "model_version": str(version), "outputs": listed}
+            listed.append(f'{_dumped(each)[:-1]},"data":{_data_of(array)}}}')
+            continue
+        listed.append(_dumped(each))
+    head: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.id:
         head["id"] = request.id
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = f'{_dumped(head)[:-1]},"outputs":[{",".join(listed)}]}}'.encode()
     if not pieces:
         return text, None
     return b"".join((text, *pieces)), len(text)

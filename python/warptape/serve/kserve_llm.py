@@ -17,6 +17,8 @@ import numpy as np
 
 from ..inference.sampling_params import SamplingParams
 from .kserve_codec import Arrays, InferRequest
+from .limits import bounded
+from .texts import Texts
 from .versions import Version
 from .workers import DeadlineError, RequestError
 
@@ -47,6 +49,7 @@ def params_of(parameters: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(k for k in given if k not in _TAKEN)
     if unknown:
         raise RequestError(f"parameters {unknown!r:.200} are not known; known are {sorted(_TAKEN)}")
+    bounded(given)
     given.setdefault("max_tokens", 16)
     if given.get("seed") is None:
         given["seed"] = secrets.randbits(62)
@@ -57,7 +60,7 @@ def params_of(parameters: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _prompts(version: Version, request: InferRequest) -> list[list[int]]:
+async def _prompts(texts_of: Texts, version: Version, request: InferRequest) -> list[list[int]]:
     inputs = request.inputs
     if set(inputs) == {"input_ids"}:
         ids = inputs["input_ids"]
@@ -77,22 +80,15 @@ def _prompts(version: Version, request: InferRequest) -> list[list[int]]:
         raise RequestError(
             f"text_input must be 1 to {MOST_PROMPTS} BYTES, got {texts.dtype}{list(texts.shape)}"
         )
-    tokenizer = tokenizer_of(version)
+    tokenizer = await texts_of.of(version.spec, version.metadata["vocab_size"])
+    if tokenizer is None:
+        raise RequestError(f"{version.name} has no tokenizer: give input_ids")
     try:
-        return [tokenizer.encode(t.decode() if isinstance(t, bytes) else t) for t in texts.reshape(-1)]
+        whole = [t.decode() if isinstance(t, bytes) else t for t in texts.reshape(-1)]
     except UnicodeDecodeError as error:
         raise RequestError(f"text_input is no UTF-8: {error}") from None
-
-
-def tokenizer_of(version: Version) -> Any:
-    """The tokenizer of a version's folder. Raises: RequestError where it has none."""
-    if not version.metadata.get("tokenizer"):
-        raise RequestError(f"{version.name} has no tokenizer: give input_ids")
-    if version.tokenizer is None:
-        from ..inference.tokenizer import Tokenizer
-
-        version.tokenizer = Tokenizer(version.spec.options.get("tokenizer") or version.spec.path)
-    return version.tokenizer
+    truncated = request.parameters.get("truncate_prompt_tokens") is not None
+    return await texts_of.encode(tokenizer, whole, True, version.metadata["max_model_len"], truncated)
 
 
 async def _generated(
@@ -107,14 +103,15 @@ async def _generated(
     return "".join(text), ids, reason
 
 
-async def infer(version: Version, request: InferRequest, deadline: float | None) -> Arrays:
+async def infer(texts: Texts, version: Version, request: InferRequest, deadline: float | None) -> Arrays:
     """The outputs of a request to a language model.
 
     Raises: RequestError, DeadlineError, WorkerError.
     """
     if version.metadata.get("kind") != "llm":
         raise RequestError(f"{version.name} gives embeddings: ask for them at /v1/embeddings")
-    params, prompts = params_of(request.parameters), _prompts(version, request)
+    params = params_of(request.parameters)
+    prompts = await _prompts(texts, version, request)
     known = [t["name"] for t in OUTPUTS]
     for name in request.outputs or ():
         if name not in known:

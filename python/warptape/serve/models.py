@@ -8,10 +8,12 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .config import ConfigError, ModelConfig, config_of
+from .model_rows import described, index_rows
 from .repository import Repository, RepositoryError
 from .rollout import Controller, RolloutError, Switch, offered, refused, rolled_back
 from .versions import Infer, Version
@@ -52,8 +54,9 @@ class _Model:
         self.versions: dict[int, Version] = {}
         self.lock = asyncio.Lock()  # one load, switch or unload at a time
         self.error = ""  # why the last of these failed
+        self.config_error = ""  # what is wrong with the config
         self.loading: int | None = None
-        self.refused_files: dict[int, Any] = {}
+        self.refused_files: dict[int, Any] = {}  # of versions that were rolled back
         self.seen: tuple[int, Any] | None = None  # a version that appeared, and its files then
         self.retry_at = 0.0
 
@@ -213,46 +216,11 @@ class Models:
         if self.repository is not None and name not in self._modules:
             with contextlib.suppress(RepositoryError, OSError):
                 numbers |= set(self.repository.versions(name))
-        rows = []
-        for number in sorted(numbers):
-            reason, state = switch.refused.get(number, ""), "UNAVAILABLE"
-            if model is not None and number == model.loading:
-                state = "LOADING"
-            elif model is not None and number in model.versions:
-                state = "READY" if model.versions[number].ready else "LOADING"
-            rows.append({"name": name, "version": str(number), "state": state, "reason": reason})
-        if not rows:
-            reason = model.error if model and model.error else "it has no version folder"
-            rows.append({"name": name, "state": "UNAVAILABLE", "reason": reason})
-        return rows
+        return index_rows(name, model, switch, numbers)
 
     def describe(self) -> list[dict[str, Any]]:
         """Models with their versions and shares, for the status page."""
-        rows = []
-        for name, model in sorted(self._models.items()):
-            s, share = model.switch, model.controller.share
-            versions = []
-            for number, v in sorted(model.versions.items()):
-                role = {s.current: "current", s.previous: "previous", s.candidate: "candidate"}.get(
-                    number, ""
-                )
-                percent = {"current": 100 - share, "candidate": share}.get(role, 0)
-                versions.append(
-                    {
-                        "version": number,
-                        "role": role,
-                        "share": percent,
-                        "ready": v.ready,
-                        "users": v.users,
-                        "restarts": v.restarts,
-                        "kind": v.spec.kind,
-                        "pids": [w.pid for w in v.workers],
-                        "waiting": v.batcher.core.waiting if v.batcher else 0,
-                    }
-                )
-            refused_ = {str(k): r for k, r in s.refused.items()}
-            rows.append({"name": name, "versions": versions, "refused": refused_, "error": model.error})
-        return rows
+        return [described(name, model) for name, model in sorted(self._models.items())]
 
     # ---- life ----
 
@@ -298,7 +266,13 @@ class Models:
             candidates = list(reversed(self.repository.versions(name)))
             if "specific" in model.config.version_policy:
                 candidates = [self.repository.wanted(model.config)]
-        made = Switch(refused=switch.refused)
+        # What could not be loaded is tried again where its files or the config have changed since.
+        again = [
+            n
+            for n in switch.files
+            if n in switch.refused and switch.files[n] != self.repository.digest(name, n)
+        ]
+        made = switch.without(again)
         for number in [n for n in candidates if n is not None and n not in made.refused]:
             try:
                 model.versions[number] = await self._load_version(model, number)
@@ -306,16 +280,16 @@ class Models:
                 made = self._refuse(model, made, number, error)
                 continue
             if made.current is None:
-                made = Switch(current=number, refused=made.refused)
+                made = replace(made, current=number)
                 if switch.previous is None or number == switch.previous:
                     break
             else:
-                made = Switch(current=made.current, previous=number, refused=made.refused)
+                made = replace(made, previous=number)
         if switch.candidate is not None and made.current is not None:
             number = switch.candidate
             try:
                 model.versions[number] = await self._load_version(model, number)
-                made = Switch(made.current, made.previous, number, switch.step, made.refused)
+                made = replace(made, candidate=number, step=switch.step)
             except LOAD_ERRORS as error:
                 made = self._refuse(model, made, number, error)
         with contextlib.suppress(RepositoryError):
@@ -394,7 +368,10 @@ class Models:
         if s.current is not None and version < s.current and "latest" in model.config.version_policy:
             return
         files = await asyncio.to_thread(self.repository.fingerprint, name, version)
-        if version in s.refused and model.refused_files.setdefault(version, files) == files:
+        if version in s.files:  # it could not be loaded
+            if s.files[version] == await asyncio.to_thread(self.repository.digest, name, version):
+                return
+        elif version in s.refused and model.refused_files.setdefault(version, files) == files:
             return
         if model.seen != (version, files):  # perhaps it is still being copied: one look more
             model.seen = (version, files)
@@ -413,11 +390,13 @@ class Models:
             if model is None:
                 model = self._models[name] = _Model(ModelConfig(name))
             if model.error != str(error):
-                model.error = str(error)
+                model.error = model.config_error = str(error)
                 log.error("%s", error)
             return None
         model = self._models.setdefault(name, _Model(config))
-        model.config = config
+        if model.error == model.config_error:
+            model.error = ""
+        model.config, model.config_error = config, ""
         model.controller.rollout = config.rollout
         return model
 
@@ -504,9 +483,8 @@ class Models:
         if isinstance(error, OSError):  # of this machine now, not of the version
             model.error = f"version {number} could not be loaded: {error}"
             return switch
-        if self.repository is not None:
-            model.refused_files[number] = self.repository.fingerprint(model.config.name, number)
-        return refused(switch, number, str(error)[:1000])
+        files = "" if self.repository is None else self.repository.digest(model.config.name, number)
+        return refused(switch, number, str(error)[:1000], files)
 
     async def _load_version(self, model: _Model, number: int) -> Version:
         """A version whose workers run and which answered its samples. Raises: LOAD_ERRORS."""
@@ -564,7 +542,13 @@ class Models:
         if self.repository is None:
             return
         async with self._state_lock:
-            now = {n: m.switch for n, m in self._models.items() if n not in self._modules}
+            # A model without any version was unloaded by request, or its config is wrong: of the latter the
+            # file says what it said before.
+            now = {
+                n: m.switch
+                for n, m in self._models.items()
+                if n not in self._modules and (m.switch.loaded or m.switch.refused)
+            }
             known = {
                 **self._history,
                 **now,

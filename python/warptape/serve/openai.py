@@ -8,7 +8,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.requests import Request
@@ -18,13 +18,24 @@ from starlette.routing import Route
 from . import openai_requests
 from .disconnect import ClientLeftError, unless_left
 from .errors import ApiError, api_error, error_response
-from .openai_answers import Answer
+from .limits import dumped, dumps
+from .openai_answers import Answer, parts_of
 from .openai_requests import Asked, parse_body, refuse, take
+from .settings import Settings
 from .texts import Texts
+from .tool_calls import MISTRAL
 from .workers import DeadlineError, RequestError
 
+T = TypeVar("T")
 MOST_INPUTS = 2048  # of an embeddings request
+AT_ONCE = 16  # requests of several prompts that are sent, or texts that a worker embeds
 CONTEXT = "context_length_exceeded"
+
+
+class JSON(Response):
+    """A body of JSON that is written already."""
+
+    media_type = "application/json"
 
 
 class EventStream(Response):
@@ -48,7 +59,7 @@ class EventStream(Response):
         try:
             async with contextlib.aclosing(self._events) as events:
                 async for chunks in events:
-                    text = "".join(f"data: {json.dumps(c, separators=(',', ':'))}\n\n" for c in chunks)
+                    text = "".join(f"data: {dumped(chunk, ascii=True)}\n\n" for chunk in chunks)
                     if text:
                         await data(text)
         except Exception as error:  # the status is sent already: OpenAI's clients raise what `error` says
@@ -65,19 +76,13 @@ class OpenAI:
     Args:
         models: lends versions (see Models).
         metrics: is told of requests and tokens (see Metrics).
-        most_prompt, most_tokens: tokens of a prompt, and to be generated; None: what the context allows.
+        texts: tokenizers and templates.
+        settings: the server's.
     """
 
-    def __init__(
-        self,
-        models: Any,
-        metrics: Any,
-        texts: Texts,
-        most_prompt: int | None = None,
-        most_tokens: int | None = None,
-    ) -> None:
-        self._models, self._metrics, self._texts = models, metrics, texts
-        self._most_prompt, self._most_tokens = most_prompt, most_tokens
+    def __init__(self, models: Any, metrics: Any, texts: Texts, settings: Settings) -> None:
+        self._models, self._metrics, self._texts, self._settings = models, metrics, texts, settings
+        self._most_prompt, self._most_tokens = settings.max_prompt_tokens, settings.max_tokens
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
@@ -135,12 +140,18 @@ class OpenAI:
 
     async def completions(self, request: Request) -> Response:
         """POST /v1/completions"""
-        asked = openai_requests.completion(parse_body(await request.body()))
+        asked = await self._asked(request, openai_requests.completion)
         return await self._generated(request, asked, False)
+
+    async def _asked(self, request: Request, read: Callable[[dict[str, Any]], T]) -> T:
+        """What a body asks for, by a function of its object."""
+        most = self._settings.max_json_bytes
+        return await self._texts.parsed(await request.body(), lambda raw: read(parse_body(raw, most)))
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions"""
-        asked = openai_requests.chat(parse_body(await request.body()))
+        trust = self._settings.trust_request_chat_template
+        asked = await self._asked(request, lambda body: openai_requests.chat(body, trust))
         return await self._generated(request, asked, True)
 
     async def _generated(self, request: Request, asked: Asked, chat: bool) -> Response:
@@ -148,7 +159,7 @@ class OpenAI:
         refused has a status."""
         events = self._events(request, asked, chat)
         if not asked.stream:
-            return JSONResponse(await unless_left(request.receive, self._last(events)))
+            return JSON(await dumps(await unless_left(request.receive, self._last(events))))
         first = await unless_left(request.receive, anext(events))
 
         async def all_events() -> AsyncGenerator[Any, None]:
@@ -172,10 +183,10 @@ class OpenAI:
         start, notes = time.monotonic(), request.scope["warptape"]
         async with self._lease(request, asked.model) as version:
             observe = _Observer(self._metrics, version, start)
-            notes["version"] = version.number
+            notes["version"], vocabulary = version.number, version.metadata.get("vocab_size")
             try:
                 prompts = await self._prompts(asked, chat, version)
-                answer = Answer(asked, chat, prompts)
+                answer = Answer(asked, chat, prompts, await self._texts.of(version.spec, vocabulary))
                 requests = [
                     {
                         "prompt_token_ids": tokens,
@@ -188,12 +199,15 @@ class OpenAI:
                 async with contextlib.aclosing(merged(version.worker, requests, notes["deadline"])) as events:
                     async for number, event in events:
                         observe.event(event)
-                        if not asked.stream:
-                            answer.take(number, event)
-                            continue
-                        chunks = answer.chunks(number, event)
-                        yield [*answer.first_chunks(), *chunks] if first else chunks
-                        first = False
+                        for part in parts_of(event):
+                            if not asked.stream:
+                                answer.take(number, part)
+                            else:
+                                chunks = answer.chunks(number, part)
+                                yield [*answer.first_chunks(), *chunks] if first else chunks
+                                first = False
+                            if part is not event:  # others have their turn
+                                await asyncio.sleep(0)
                 if not asked.stream:
                     yield answer.whole()
                 elif (last := answer.last_chunk()) is not None:
@@ -212,30 +226,37 @@ class OpenAI:
         if metadata.get("kind") != "llm":
             raise refuse(f"{asked.model} generates no text", "model")
         tokenizer = await self._texts.of(version.spec, metadata["vocab_size"])
+        most = min(self._most_prompt or metadata["max_model_len"], metadata["max_model_len"] - 1)
         out: list[tuple[list[int], str | None]] = []
         if chat:
             if tokenizer is None:
                 raise refuse(f"{asked.model} has no tokenizer, which chat needs", "model")
-            whole = await self._texts.render(tokenizer, asked.messages, **asked.template)
-            out.append((await self._texts.encode(tokenizer, whole, special=False), whole))
+            whole = await self._texts.render(tokenizer, asked.messages, asked.chat_template, **asked.template)
+            (tokens,) = await self._texts.encode(tokenizer, [whole], False, most, asked.truncate is not None)
+            out.append((tokens, whole))
+            # Mistral's mark of calls is a special token, which must stand in the text.
+            if asked.tools and not asked.forced and MISTRAL in tokenizer.bytes.special.values():
+                asked.params.setdefault("skip_special_tokens", False)
         else:
-            for prompt in asked.prompts:
-                if not isinstance(prompt, str):
-                    text = tokenizer.decode(prompt) if asked.echo and tokenizer is not None else None
-                    out.append((prompt, text))
-                elif tokenizer is None:
+            texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
+            encoded = iter(list[list[int]]())
+            if texts:
+                if tokenizer is None:
                     raise refuse(f"{asked.model} has no tokenizer: give token ids", "prompt")
+                limits = (asked.special, most, asked.truncate is not None)
+                encoded = iter(await self._texts.encode(tokenizer, texts, *limits))
+            for prompt in asked.prompts:
+                if isinstance(prompt, str):
+                    out.append((next(encoded), prompt))
                 else:
-                    out.append((await self._texts.encode(tokenizer, prompt, asked.special), prompt))
+                    out.append((prompt, None))
         if asked.params.get("structured_outputs") is not None and tokenizer is None:
             raise refuse(f"{asked.model} has no tokenizer, which structured outputs need", "model")
-        most = min(self._most_prompt or metadata["max_model_len"], metadata["max_model_len"] - 1)
         if asked.truncate is not None:
             room = max(min(most, metadata["max_model_len"] - (asked.params["max_tokens"] or 1)), 1)
             out = [_last(each, asked.truncate if asked.truncate > 0 else room, tokenizer) for each in out]
-        if asked.echo and tokenizer is not None:
-            asked.first_texts = [tokenizer.decode(tokens[:1], False) for tokens, _ in out]
         for tokens, _ in out:
+            await asyncio.sleep(0)
             if not tokens:
                 raise refuse("the prompt has no token", "messages" if chat else "prompt")
             if len(tokens) > most:
@@ -247,6 +268,8 @@ class OpenAI:
             bad = next((t for t in tokens if not 0 <= t < metadata["vocab_size"]), None)
             if bad is not None:
                 raise refuse(f"token {bad} is out of the vocabulary of {metadata['vocab_size']}", "prompt")
+        if asked.echo and tokenizer is not None:
+            out = [(each, tokenizer.decode(each) if text is None else text) for each, text in out]
         return out
 
     def _params(self, asked: Asked, version: Any, number: int, tokens: list[int]) -> dict[str, Any]:
@@ -270,7 +293,7 @@ class OpenAI:
 
     async def embeddings(self, request: Request) -> Response:
         """POST /v1/embeddings"""
-        body = parse_body(await request.body())
+        body = await self._asked(request, lambda body: body)
         known = {"model", "input", "encoding_format", "dimensions", "user"}
         for name in body:
             if name not in known:
@@ -290,10 +313,8 @@ class OpenAI:
             observe = _Observer(self._metrics, version, time.monotonic())
             try:
                 tokens = await self._inputs(given, version, model)
-                call = version.worker.request(
-                    {"op": "embed", "inputs": tokens}, request.scope["warptape"]["deadline"]
-                )
-                vectors = (await unless_left(request.receive, call))["embeddings"]
+                call = _embedded(version, tokens, request.scope["warptape"]["deadline"])
+                vectors = await unless_left(request.receive, call)
             except BaseException as error:
                 observe.failed(error)
                 raise
@@ -305,28 +326,30 @@ class OpenAI:
         count = sum(map(len, tokens))
         request.scope["warptape"]["prompt_tokens"] = count
         usage = {"prompt_tokens": count, "total_tokens": count}
-        return JSONResponse({"object": "list", "data": data, "model": model, "usage": usage})
+        return JSON(await dumps({"object": "list", "data": data, "model": model, "usage": usage}))
 
     async def _inputs(self, given: list[Any], version: Any, model: str) -> list[list[int]]:
-        metadata, out = version.metadata, []
+        metadata, out = version.metadata, list[list[int]]()
         if metadata.get("kind") not in ("llm", "encoder"):
             raise refuse(f"{model} gives no embeddings", "model")
         tokenizer = await self._texts.of(version.spec, metadata["vocab_size"])
-        for each in given:
+        most = metadata["max_embedded_len"]
+        texts, encoded = [each for each in given if isinstance(each, str)], iter(list[list[int]]())
+        if texts:
+            if tokenizer is None:
+                raise refuse(f"{model} has no tokenizer: give token ids", "input")
+            encoded = iter(await self._texts.encode(tokenizer, texts, True, most))
+        for i, each in enumerate(given):
+            if i % AT_ONCE == 0:
+                await asyncio.sleep(0)
             if isinstance(each, str):
-                if tokenizer is None:
-                    raise refuse(f"{model} has no tokenizer: give token ids", "input")
-                each = await self._texts.encode(tokenizer, each)
+                each = next(encoded)
             if not isinstance(each, list) or not each or not all(type(t) is int for t in each):
                 raise refuse(f"input must be texts or lists of token ids, got {each!r:.100}", "input")
+            if len(each) > most:
+                raise refuse(f"an input has {len(each)} tokens, {model} takes {most}", "input", CONTEXT)
             if not all(0 <= t < metadata["vocab_size"] for t in each):
                 raise refuse(f"input has tokens out of the vocabulary of {metadata['vocab_size']}", "input")
-            if len(each) > metadata["max_model_len"]:
-                raise refuse(
-                    f"an input has {len(each)} tokens, {model} takes {metadata['max_model_len']}",
-                    "input",
-                    CONTEXT,
-                )
             out.append(each)
         return out
 
@@ -339,7 +362,30 @@ def _last(prompt: tuple[list[int], str | None], most: int, tokenizer: Any) -> tu
     return tokens[-most:], None if text is None else tokenizer.decode(tokens[-most:])
 
 
-def _shaped(vector: list[float], dimensions: int | None, form: str) -> Any:
+async def _embedded(version: Any, inputs: list[list[int]], deadline: float | None) -> list[Any]:
+    """The vector of each input; a worker has a few at a time, and others' requests between them.
+
+    Raises: the first error of any of them.
+    """
+    out: list[Any] = [None] * len(inputs)
+    waiting = iter(enumerate(inputs))
+
+    async def some() -> None:
+        for i, tokens in waiting:
+            out[i] = await version.worker.embed(tokens, deadline)
+
+    count = min(AT_ONCE * len(version.workers), len(inputs))
+    tasks = [asyncio.ensure_future(some()) for _ in range(count)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return out
+
+
+def _shaped(vector: Any, dimensions: int | None, form: str) -> Any:
     """A vector as it was asked for: its first dimensions, of length 1 again."""
     x = np.asarray(vector, np.float32)
     if dimensions is not None:
@@ -366,14 +412,18 @@ async def merged(
         except Exception as error:
             queue.put_nowait((number, error))
 
-    tasks = [asyncio.ensure_future(feed(i, request)) for i, request in enumerate(requests)]
-    left = len(tasks)
+    tasks: list[asyncio.Future[None]] = []
+    left = len(requests)
     loop = asyncio.get_running_loop()
     late = DeadlineError("no whole answer within the request's time")
     timer = None
     if deadline is not None:
         timer = loop.call_later(max(deadline - time.monotonic(), 0), queue.put_nowait, (0, late))
     try:
+        for i, request in enumerate(requests):
+            tasks.append(asyncio.ensure_future(feed(i, request)))
+            if i % AT_ONCE == AT_ONCE - 1:  # others have their turn
+                await asyncio.sleep(0)
         while left:
             number, event = await queue.get()
             if isinstance(event, Exception):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
+from ..inference.tokenizer import Tokenizer
 from .openai_requests import Asked
 from .tool_calls import ToolParser, made
 
+PART = 32  # tokens of a prompt, or answers, of one event that are described at once
 LEAST = -9999.0  # in place of -inf, which JSON has not
 
 
@@ -17,36 +20,105 @@ def _value(logprob: float) -> float:
     return max(logprob, LEAST)
 
 
-def _text(entry: list[Any]) -> str:
-    """An entry is [token, log-probability, rank, text]."""
-    return entry[3] if entry[3] is not None else f"token_id:{entry[0]}"
+def parts_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An event in parts, none of which has much to describe; the event itself where it has little."""
+    of_prompt, outputs = event.get("prompt_logprobs") or [], event["outputs"]
+    if len(of_prompt) + len(outputs) <= PART:
+        yield event
+        return
+    for at in range(0, len(of_prompt), PART):
+        yield {**event, "cached_tokens": 0, "outputs": [], "prompt_logprobs": of_prompt[at : at + PART]}
+    for at in range(0, len(outputs), PART):
+        yield {**event, "outputs": outputs[at : at + PART], "prompt_logprobs": None}
 
 
-def chat_logprobs(tokens: list[list[list[Any]]], top: int) -> dict[str, Any]:
-    """Of a chat's tokens, each with its entries, the drawn token's first."""
+class Described:
+    """Log-probabilities of an answer's tokens, as OpenAI has them: with the bytes that each stands for.
 
-    def described(entry: list[Any]) -> dict[str, Any]:
-        text = _text(entry)
-        return {"token": text, "logprob": _value(entry[1]), "bytes": list(text.encode())}
+    Entries of a token are [token, log-probability, rank, text], the drawn token's first.
 
-    content = []
-    for entries in tokens:
-        ranked = sorted((e for e in entries if e[2] <= top), key=lambda e: e[2])[:top]
-        content.append({**described(entries[0]), "top_logprobs": [described(e) for e in ranked]})
-    return {"content": content, "refusal": None}
+    Args:
+        after: the tokens before.
+        skip: whether special tokens are left out of the text.
+        offset: characters before.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, after: list[int], skip: bool, offset: int = 0) -> None:
+        self._stream = tokenizer.stream(skip, after=after) if tokenizer is not None else None
+        self._bytes = tokenizer.bytes if tokenizer is not None else None
+        self._names: dict[int, str] = {}
+        self.offset = offset
+
+    def _of(self, entry: list[Any]) -> tuple[str, bytes]:
+        """A token's text, and the bytes that it adds; bytes that are part of a character are written out."""
+        if self._stream is None or self._bytes is None:
+            return f"token_id:{entry[0]}", b""
+        adds = self._stream.bytes_of(entry[0])
+        whole = adds or self._bytes.of(entry[0])  # of special tokens, their names
+        try:
+            return whole.decode(), adds
+        except UnicodeDecodeError:
+            return "".join(f"\\x{byte:02x}" for byte in whole), adds
+
+    def chat(self, tokens: list[list[list[Any]]], top: int) -> dict[str, Any]:
+        """Of a chat's next tokens."""
+
+        def described(entry: list[Any]) -> dict[str, Any]:
+            text, adds = self._of(entry)
+            return {"token": text, "logprob": _value(entry[1]), "bytes": [*adds]}
+
+        content = []
+        for entries in tokens:
+            ranked = sorted((e for e in entries if e[2] <= top), key=lambda e: e[2])[:top]
+            content.append({**described(entries[0]), "top_logprobs": [described(e) for e in ranked]})
+            self._add(entries[0][0])
+        return {"content": content, "refusal": None}
+
+    def completion(self, tokens: list[Any], top: int) -> dict[str, Any]:
+        """Of a completion's next tokens; None stands for the log-probability of a prompt's first."""
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        out: dict[str, Any] = {name: [] for name in names}
+        for entries in tokens:
+            own = entries[0]
+            first = own[1] is None
+            out["tokens"].append(self._name(own))
+            out["token_logprobs"].append(None if first else _value(own[1]))
+            ranked = [e for e in entries if not first and e[2] <= max(top, 1)]
+            by_name: dict[str, float] = {}
+            for each in ranked:  # the likelier one of two by the same name
+                name = self._name(each)
+                by_name[name] = max(_value(each[1]), by_name.get(name, LEAST))
+            out["top_logprobs"].append(None if first else by_name)
+            out["text_offset"].append(self.offset)
+            self._add(own[0])
+        return out
+
+    def _name(self, entry: list[Any]) -> str:
+        found = self._names.get(entry[0])
+        if found is None:
+            text, _ = self._of(entry)
+            found = f"bytes:{text}" if text.startswith("\\x") else text
+            if self.offset:  # a text's first token has no space before it
+                self._names[entry[0]] = found
+        return found
+
+    def _add(self, token: int) -> None:
+        if self._stream is not None:
+            self.offset += len(self._stream(token))
 
 
 class Choice:
     """One answer while it grows."""
 
-    def __init__(self, asked: Asked, index: int) -> None:
-        self.index, self._asked = index, asked
+    def __init__(self, asked: Asked, index: int, described: Described) -> None:
+        self.index, self.described = index, described
         self.parts: list[str] = []
         self.tokens: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: Any = None
-        self.offset = 0  # characters that came before, for text_offset
-        self.parser = ToolParser() if asked.tools and not asked.forced else None
+        self.parser: ToolParser | None = None
+        if asked.tools and not asked.forced:
+            self.parser = ToolParser({tool["function"]["name"] for tool in asked.tools}, asked.most_calls)
         self.calls = 0
 
     def take(self, output: dict[str, Any]) -> None:
@@ -54,21 +126,6 @@ class Choice:
         self.tokens += output["tokens"]
         if output.get("finish_reason") is not None:
             self.finish_reason, self.stop_reason = output["finish_reason"], output.get("stop_reason")
-
-    def legacy_logprobs(self, tokens: list[Any]) -> dict[str, Any]:
-        """Of a completion's tokens; None stands for the first of a prompt."""
-        out: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        top = self._asked.params["logprobs"]
-        for entries in tokens:
-            own = entries[0]
-            out["tokens"].append(_text(own))
-            first = own[1] is None
-            out["token_logprobs"].append(None if first else _value(own[1]))
-            ranked = [e for e in entries if not first and e[2] <= max(top, 1)]
-            out["top_logprobs"].append(None if first else {_text(e): _value(e[1]) for e in ranked})
-            out["text_offset"].append(self.offset)
-            self.offset += len(_text(own))
-        return out
 
 
 class Answer:
@@ -79,13 +136,26 @@ class Answer:
         prompts: of each its tokens and text.
     """
 
-    def __init__(self, asked: Asked, chat: bool, prompts: list[tuple[list[int], str | None]]) -> None:
+    def __init__(
+        self,
+        asked: Asked,
+        chat: bool,
+        prompts: list[tuple[list[int], str | None]],
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         self.asked, self.chat, self.prompts = asked, chat, prompts
         self.id = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
         self.created = int(time.time())
         self.n = asked.params.get("n", 1)
-        self.choices = [Choice(asked, i) for i in range(self.n * len(prompts))]
-        self.logprobs: list[list[Any]] = [[] for _ in self.choices]
+        self._top = asked.params.get("logprobs")
+        skip = asked.params.get("skip_special_tokens", True)
+        self.choices = []
+        for i in range(self.n * len(prompts)):
+            tokens, text = prompts[i // self.n]
+            echoed = asked.echo and self._top is not None  # the prompt's tokens are described, too
+            after, offset = ([], 0) if echoed else (tokens, len(text or "") if asked.echo else 0)
+            self.choices.append(Choice(asked, i, Described(tokenizer, after, skip, offset)))
+        self.logprobs: list[dict[str, Any] | None] = [None for _ in self.choices]
         self.cached = 0
 
     # ---- what is common ----
@@ -112,11 +182,25 @@ class Answer:
 
     def _prompt_entries(self, number: int, event: dict[str, Any]) -> list[Any]:
         """Of a prompt's tokens, where its log-probabilities were asked for."""
-        tokens, _ = self.prompts[number]
-        of = event["prompt_logprobs"]
-        texts = self.asked.first_texts
-        first = [tokens[0], None, 0, texts[number] if texts else None]
-        return [[first], *of[1:]]
+        first = [[self.prompts[number][0][0], None, 0, None]]
+        return [first if entries is None else entries for entries in event.get("prompt_logprobs") or ()]
+
+    def _describe(self, choice: Choice, tokens: list[Any]) -> dict[str, Any]:
+        assert self._top is not None
+        described = choice.described
+        return described.chat(tokens, self._top) if self.chat else described.completion(tokens, self._top)
+
+    def _keep(self, choice: Choice, tokens: list[Any]) -> None:
+        """Describes tokens at once, for a whole answer."""
+        if self._top is None:
+            return
+        new, known = self._describe(choice, tokens), self.logprobs[choice.index]
+        if known is None:
+            self.logprobs[choice.index] = new
+            return
+        for name, values in new.items():
+            if values:
+                known[name] += values
 
     # ---- whole ----
 
@@ -124,15 +208,15 @@ class Answer:
         """Takes an event of a prompt."""
         if not self.choices[number * self.n].tokens:
             self.cached += event.get("cached_tokens", 0)
-        if event.get("prompt_logprobs") is not None and self.asked.echo:
-            for i in range(self.n):
-                self.logprobs[number * self.n + i][:0] = self._prompt_entries(number, event)
+        if event.get("prompt_logprobs") and self.asked.echo:
+            for choice in self.choices[number * self.n :][: self.n]:
+                self._keep(choice, self._prompt_entries(number, event))
         for output in event["outputs"]:
             choice = self.choices[number * self.n + output["index"]]
             choice.take(output)
             choice.parts.append(output["text"])
             if not self.asked.text_only:
-                self.logprobs[choice.index] += output.get("logprobs") or []
+                self._keep(choice, output.get("logprobs") or [])
 
     def whole(self) -> dict[str, Any]:
         """The response, when all is there."""
@@ -149,8 +233,7 @@ class Answer:
     def _choice(self, choice: Choice) -> dict[str, Any]:
         text = "" if self.asked.text_only else "".join(choice.parts)
         prompt = self.prompts[choice.index // self.n][1] or "" if self.asked.echo else ""
-        wanted = self.asked.params.get("logprobs") is not None
-        logprobs = choice.legacy_logprobs(self.logprobs[choice.index]) if wanted else None
+        logprobs = self.logprobs[choice.index]
         out = {"index": choice.index, "text": prompt + text, "logprobs": logprobs, **self._ends(choice)}
         if self.asked.text_only:
             out["finish_reason"] = "length"
@@ -168,8 +251,7 @@ class Answer:
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message["tool_calls"] = calls
-        top = self.asked.params.get("logprobs")
-        logprobs = None if top is None else chat_logprobs(self.logprobs[choice.index], top)
+        logprobs = self.logprobs[choice.index]
         out = {"index": choice.index, "message": message, "logprobs": logprobs, **self._ends(choice)}
         if calls and choice.finish_reason == "stop":
             out["finish_reason"] = "tool_calls"
@@ -212,27 +294,27 @@ class Answer:
         if not self.choices[number * self.n].tokens:
             self.cached += event.get("cached_tokens", 0)
         out = []
+        if event.get("prompt_logprobs") and self.asked.echo and self._top is not None:
+            for choice in self.choices[number * self.n :][: self.n]:
+                before = self._describe(choice, self._prompt_entries(number, event))
+                out.append(self._chunk(choice, {"text": "", "logprobs": before}))
         for output in event["outputs"]:
             choice = self.choices[number * self.n + output["index"]]
             choice.take(output)
-            before = []
-            if event.get("prompt_logprobs") is not None and self.asked.echo:
-                before = self._prompt_entries(number, event)
-            made_ = self._chat_delta if self.chat else self._text_delta
-            out += made_(choice, output, before)
+            out += self._chat_delta(choice, output) if self.chat else self._text_delta(choice, output)
         return out
 
-    def _text_delta(self, choice: Choice, output: dict[str, Any], before: list[Any]) -> list[dict[str, Any]]:
+    def _text_delta(self, choice: Choice, output: dict[str, Any]) -> list[dict[str, Any]]:
         last = choice.finish_reason is not None
         what: dict[str, Any] = {"text": output["text"]}
-        if self.asked.params.get("logprobs") is not None:
-            what["logprobs"] = choice.legacy_logprobs(before + (output.get("logprobs") or []))
+        if self._top is not None:
+            what["logprobs"] = self._describe(choice, output.get("logprobs") or [])
         if self.asked.token_ids:
             what["token_ids"] = output["tokens"]
         empty = not output["text"] and not last and "logprobs" not in what and "token_ids" not in what
         return [] if empty else [self._chunk(choice, what, last)]
 
-    def _chat_delta(self, choice: Choice, output: dict[str, Any], before: list[Any]) -> list[dict[str, Any]]:
+    def _chat_delta(self, choice: Choice, output: dict[str, Any]) -> list[dict[str, Any]]:
         last = choice.finish_reason is not None
         content: str = output["text"]
         calls: list[dict[str, Any]] = []
@@ -249,9 +331,8 @@ class Answer:
             delta["tool_calls"] = [{"index": choice.calls + i, **call} for i, call in enumerate(calls)]
             choice.calls += len(calls)
         what: dict[str, Any] = {"delta": delta}
-        top = self.asked.params.get("logprobs")
-        if top is not None:
-            what["logprobs"] = chat_logprobs(output.get("logprobs") or [], top)
+        if self._top is not None:
+            what["logprobs"] = self._describe(choice, output.get("logprobs") or [])
         if self.asked.token_ids:
             what["token_ids"] = output["tokens"]
         if not delta and not last and len(what) == 1:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ApiError
+from .limits import MOST_CHARACTERS, MOST_JSON, bounded, loads
 from .tool_calls import schema_of
+from .workers import RequestError
 
 # Fields that mean the same in SamplingParams.
 SAMPLING = (
@@ -22,12 +24,14 @@ COMMON = (*SAMPLING, "model", "stream", "stream_options", "max_tokens", "priorit
           "return_token_ids", "add_special_tokens", "truncate_prompt_tokens")  # fmt: skip
 # Known to OpenAI, and without a meaning here: they change nothing that is generated.
 WITHOUT_MEANING = ("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-                   "parallel_tool_calls", "encoding_format")  # fmt: skip
+                   "encoding_format")  # fmt: skip
 COMPLETION = ("prompt", "echo", "logprobs", "best_of", "suffix")
 CHAT = ("messages", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs",
-        "max_completion_tokens", "chat_template_kwargs", "add_generation_prompt",
-        "continue_final_message")  # fmt: skip
+        "max_completion_tokens", "chat_template", "chat_template_kwargs", "add_generation_prompt",
+        "continue_final_message", "parallel_tool_calls")  # fmt: skip
 MOST_N, MOST_LOGPROBS, MOST_PROMPTS = 128, 20, 1024
+MOST_ANSWERS = 1024  # of a request: prompts times n
+MOST_TOOLS = 1024
 
 
 def refuse(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -57,11 +61,12 @@ class Asked:
     special: bool = True
     truncate: int | None = None  # to so many of the last tokens of a prompt; -1: to what fits
     more: dict[str, Any] = field(default_factory=dict)  # priority, cache_salt, adapter
-    first_texts: list[str] = field(default_factory=list)  # with echo: of each prompt's first token
     # Of a chat:
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
     forced: bool = False  # the text is the call that tool_choice asked for
+    most_calls: int | None = None
+    chat_template: str | None = None  # None: the model's
     template: dict[str, Any] = field(default_factory=dict)
 
 
@@ -77,10 +82,10 @@ def take(body: dict[str, Any], name: str, kind: Any, default: Any = None) -> Any
     return value
 
 
-def parse_body(raw: bytes) -> dict[str, Any]:
-    """A request's JSON object. ApiError for what is none."""
+def parse_body(raw: bytes, most: int = MOST_JSON) -> dict[str, Any]:
+    """A request's JSON object. ApiError for what is none, or has more than `most` bytes."""
     try:
-        body = json.loads(raw)
+        body = loads(raw, most)
         if b"\\u" in raw:  # half of a character alone, which JSON can write and no text can have
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -132,6 +137,12 @@ def _common(body: dict[str, Any]) -> Asked:
         value = take(body, name, kind)
         if value is not None:
             asked.more[name] = value
+    if "cache_salt" in asked.more and not 0 < len(asked.more["cache_salt"]) <= MOST_CHARACTERS:
+        raise refuse(f"cache_salt must have 1 to {MOST_CHARACTERS} characters", "cache_salt")
+    try:
+        bounded(params)
+    except RequestError as error:
+        raise refuse(str(error)) from error
     if not -(1 << 31) <= asked.more.get("priority", 0) < 1 << 31:
         raise refuse("priority must be a number of 32 bits", "priority")
     return asked
@@ -156,6 +167,8 @@ def completion(body: dict[str, Any]) -> Asked:
     _known(body, *COMPLETION)
     asked = _common(body)
     asked.prompts = _prompts(body.get("prompt"))
+    if len(asked.prompts) * asked.params.get("n", 1) > MOST_ANSWERS:
+        raise refuse(f"n times the number of prompts may be at most {MOST_ANSWERS}", "n")
     asked.echo = take(body, "echo", bool, False)
     if take(body, "suffix", str):
         raise refuse("suffix: models here continue text, they do not insert", "suffix")
@@ -197,8 +210,12 @@ def _prompts(prompt: Any) -> list[Any]:
     )
 
 
-def chat(body: dict[str, Any]) -> Asked:
-    """A request to /v1/chat/completions. ApiError where something is wrong with it."""
+def chat(body: dict[str, Any], trust_template: bool = False) -> Asked:
+    """A request to /v1/chat/completions. ApiError where something is wrong with it.
+
+    Args:
+        trust_template: whether a client may send a template.
+    """
     _known(body, *CHAT)
     asked = _common(body)
     asked.messages = _messages(body.get("messages"))
@@ -220,6 +237,14 @@ def chat(body: dict[str, Any]) -> Asked:
     for name in ("messages", "tools"):
         if name in asked.template:
             raise refuse(f"chat_template_kwargs may not have {name}", "chat_template_kwargs")
+    own = take(asked.template, "chat_template", str)
+    asked.template.pop("chat_template", None)
+    asked.chat_template = take(body, "chat_template", str, own)
+    if asked.chat_template is not None and not trust_template:
+        raise refuse(
+            "chat_template: none is taken from clients, unless --trust-request-chat-template is given",
+            "chat_template",
+        )
     if asked.tools:
         asked.template["tools"] = asked.tools
     return asked
@@ -275,6 +300,13 @@ def _made_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     return out
 
 
+def _check_size(asked: Asked, name: str) -> None:
+    try:
+        bounded(asked.params)
+    except RequestError as error:
+        raise refuse(f"{name}: {error}", name) from error
+
+
 def _format(asked: Asked, wanted: dict[str, Any] | None) -> None:
     kind = (wanted or {}).get("type", "text")
     if wanted is None or kind == "text":
@@ -288,6 +320,7 @@ def _format(asked: Asked, wanted: dict[str, Any] | None) -> None:
         if not isinstance(given, dict) or not isinstance(given.get("schema"), dict):
             raise refuse("response_format.json_schema must have a schema", "response_format")
         asked.params["structured_outputs"] = {"json": given["schema"]}
+        _check_size(asked, "response_format")
     else:
         raise refuse(
             f"response_format.type must be text, json_object or json_schema, got {kind!r:.50}",
@@ -297,6 +330,10 @@ def _format(asked: Asked, wanted: dict[str, Any] | None) -> None:
 
 def _tools(asked: Asked, body: dict[str, Any]) -> None:
     tools, choice = take(body, "tools", list) or [], body.get("tool_choice")
+    if not take(body, "parallel_tool_calls", bool, True):
+        asked.most_calls = 1
+    if len(tools) > MOST_TOOLS:
+        raise refuse(f"tools may be at most {MOST_TOOLS}, got {len(tools)}", "tools")
     for i, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         parameters = function.get("parameters") if isinstance(function, dict) else None
@@ -325,3 +362,4 @@ def _tools(asked: Asked, body: dict[str, Any]) -> None:
             raise refuse("response_format excludes a tool_choice that asks for a call", "tool_choice")
         asked.params["structured_outputs"] = {"json": schema}
         asked.forced = True
+        _check_size(asked, "tools")

@@ -5,10 +5,11 @@ Nothing outside of the folder is read, no link out of it followed, and no code i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from ..inference.packed_file import is_packed
 from ..serialization._files import replace_file
 from ..utils.safetensors import SafetensorError, safe_open
-from .config import NAME, ModelConfig, read_config
+from .config import CONFIG, NAME, ModelConfig, read_config
 from .rollout import Switch
 
 STATE = "state.json"
@@ -101,9 +102,17 @@ class Repository:
 
     def fingerprint(self, name: str, version: int) -> tuple[Any, ...]:
         """Changes with the files of a version."""
-        folder = self.root / name / str(version)
+        return self._states((self.root / name / str(version)).rglob("*"))
+
+    def digest(self, name: str, version: int) -> str:
+        """Changes with the files of a version, and with the model's config."""
+        files = (self.fingerprint(name, version), self._states([self.root / name / CONFIG]))
+        return hashlib.sha256(repr(files).encode()).hexdigest()[:32]
+
+    @staticmethod
+    def _states(paths: Iterable[Path]) -> tuple[Any, ...]:
         found = []
-        for path in sorted(folder.rglob("*")):
+        for path in sorted(paths):
             try:
                 stat = path.stat()
             except OSError:

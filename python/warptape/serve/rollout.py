@@ -10,7 +10,7 @@ A refused version is not offered again unless it is asked for by number or its f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ class Switch:
         candidate: takes a share of the requests.
         step: which of the rollout's steps the candidate is at.
         refused: versions that were rolled back or could not be loaded, with the reason.
+        files: of those that could not be loaded, a digest of the files that were tried.
     """
 
     current: int | None = None
@@ -34,6 +35,12 @@ class Switch:
     candidate: int | None = None
     step: int = 0
     refused: Mapping[int, str] = field(default_factory=dict)
+    files: Mapping[int, str] = field(default_factory=dict)
+
+    def without(self, numbers: Iterable[int]) -> Switch:
+        """Only what is refused, but for these versions."""
+        refused = {n: reason for n, reason in self.refused.items() if n not in numbers}
+        return Switch(refused=refused, files={n: f for n, f in self.files.items() if n in refused})
 
     def to_json(self) -> dict[str, Any]:
         """As the state file holds it."""
@@ -43,6 +50,7 @@ class Switch:
             "candidate": self.candidate,
             "step": self.step,
             "refused": {str(v): reason for v, reason in self.refused.items()},
+            "files": {str(v): digest for v, digest in self.files.items()},
         }
 
     @staticmethod
@@ -60,7 +68,8 @@ class Switch:
             if type(step) is not int or step < 0:
                 raise ValueError(f"step must be a whole number, got {step!r:.100}")
             refused = {int(v): str(reason) for v, reason in data["refused"].items()}
-            return Switch(version("current"), version("previous"), version("candidate"), step, refused)
+            files = {int(v): str(digest) for v, digest in data.get("files", {}).items()}
+            return Switch(version("current"), version("previous"), version("candidate"), step, refused, files)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"expected current, previous, candidate, step and refused: {error!r}") from None
 
@@ -92,15 +101,21 @@ def offered(switch: Switch, version: int) -> Switch:
     if version == switch.current:
         raise RolloutError(f"version {version} serves already")
     refused = {v: reason for v, reason in switch.refused.items() if v != version}
+    files = {v: digest for v, digest in switch.files.items() if v != version}
     if switch.current is None:
-        return Switch(current=version, refused=refused)
+        return Switch(current=version, refused=refused, files=files)
     previous = None if switch.previous == version else switch.previous
-    return replace(switch, candidate=version, previous=previous, step=0, refused=refused)
+    return replace(switch, candidate=version, previous=previous, step=0, refused=refused, files=files)
 
 
-def refused(switch: Switch, version: int, reason: str) -> Switch:
-    """After a version could not be loaded, or answered its samples wrongly."""
-    return replace(switch, refused={**switch.refused, version: reason})
+def refused(switch: Switch, version: int, reason: str, files: str = "") -> Switch:
+    """After a version could not be loaded, or answered its samples wrongly.
+
+    Args:
+        files: a digest of its files; others are another try.
+    """
+    known = {**switch.files, version: files} if files else switch.files
+    return replace(switch, refused={**switch.refused, version: reason}, files=known)
 
 
 def rolled_back(switch: Switch, reason: str) -> Switch:
@@ -115,7 +130,7 @@ def rolled_back(switch: Switch, reason: str) -> Switch:
         raise RolloutError("there is no previous version to go back to")
     gone = {**switch.refused, switch.current: reason}
     gone.pop(switch.previous, None)
-    return Switch(current=switch.previous, refused=gone)
+    return Switch(current=switch.previous, refused=gone, files=switch.files)
 
 
 class Controller:
@@ -177,7 +192,7 @@ class Controller:
             if last or now - self.since >= self.rollout.hold_seconds:
                 if self.rollout.steps[min(s.step + 1, len(self.rollout.steps) - 1)] < 100:
                     return replace(s, step=s.step + 1)
-                return Switch(current=s.candidate, previous=s.current, refused=s.refused)
+                return Switch(s.candidate, s.current, refused=s.refused, files=s.files)
         elif self.watched and s.current is not None and s.previous is not None:
             reason = self._failing(s.current)
             if reason:

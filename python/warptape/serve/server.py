@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import socket
@@ -112,6 +113,7 @@ class Server:
     ) -> None:
         """Models, metrics and the app."""
         settings, self.metrics = self.settings, Metrics()
+        self._texts = Texts(settings.template_seconds)
         self.models = Models(
             repository,
             modules=tuple(modules),
@@ -119,21 +121,15 @@ class Server:
             **loading,
             poll_seconds=settings.poll_seconds,
             start=self._start_worker,
-            infer=kserve_llm.infer,
+            infer=functools.partial(kserve_llm.infer, self._texts),
             metrics=self.metrics,
             ready_timeout=settings.ready_timeout,
             neutral=NEUTRAL,
         )
-        openai = OpenAI(
-            self.models,
-            self.metrics,
-            Texts(settings.template_seconds),
-            settings.max_prompt_tokens,
-            settings.max_tokens,
-        )
+        openai = OpenAI(self.models, self.metrics, self._texts, settings)
         routes = [
             *openai.routes(),
-            *kserve.routes(self.models, self.metrics, most_body=settings.max_body_bytes),
+            *kserve.routes(self.models, self.metrics, self._texts, settings),
             *status.routes(self.models, self.metrics),
         ]
         from prometheus_client import Counter
@@ -210,6 +206,7 @@ class Server:
             models_closed = True
         finally:
             sweeper.cancel()
+            self._texts.close()
             if not models_closed:
                 front.should_exit = True
                 if grpc is not None:

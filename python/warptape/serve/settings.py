@@ -22,6 +22,7 @@ class Settings:
     port: int = _of(8000, "of HTTP; 0: a free one, which the first line of the output names")
     grpc_port: int | None = _of(None, "of gRPC; without it there is no gRPC")
     max_body_bytes: int = _of(64 << 20, "of a request's body; more is a 413")
+    max_json_bytes: int = _of(8 << 20, "of JSON in a request, beside binary tensors; more is a 413")
     max_prompt_tokens: int | None = _of(None, "of a prompt; default: what the model's context allows")
     max_tokens: int | None = _of(None, "to be generated for one answer; default: as the context allows")
     max_requests: int = _of(256, "that are worked on or wait, in all; more are a 429")
@@ -38,11 +39,18 @@ class Settings:
     template_seconds: float = _of(2.0, "that a chat template may take")
     ready_timeout: float = _of(300.0, "seconds that a model may take to load")
     poll_seconds: float = _of(2.0, "between two looks for new versions")
+    trust_request_chat_template: bool = _of(False, "take chat templates from clients; they are programs")
+    allowed_hosts: str = _of("", "names in Host that are this server's without a token; * for all")
+    allowed_origins: str = _of("", "web pages elsewhere that may ask, https://chat.example,..; * for all")
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value, low = getattr(self, each.name), 1 if "max" in each.name or "key" in each.name else 0
             if value is None or isinstance(value, str):
+                continue
+            if isinstance(each.default, bool):
+                if not isinstance(value, bool):
+                    raise ValueError(f"{each.name} must be True or False, got {value!r:.50}")
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < 1 << 50:
                 if not (each.name == "key_rate" and isinstance(value, float) and value > 0):

@@ -1,113 +1,155 @@
-"""Tokenizers and chat templates of the models that are served."""
+"""Tokenizers and chat templates of the models that are served. Nothing long is done on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
-import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
-from ..inference.tokenizer import FILE, Tokenizer
+from ..inference import tokenizer as files
+from ..inference.tokenizer import Tokenizer
+from .errors import ApiError
+from .render import TEMPLATE_SECONDS, RenderProcesses
 from .workers import RequestError
 
-TEMPLATE_SECONDS = 2.0
+T = TypeVar("T")
 MOST_TOKENIZERS = 16
-LONG = 20_000  # characters, from which a text is tokenised in a thread
+LONG = 2_000  # characters of texts, from which they are tokenised in a thread
+PART = 1 << 16  # characters that are tokenised at once, where they may be parted
+CUT = 32  # tokens that a cut within a text may add
+LONG_BODY = 1 << 15  # bytes, from which a body is parsed in a thread
 MOST_RENDERED = 32 << 20  # characters of a rendered conversation
+MOST_EACH, LEAST_TRUNCATED = 16, 1 << 18  # characters a token, and in all, of a text that is to be truncated
+CONTEXT = "context_length_exceeded"
+# The files that a tokenizer is read from.
+FILES = (files.FILE, files.CONFIG, files.SPECIAL, files.TEMPLATE, files.TEMPLATES)
 
 
-class TemplateTimeoutError(RequestError):
-    """A chat template that takes too long."""
-
-
-class _Interrupt(BaseException):
-    """Raised within a thread that has had its time; templates cannot catch it."""
-
-
-def limited(function: Callable[[], Any], limit: float) -> Any:
-    """What a function of Python code returns, or raises, within `limit` seconds; blocks.
-
-    Raises: TemplateTimeoutError. The thread ends at its next Python instruction.
-    """
-    done: list[Any] = []
-
-    def run() -> None:
+def _state(path: str) -> tuple[Any, ...]:
+    """Changes with a model's files; () where there is no tokenizer."""
+    found = []
+    for each in (path,) if os.path.isfile(path) else [os.path.join(path, name) for name in FILES]:
         try:
-            done.append((True, function()))
-        except _Interrupt:
-            pass
-        except BaseException as error:
-            done.append((False, error))
-
-    thread = threading.Thread(target=run, name="warptape-template", daemon=True)
-    thread.start()
-    thread.join(limit)
-    if thread.is_alive() and thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Interrupt))
-        thread.join(limit)
-    if not done:
-        raise TemplateTimeoutError(f"the chat template took more than {limit:g} s")
-    worked, value = done[0]
-    if not worked:
-        raise value
-    return value
+            found.append((each, os.stat(each).st_mtime_ns))
+        except OSError:
+            if each.endswith(files.FILE):
+                return ()
+    return tuple(found)
 
 
 class Texts:
-    """The tokenizers of model folders, the last used ones kept."""
+    """The tokenizers of model folders and GGUF files, the last used ones kept."""
 
     def __init__(self, template_seconds: float = TEMPLATE_SECONDS) -> None:
-        self._template_seconds = template_seconds
-        self._made: OrderedDict[tuple[str, int], Tokenizer] = OrderedDict()
+        self._known: OrderedDict[tuple[Any, ...], Tokenizer] = OrderedDict()
+        self._render = RenderProcesses(template_seconds, MOST_RENDERED)
+        self._bodies, self._long, self._longer = (
+            ThreadPoolExecutor(threads, f"warptape-{name}")
+            for name, threads in (("bodies", 1), ("texts", 2), ("long-texts", 1))
+        )
+
+    def close(self) -> None:
+        """Ends threads and processes."""
+        self._render.close()
+        for pool in (self._bodies, self._long, self._longer):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+        """What is made of a request's body. One large body at a time: to parse one holds up all threads for a
+        moment."""
+        if len(body) < LONG_BODY:
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(self._bodies, parse, body)
 
     async def of(self, spec: Any, vocab_size: int | None = None) -> Tokenizer | None:
         """A version's tokenizer; None where it has none. Raises: ValueError for a damaged one."""
-        folder = os.fspath(spec.options.get("tokenizer") or spec.path)
-        path = os.path.join(folder, FILE)
-        try:
-            key = path, os.stat(path).st_mtime_ns
-        except OSError:
+        path = os.fspath(spec.options.get("tokenizer") or spec.path)
+        key = _state(path)
+        if not key or spec.options.get("skip_tokenizer_init"):
             return None
-        found = self._made.get(key)
+        found = self._known.get(key)
         if found is None:
-            found = await asyncio.to_thread(Tokenizer, folder, vocab_size)
-            self._made[key] = found
-        self._made.move_to_end(key)
-        while len(self._made) > MOST_TOKENIZERS:
-            self._made.popitem(last=False)
+            try:
+                found = await asyncio.to_thread(Tokenizer, path, vocab_size)
+            except FileNotFoundError:  # a GGUF file without one
+                return None
+            self._known[key] = found
+        self._known.move_to_end(key)
+        while len(self._known) > MOST_TOKENIZERS:
+            self._known.popitem(last=False)
         return found
 
-    async def encode(self, tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
-        """A text's tokens."""
-        if len(text) < LONG:
-            return tokenizer.encode(text, add_special_tokens=special)
-        return await asyncio.to_thread(tokenizer.encode, text, special)
+    async def encode(
+        self,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        special: bool = True,
+        most: int | None = None,
+        truncated: bool = False,
+    ) -> list[list[int]]:
+        """The tokens of each text. A thread does little at once: all wait while it hands over tokens.
 
-    async def render(self, tokenizer: Tokenizer, messages: list[Any], **variables: Any) -> str:
-        """A conversation as text. RequestError for what the template refuses or takes too long for."""
+        Args:
+            most: tokens of a text; one that has more is refused as soon as that is clear.
+            truncated: a text may have more, and its last tokens are kept.
 
-        def call() -> str:
-            return tokenizer.apply_chat_template(messages, **variables)
+        Raises: ApiError.
+        """
+        if most is not None:
+            for text in texts:
+                limit = max(most * MOST_EACH, LEAST_TRUNCATED)
+                if truncated and len(text) > limit:
+                    what = f"a text to be truncated to {most} tokens may have {limit} characters"
+                    raise ApiError(400, f"{what}, got {len(text)}", code=CONTEXT)
+                if not truncated and len(text) > PART:
+                    await self._check_length(tokenizer, text, most)
+        out: list[list[int]] = []
+        at = 0
+        while at < len(texts):
+            end = size = at
+            while end < len(texts) and (end == at or size + len(texts[end]) <= PART):
+                size, end = size + len(texts[end]), end + 1
+            out += await self._encoded(tokenizer, texts[at:end], special)
+            at = end
+        return out
 
+    async def _encoded(self, tokenizer: Tokenizer, texts: Sequence[str], special: bool) -> list[list[int]]:
+        size = sum(map(len, texts))
+        if size < LONG and len(texts) < LONG // 16:
+            return [tokenizer.encode(text, add_special_tokens=special) for text in texts]
+        pool = self._long if size <= PART else self._longer
+        return await asyncio.get_running_loop().run_in_executor(pool, tokenizer.encode_many, texts, special)
+
+    async def _check_length(self, tokenizer: Tokenizer, text: str, most: int) -> None:
+        """ApiError where a text has more than so many tokens, after as many parts of it as show that."""
+        least, loop = 0, asyncio.get_running_loop()
+        for at in range(0, len(text), PART):
+            part = [text[at : at + PART]]
+            (tokens,) = await loop.run_in_executor(self._longer, tokenizer.encode_many, part, False)
+            least += max(len(tokens) - CUT, 0)
+            if least > most:
+                end = min(at + PART, len(text))
+                raise ApiError(
+                    400,
+                    f"a text has {len(text)} characters, its first {end} at least {least} tokens; at most "
+                    f"{most} are taken",
+                    code=CONTEXT,
+                )
+
+    async def render(
+        self, tokenizer: Tokenizer, messages: list[Any], template: str | None = None, **variables: Any
+    ) -> str:
+        """A conversation as text. RequestError for what the template refuses or takes too long for.
+
+        Args:
+            template: None: the model's.
+        """
+        continued = variables.pop("continue_final_message", False)
         try:
-            text = await asyncio.to_thread(limited, call, self._template_seconds)
-        except RequestError:
-            raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-            AttributeError,
-            OverflowError,
-            MemoryError,
-        ) as error:
-            raise RequestError(f"the chat template refuses these messages: {error}") from error
-        if len(text) > MOST_RENDERED:
-            raise RequestError(
-                f"the conversation has {len(text)} characters, at most {MOST_RENDERED} are taken"
-            )
-        return text
+            text, special = tokenizer.chat_template(template, variables.get("tools"))
+        except (ValueError, OSError) as error:
+            raise RequestError(str(error)) from error
+        return await self._render(text, messages, {**special, **variables}, continued)

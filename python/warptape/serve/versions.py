@@ -49,7 +49,6 @@ class Version:
         self.name, self.number = spec.model, spec.version
         self.metadata, self._infer = metadata, infer
         self.users = 0
-        self.tokenizer: Any = None  # of a language model, once it was asked for text
         self._free = asyncio.Event()
         self._turn = itertools.cycle(range(len(self.workers)))
         self.inputs = {t["name"]: t for t in metadata.get("inputs", ())}

@@ -6,7 +6,7 @@ operation {"op", "id", ..}, answered by one frame with the same id, or by frames
     infer      tensors, outputs     -> tensors
     generate   request              -> {"events": [{"id", "outputs", ..}, ..]} after each step   (kind "llm")
     abort                           -> nothing                                                    (kind "llm")
-    embed      inputs               -> embeddings                                                 (kind "llm")
+    embed                           -> a vector                                                   (kind "llm")
     stats                           -> the process's counts
     ping                            -> a sign of life
     exit                            -> the process ends
@@ -23,11 +23,13 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 from .frames import FrameError, FrameSocket, tensors_from_frame, tensors_to_frame
 from .workers import WorkerSpec
 
+MOST_READING = 0.02  # seconds between two steps, however many requests come
 # The module of this package, and its class; each loads what the others do not need.
 KINDS = {
     "llm": ("engine_worker", "EngineWorker"),
@@ -80,19 +82,26 @@ def _answer(frames: FrameSocket, model: Any, header: dict[str, Any], buffers: li
         elif not hasattr(model, "handle"):
             raise ValueError(f"this model has no operation {op!r}")
         else:
-            answer = model.handle(header)
+            answer = model.handle(header, buffers)
             if answer is not None:
                 frames.send({"id": number, **answer})
     except FrameError as error:  # the answer is too large: it was not sent
         frames.send({"id": number, "error": str(error), "refused": True})
-    except REFUSED as error:
-        text = str(error) if not isinstance(error, KeyError) else f"{error.args[0]} is missing"
-        frames.send({"id": number, "error": text or repr(error), "refused": True})
-    except (OSError, EOFError):
-        raise
+    except (OSError, EOFError) as error:
+        if not isinstance(error, REFUSED):
+            raise
+        frames.send(failure(number, error))
     except Exception as error:
-        frames.send({"id": number, "error": f"{type(error).__name__}: {error}"})
+        frames.send(failure(number, error))
     return True
+
+
+def failure(number: Any, error: BaseException) -> dict[str, Any]:
+    """What the front is told of a request that raised."""
+    if not isinstance(error, REFUSED):
+        return {"id": number, "error": f"{type(error).__name__}: {error}"}
+    text = str(error) if not isinstance(error, KeyError) else f"{error.args[0]} is missing"
+    return {"id": number, "error": text or repr(error), "refused": True}
 
 
 def serve(connection: socket.socket, module: Any = None) -> None:
@@ -109,11 +118,14 @@ def serve(connection: socket.socket, module: Any = None) -> None:
     frames.send({"metadata": metadata})
     busy = getattr(model, "busy", lambda: False)
     while True:
-        while not busy() or select.select([frames], [], [], 0)[0]:
+        until = time.monotonic() + MOST_READING
+        while not busy() or (time.monotonic() < until and select.select([frames], [], [], 0)[0]):
             header, buffers = frames.receive()
             if not _answer(frames, model, header, buffers):
                 return
-        events = model.step()
+        events, answers = model.step()
+        for answer, parts in answers:
+            frames.send(answer, parts)
         if events:
             frames.send({"events": events})
 

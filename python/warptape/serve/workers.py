@@ -94,7 +94,7 @@ class _Stream(_Call):
         n = self.request["params"].get("n", 1)
         self.tokens: list[list[int]] = [[] for _ in range(n)]
         self.left = set(range(n))
-        self.prompt_told = False
+        self.described = self.again = 0  # tokens of the prompt whose log-probabilities came; came again
         self.events: asyncio.Queue[dict[str, Any] | Exception] = asyncio.Queue()
 
     def frame(self) -> tuple[dict[str, Any], list[Buffer]]:
@@ -102,8 +102,9 @@ class _Stream(_Call):
         if any(self.tokens):
             request["generated"] = self.tokens
             request["left"] = sorted(self.left)
-        if self.prompt_told:
+        if self.described and (self.described >= len(request["prompt_token_ids"]) or any(self.tokens)):
             request["params"] = {**request["params"], "prompt_logprobs": None}
+        self.again = 0
         return {**self.header, "request": request}, []
 
     def take(self, header: dict[str, Any], buffers: list[memoryview]) -> bool:
@@ -112,7 +113,11 @@ class _Stream(_Call):
             self.tokens[output["index"]] += output["tokens"]
             if output.get("finish_reason") is not None:
                 self.left.discard(output["index"])
-        self.prompt_told = self.prompt_told or header.get("prompt_logprobs") is not None
+        part = header.get("prompt_logprobs")
+        if part is not None:  # a process that was started again tells them from the beginning
+            header["prompt_logprobs"] = part[max(self.described - self.again, 0) :]
+            self.again += len(part)
+            self.described = max(self.described, self.again)
         header["finished"] = not self.left
         self.events.put_nowait(header)
         return not self.left
@@ -253,6 +258,12 @@ class Worker:
         """Another operation of the worker's kind, {"op": ..}; its answer. Raises: as `infer`."""
         return (await self._call(dict(header), [], deadline))[0]
 
+    async def embed(self, tokens: list[int], deadline: float | None = None) -> np.ndarray[Any, Any]:
+        """The vector [C] of a text, float32. Raises: as `infer`."""
+        given = np.asarray(tokens, "<i4").data
+        _, (vector,) = await self._call({"op": "embed"}, [given], deadline)
+        return np.frombuffer(vector, "<f4")
+
     async def stats(self) -> dict[str, Any]:
         """What the process counts. Raises: WorkerError, DeadlineError after the heartbeat."""
         return await self.request({"op": "stats"}, time.monotonic() + self._heartbeat)
@@ -269,7 +280,7 @@ class Worker:
                 "priority", "cache_salt" where wanted}.
 
         Yields: {"outputs": [{"index", "tokens", "text", "logprobs", "finish_reason", "stop_reason"}], with
-        what is new of each answer, "cached_tokens", "prompt_logprobs" (once), "finished"}.
+        what is new of each answer, "cached_tokens", "prompt_logprobs" (as far as they are new), "finished"}.
 
         Raises: RequestError for what the engine refuses; ValueError without a seed; WorkerError.
         """
@@ -303,7 +314,8 @@ class Worker:
         except (asyncio.TimeoutError, TimeoutError) as error:
             raise DeadlineError(f"{self.spec.model}: no answer within the request's time") from error
         finally:
-            self._forget(number)
+            if self._forget(number) and header["op"] == "embed":
+                self._send({"op": "abort", "id": number})
 
     def _begin(self, number: int, call: _Call) -> None:
         if self._closing:

@@ -133,7 +133,8 @@ def model_with(path: Path, **metadata: Any) -> Decoder:
     wt.manual_seed(0)
     config = DecoderConfig(vocab_size=tokens, max_position_embeddings=64, **sizes)
     model = Decoder(config)
-    write_decoder(path, model, **{f"tokenizer.ggml.{k}": v for k, v in metadata.items()})
+    keys = {k: "tokenizer." + ("" if k == "chat_template" else "ggml.") + k for k in metadata}
+    write_decoder(path, model, **{keys[k]: v for k, v in metadata.items()})
     return model
 
 
@@ -146,7 +147,8 @@ def test_text_by_a_file_alone(tmp_path: Path) -> None:
     greedy = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, logit_bias=pieces_alone)
     answer = llm.generate("the sea", greedy)[0]
     assert answer.prompt_token_ids[0] == 1
-    assert answer.outputs[0].text == llm.get_tokenizer().decode(answer.outputs[0].token_ids)
+    whole = answer.prompt_token_ids + answer.outputs[0].token_ids
+    assert "the sea" + answer.outputs[0].text == llm.get_tokenizer().decode(whole)
     asked = [{"role": "user", "content": "the sea"}]
     assert llm.conversation(asked)["prompt"] == "<s>the sea"
     save_packed(llm.llm_engine.runner.model, tmp_path / "packed", tmp_path / "x.gguf")

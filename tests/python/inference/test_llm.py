@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import shutil
 import time
 
 import numpy as np
@@ -214,11 +215,12 @@ def test_structured_outputs(llm, constraint, fits):
     with pytest.raises(ValueError, match="structured_outputs"):
         llm.generate("x", bad)
     # A constraint without a way on ends its request alone.
+    yes = llm.get_tokenizer().encode("yes")
     stuck = SamplingParams(
-        max_tokens=9, min_tokens=9, structured_outputs=StructuredOutputsParams(choice=["yes"])
+        max_tokens=9, allowed_token_ids=yes[:2], structured_outputs=StructuredOutputsParams(choice=["yes"])
     )
     outs = llm.generate(["give", "Once"], [stuck, free])
-    assert outs[0].outputs[0].finish_reason == "error" and outs[0].outputs[0].text.startswith("yes")
+    assert outs[0].outputs[0].finish_reason == "error" and outs[0].outputs[0].text == "ye"
     assert outs[1].outputs[0].token_ids == free_text(llm, 10).token_ids
     with pytest.raises(ValueError, match="exactly one constraint"):
         StructuredOutputsParams(regex="a", choice=["b"])
@@ -428,6 +430,20 @@ def test_generate_from_the_terminal(folder, llm, monkeypatch, capsys):
     status, out, err = command(monkeypatch, capsys, "generate", folder / "nowhere", "Once")
     assert (status, out) == (1, "") and "config.json" in err and "Traceback" not in err
     assert command(monkeypatch, capsys, "generate", folder, "Once", "--temperature", -1)[0] == 1
+
+
+def test_the_terminal_draws_as_the_model_says(folder, tmp_path, monkeypatch, capsys):
+    """As its generation_config.json does, unless flags say other things."""
+    own = shutil.copytree(folder, tmp_path / "own")
+    (own / "generation_config.json").write_text('{"top_k": 1, "temperature": 0.5, "max_new_tokens": 7}')
+
+    def text(*flags):
+        return command(monkeypatch, capsys, "generate", own, "Once", *flags)[1]
+
+    assert text("--seed", 1) == text("--seed", 2)
+    longer = text("--seed", 1, "--max-tokens", 20)
+    assert longer.startswith(text("--seed", 1).rstrip("\n")) and len(longer) > len(text("--seed", 1))
+    assert text("--seed", 1, "--top-k", 0) != text("--seed", 2, "--top-k", 0)
 
 
 def test_chat_in_the_terminal(folder, llm, monkeypatch, capsys):

@@ -234,7 +234,7 @@ def test_masks_that_a_step_has_are_not_made_again():
 
 
 def test_bad_words_and_a_grammar_cut_what_is_proposed(plain):
-    grammar = plain.llm_engine._grammar(
+    grammar = plain.llm_engine.grammar(
         SamplingParams(structured_outputs=StructuredOutputsParams(regex="(abc)+"))
     )
     tokens = plain.get_tokenizer().encode("abcabd")

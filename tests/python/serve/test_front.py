@@ -341,6 +341,15 @@ def test_wrong_arguments_get_one_line(arguments, text, tmp_path, capsys):
     assert re.search(text, error)
 
 
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "m.gguf", "1/config.json"])
+def test_a_models_folder_is_no_repository(file, tmp_path, capsys):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    assert main([str(tmp_path), "--port", "0"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "is a model's folder: expected a repository" in error
+
+
 def test_a_port_in_use(server, tmp_path, capsys):
     port = server.url.rpartition(":")[2]
     assert main([str(tmp_path), "--port", port]) == 1

@@ -83,9 +83,8 @@ def test_language_models_answer_infer(running):
 
 
 async def _encoded(running, text):
-    from warptape.serve.kserve_llm import tokenizer_of
-
-    return tokenizer_of(running.models.peek("llm")).encode(text)
+    tokenizer = await running.server._texts.of(running.models.peek("llm").spec)
+    return tokenizer.encode(text)
 
 
 def test_grpc_wants_a_token_but_for_liveness(running):

@@ -259,6 +259,43 @@ def test_unloaded_models_stay_unloaded(tmp_path):
     run(work())
 
 
+def test_what_was_wrong_is_read_again_when_it_is_mended(tmp_path):
+    """A config, and a version that could not be loaded: while the server runs, and between two runs."""
+
+    async def work():
+        add_version(tmp_path, "m", 1, 1.0, {"parameters": {"threads": [1]}})
+        folder = add_version(tmp_path, "n", 1, 1.0, wrong=True)
+        poll = {"control": "poll", "poll_seconds": 0.05}
+        models = await started(tmp_path, **poll)
+        assert models.names() == [] and "threads must be a" in models.index()[0]["reason"]
+        await models.close()
+        again = await started(tmp_path, **poll)  # as it was
+        assert again.names() == [] and "samples" in again.index()[1]["reason"]
+        await again.close()
+        (tmp_path / "m" / "config.json").write_text('{"parameters": {"threads": 1}}')
+        shutil.rmtree(folder)
+        add_version(tmp_path, "n", 1, 1.0)
+        models = await started(tmp_path, **poll)
+        assert models.names() == ["m", "n"] and not switch_of(models, "n").refused
+        (tmp_path / "m" / "config.json").write_text("{")
+        await until(lambda: models.describe()[0]["error"])
+        assert await answer(models) == (1, 1.0)  # goes on
+        (tmp_path / "m" / "config.json").write_text("{}")
+        await until(lambda: not models.describe()[0]["error"])
+        # By its parameters alone a version could not be loaded.
+        add_version(tmp_path, "p", 1, 1.0, {"parameters": {"no_such": 1}})
+        await until(lambda: "p" in models._models and switch_of(models, "p").refused)
+        (tmp_path / "p" / "config.json").write_text("{}")
+        await until(lambda: "p" in models.names())
+        await models.unload("p")
+        await models.close()
+        models = await started(tmp_path, **poll)
+        assert models.names() == ["m", "n"]  # it was unloaded by request
+        await models.close()
+
+    run(work())
+
+
 def test_samples_within_tolerance():
     a = np.array([1.0, 100.0], np.float32)
     assert difference(a, a + 0.05, 1e-3) is None

@@ -146,7 +146,7 @@ def test_errors(spec, tmp_path):
             await ask(worker, {"prompt_token_ids": [1], "params": {"seed": 1, "beams": 2}})
         with pytest.raises(ValueError, match="need a seed"):
             await ask(worker, {"prompt_token_ids": [1], "params": {}})
-        vectors = (await worker.request({"op": "embed", "inputs": [[1, 2, 3], [1, 2, 4]]}))["embeddings"]
+        vectors = await asyncio.gather(*(worker.embed(tokens) for tokens in ([1, 2, 3], [1, 2, 4])))
         assert len(vectors) == 2 and sum(x * x for x in vectors[0]) == pytest.approx(1, abs=1e-5)
         stream = worker.generate({"prompt_token_ids": [1], "params": {"seed": 1, "max_tokens": 200}})
         await anext(stream)
