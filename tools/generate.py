@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
 WINDOWS, MASKED = 1 << 30, 1 << 31
-FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "moves only", 2048: "random"}
+FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "no gradient", 2048: "random"}
 # The module that has the ops of a place, and whose stub declares them.
 MODULES = {
     FUNCTION: "warptape",

@@ -72,29 +72,46 @@ struct LeafData {
   }
 };
 
+// The first gradient of a leaf: taken over when nobody else holds it and it is laid out as the leaf; under
+// create_graph it stays as it is.
+Tensor as_first(const Tensor& leaf, Tensor gradient) {
+  if (thread_state.grad_mode || is_sparse(gradient)) return gradient;
+  bool own = gradient.ref()->use_count() == 1 && only_own(gradient.storage()) && !gradient->python;
+  bool same_layout = gradient.strides() == leaf.strides() ||
+                     (gradient.is_contiguous() && (leaf.is_contiguous() || !is_dense(leaf)));
+  if (own && same_layout) return gradient;
+  Tensor out = empty_like_layout(leaf, leaf.dtype());
+  raw_copy(out, gradient);
+  return out;
+}
+
+// Several backward passes may reach one leaf. Under the lock nothing runs but a kernel: what may wait for
+// another thread (Python's ops of sparse tensors, the calls that are pending on memory) comes before, and is
+// made again when another pass was faster.
 void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
-  if (is_sparse(gradient) || is_sparse(m.grad)) {
-    m.grad = m.grad.defined() ? tape_add(m.grad, gradient) : std::move(gradient);
-  } else if (!m.grad.defined()) {
-    // Taken over when nobody else holds it and it is laid out as the leaf; under create_graph it stays as it
-    // is.
-    bool own = gradient.ref()->use_count() == 1 && only_own(gradient.storage()) && !gradient->python;
-    bool same_layout = gradient.strides() == leaf.strides() ||
-                       (gradient.is_contiguous() && (leaf.is_contiguous() || !is_dense(leaf)));
-    if (thread_state.grad_mode) {
-      m.grad = gradient;
-    } else if (own && same_layout) {
-      m.grad = std::move(gradient);
-    } else {
-      m.grad = empty_like_layout(leaf, leaf.dtype());
-      raw_copy(m.grad, gradient);
+  static std::array<std::mutex, 16> stripes;
+  std::mutex& stripe = stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()];
+  const auto ready = [](const Tensor& t) { return !t.storage().pending && !t.storage().is_deferred(); };
+  for (Tensor old, sum;;) {
+    std::unique_lock lock(stripe);
+    const bool adds =
+        m.grad.defined() && !thread_state.grad_mode && !is_sparse(m.grad) && !is_sparse(gradient);
+    const bool settled = old.defined() && m.grad.same(old);
+    if (adds && (settled || (ready(m.grad) && ready(gradient)))) {
+      raw_add(m.grad, m.grad, gradient);
+      return m.grad.bump_version();
     }
-  } else if (thread_state.grad_mode) {
-    m.grad = tape_add(m.grad, gradient);
-  } else {
-    before_write(m.grad);
-    raw_add(m.grad, m.grad, gradient);
-    m.grad.bump_version();
+    if (sum.defined() && m.grad.same(old)) return void(m.grad = std::move(sum));
+    old = m.grad;
+    lock.unlock();
+    if (adds) {
+      before_write(old);
+      for (const Tensor* t : {&old, &gradient})
+        if (t->storage().is_deferred()) t->data();
+    } else {
+      sum = old.defined() ? tape_add(old, gradient) : as_first(leaf, std::move(gradient));
+      if (!old.defined()) gradient = sum;  // for another try
+    }
   }
 }
 
@@ -106,9 +123,7 @@ void accumulate_backward(Node& node, Gradients& g) {
   // By number and held: a hook may register more, which moves the list.
   for (size_t i = 0; i < m.hooks.size(); ++i) std::shared_ptr(m.hooks[i])->call(gradient);
   if (!gradient.defined()) return;
-  static std::array<std::mutex, 16> stripes;  // several backward passes may reach one leaf
   {
-    std::lock_guard lock(stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()]);
     kernels::cpu::Uninterrupted scope;
     accumulate(m, leaf, std::move(gradient));
   }
@@ -135,6 +150,13 @@ Ref<Node> gradient_accumulator(const Tensor& leaf) {
   node->outputs.emplace_back(OutputMeta{leaf.sizes(), leaf.dtype(), leaf.device()});
   m.accumulator = node.get();
   return node;
+}
+
+bool is_leaf(const Tensor& t) {
+  if (!t->extra) return true;
+  const AutogradMeta& m = *meta_of(t);
+  if (m.node || !m.view) return !m.node;
+  return m.view->origin != ViewOrigin::Recorded || !grad_fn(t);
 }
 
 // ---- recording -----------------------------------------------------------------------------------------
@@ -261,7 +283,9 @@ Tensor tape_expand(const Tensor& t, IntList sizes) {
 // Note [In-place on views]: a view and its base share memory, so an in-place op on the view changes the
 // base's history too. The base's new node (CopySlices) sends the gradient of everything outside of the region
 // straight on and that of the region through the op's own node; the view's node is made anew, as a region of
-// the base, when the storage's version shows that anything was changed since.
+// the base, when the version shows that anything was changed since. A view whose node that would override
+// (one of several of one node, or a custom Function's) or that was made where nothing is recorded has no node
+// that holds after such a change: using it, and changing it, is refused.
 
 namespace {
 
@@ -283,6 +307,9 @@ Region region_of(const Tensor& view, const Tensor& base) {
              "a view as complex numbers whose base begins within one");
     r.offset = bytes / item;
   }
+  WT_CHECK(!has_overlap(base), NotImplementedError, "a view of ", view, " whose base, of strides ",
+           r.base_strides,
+           ", has several elements in one memory location; clone() the base before it is changed in place");
   // as_strided_ and its like may leave the base smaller than its views.
   WT_CHECK(view.numel() == 0 || (r.offset >= 0 && bytes_to_end(view, r.offset) <= bytes_to_end(base, 0)),
            Error, "a view of ", view, " reaches beyond its base, whose geometry was changed in place to ",
@@ -334,25 +361,6 @@ void copy_slices_release(Node& node) {
 }
 const NodeType kCopySlices{"CopySlices", copy_slices_backward, copy_slices_release};
 
-const char* refusal(ViewOrigin origin) {
-  switch (origin) {
-    case ViewOrigin::NoGrad:
-      return "A view was created in no_grad mode and is being modified inplace with grad mode enabled.";
-    case ViewOrigin::MultipleOutputs:
-      return "Output of a function that returns multiple views is a view and is being modified inplace. This "
-             "view is the output of a function that returns multiple views. Such functions do not allow the "
-             "output "
-             "views to be modified inplace. You should replace the inplace operation by an out-of-place one.";
-    case ViewOrigin::CustomFunction:
-      return "Output of a custom Function is a view and is being modified inplace. This view was created "
-             "inside a custom Function (or because an input was returned as-is) and the autograd logic to "
-             "handle view+inplace would override the custom backward associated with the custom Function.";
-    case ViewOrigin::Recorded:
-      break;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Tensor tape_take_region(const Tensor& base_gradient, const Region& r) {
@@ -379,11 +387,12 @@ Tensor tape_replace_region(const Tensor& base_gradient, const Tensor& part, cons
     raw_fill(out, 0);
   }
   Tensor region = region_view(out, r);
-  if (part.defined()) {
+  const bool sums = part.defined() && may_overlap(region);
+  if (base_gradient.defined() && (sums || !part.defined())) raw_fill(region, 0);
+  if (sums)
+    add_into(region, part);
+  else if (part.defined())
     raw_copy(region, part);
-  } else {
-    raw_fill(region, 0);
-  }
   if (needs_grad(base_gradient, part)) {
     Ref<Node> n = record(kReplaceRegion, base_gradient, part);
     n->emplace<Region>(r);
@@ -406,8 +415,9 @@ bool only_saved(const Node& node, size_t i) {
 void set_view(const Tensor& view, const Tensor& of, ViewOrigin origin) {
   if (thread_state.inference_mode && of->inference) return;
   const ViewInfo* outer = is_view(of) ? meta_of(of)->view.get() : nullptr;
-  if (outer && outer->origin != ViewOrigin::Recorded) origin = outer->origin;
-  if (origin == ViewOrigin::Recorded && !thread_state.grad_mode) origin = ViewOrigin::NoGrad;
+  if (origin != ViewOrigin::CustomFunction && !thread_state.grad_mode)
+    origin = thread_state.inference_mode ? ViewOrigin::Inference : ViewOrigin::NoGrad;
+  if (outer && origin == ViewOrigin::Recorded) origin = outer->origin;
   auto info = std::make_unique<ViewInfo>();
   info->base = outer ? outer->base : of;
   info->origin = origin;
@@ -415,12 +425,53 @@ void set_view(const Tensor& view, const Tensor& of, ViewOrigin origin) {
   make_meta(view).view = std::move(info);
 }
 
+namespace {
+
+// What a view that has no history of its own says of its origin: see Note [In-place on views].
+[[noreturn]] void refuse_change(const AutogradMeta& m, const char* changed) {
+  const ViewOrigin origin = m.view->origin;
+  const bool inference = origin == ViewOrigin::Inference;
+  const std::string output =
+      m.node ? message("Output ", m.output, " of ", m.node->type->name) : std::string();
+  if (inference || origin == ViewOrigin::NoGrad) {
+    const char* mode = inference ? "inference_mode" : "no_grad";
+    throw Error(message(
+        m.node ? output + " is a view of a view which was created in " : "A view was created in ",
+        inference ? "inference" : "no_grad", " mode and ", changed, " modified inplace ",
+        inference ? "in normal mode" : "with grad mode enabled",
+        ". Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code "
+        "by "
+        "moving both the view and the inplace either both inside the ",
+        mode,
+        " block (if you don't want the inplace to be tracked) or both outside (if you want the inplace to "
+        "be tracked)."));
+  }
+  throw Error(message(
+      m.node ? output + " is a view and " : "Output of a function is a view and ", changed,
+      " modified inplace. ",
+      origin == ViewOrigin::MultipleOutputs
+          ? "This view is the output of a function that returns multiple views. Such functions do not allow "
+            "the "
+            "output views to be modified inplace. You should replace the inplace operation by an "
+            "out-of-place one."
+          : "This view was created inside a custom Function (or because an input was returned as-is) and the "
+            "autograd logic to handle view+inplace would override the custom backward associated with the "
+            "custom "
+            "Function, leading to incorrect gradients. This behavior is forbidden. You can fix this by "
+            "cloning the "
+            "output of the custom Function."));
+}
+
+}  // namespace
+
 Ref<Node> grad_fn(const Tensor& t) {
   if (!t->extra) return {};
   AutogradMeta& m = *meta_of(t);
-  if (!m.view || m.view->version == t.version() || t->unversioned) return m.node;
+  if (!m.view || m.view->version == t.version()) return m.node;
   const Tensor& base = m.view->base;
-  if (!requires_grad(base) || m.view->origin != ViewOrigin::Recorded) return m.node;
+  if (!m.node && !requires_grad(base)) return {};
+  if (m.view->origin != ViewOrigin::Recorded)
+    refuse_change(m, "its base or another view of its base has been");
   Edge to = gradient_edge(base);
   auto n = Ref<Node>::adopt(new Node(&kTakeRegion));
   n->emplace<Region>(region_of(t, base));
@@ -444,11 +495,15 @@ void check_inplace(const Tensor& t, const char* op, bool recorded) {
            "to get a normal tensor before doing inplace update.");
   if (!recorded) return;
   if (is_view(t)) {
-    const ViewInfo& v = *meta_of(t)->view;
-    const char* why = refusal(v.origin);
-    WT_CHECK(!why, Error, op, ": ", why);
-    WT_CHECK(!(requires_grad(t) && is_leaf(v.base)), Error, op,
+    const AutogradMeta& m = *meta_of(t);
+    if (m.view->origin != ViewOrigin::Recorded) refuse_change(m, "is being");
+    WT_CHECK(!(requires_grad(t) && is_leaf(m.view->base)), Error, op,
              ": a view of a leaf Variable that requires grad is being used in an in-place operation.");
+    WT_CHECK(
+        !has_overlap(t), Error, op,
+        ": unsupported operation: more than one element of the written-to tensor refers to a single memory "
+        "location, whose gradient is not defined. Please clone() the tensor before performing the "
+        "operation.");
   }
   WT_CHECK(
       !(requires_grad(t) && is_leaf(t)), Error, op,

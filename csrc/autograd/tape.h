@@ -7,8 +7,8 @@
 
 namespace warptape {
 
-// How a view came to be decides what an in-place change of it may do.
-enum class ViewOrigin : uint8_t { Recorded, NoGrad, MultipleOutputs, CustomFunction };
+// How a view came to be decides whether it, its base or another view of its base may be changed in place.
+enum class ViewOrigin : uint8_t { Recorded, NoGrad, MultipleOutputs, CustomFunction, Inference };
 
 struct ViewInfo {
   Tensor base;  // never itself a view
@@ -43,8 +43,10 @@ inline bool requires_grad(const Tensor& t) {
 }
 // RuntimeError unless the dtype is floating and the tensor is a leaf.
 WT_API void set_requires_grad(const Tensor& t, bool value);
-WT_API Ref<Node> grad_fn(const Tensor& t);  // with the node made anew when a view's base was changed in place
-inline bool is_leaf(const Tensor& t) { return !t->extra || !grad_fn(t); }
+// With the node made anew when a view's base was changed in place. Error where that cannot be: see
+// Note [In-place on views].
+WT_API Ref<Node> grad_fn(const Tensor& t);
+WT_API bool is_leaf(const Tensor& t);
 WT_API Edge gradient_edge(const Tensor& t);  // empty when no gradient is required
 WT_API void set_gradient_edge(const Tensor& t, Edge edge);
 WT_API Ref<Node> gradient_accumulator(const Tensor& leaf);

@@ -15,9 +15,16 @@ struct Region {
   // Where the two differ: the parts of complex numbers, or pairs seen as such.
   std::optional<DType> dtype = {}, base_dtype = {};
 };
+// Whether several elements of a tensor lie in one memory location; and whether its strides alone do not rule
+// that out.
+bool has_overlap(const Tensor& t);
+bool may_overlap(const Tensor& t);
+// Adds to a region; elements that share memory all count.
+void add_into(const Tensor& region, const Tensor& part);
 // The view's part of a gradient of the base, as a tensor of its own.
 Tensor tape_take_region(const Tensor& base_gradient, const Region& region);
 // A copy of `base_gradient` (zeros when undefined) whose region is replaced by `part` (zeros when undefined).
+// Elements of the region that share memory are summed there.
 Tensor tape_replace_region(const Tensor& base_gradient, const Tensor& part, const Region& region);
 
 }  // namespace warptape

@@ -57,7 +57,7 @@ bool equal(const Item& a, const Item& b) {
   return a.same_as == b.same_as && a.shares_with == b.shares_with && a.place.dtype == b.place.dtype &&
          a.place.sizes == b.place.sizes && a.place.strides == b.place.strides && a.device == b.device &&
          a.requires_grad == b.requires_grad && a.has_history == b.has_history && a.is_view == b.is_view &&
-         a.inference == b.inference && a.unversioned == b.unversioned &&
+         a.inference == b.inference && a.own_version == b.own_version &&
          (a.shares_with < 0 || a.place.offset == b.place.offset);
 }
 
@@ -125,7 +125,7 @@ void Described::add_tensor(PyObject* o) {
   item.has_history = t->extra && meta_of(t)->node;
   item.is_view = is_view(t);
   item.inference = t->inference;
-  item.unversioned = t->unversioned;
+  item.own_version = static_cast<bool>(t->own_version);
   for (size_t i = 0; i < tensors.size() && item.shares_with < 0; ++i) {
     if (tensors[i].same(t)) item.same_as = static_cast<int32_t>(i);
     if (&tensors[i].storage() != &t.storage()) continue;

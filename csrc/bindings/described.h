@@ -20,7 +20,7 @@ struct Item {
   // Of a tensor. The offset is that from the first tensor on the same memory, and counts if there is one.
   graph::Place place;
   Device device;
-  bool requires_grad = false, has_history = false, is_view = false, inference = false, unversioned = false;
+  bool requires_grad = false, has_history = false, is_view = false, inference = false, own_version = false;
   int32_t same_as = -1, shares_with = -1;  // numbers among the tensors
 };
 

@@ -70,11 +70,11 @@ PyObject* get_grad(const Tensor& t) {
   return wrap(meta_of(t)->grad);
 }
 
-// x.data shares memory, knows no history and does not count changes.
+// x.data shares memory, but neither history nor the count of in-place changes.
 PyObject* get_data(const Tensor& t) {
   if (is_opaque(t) || graph::Tracer::current()) return wrap(ops::detach(t));
   Tensor out = alias(t);
-  out->unversioned = true;
+  out->own_version = Ref<VersionCounter>::adopt(new VersionCounter);
   return wrap(out);
 }
 

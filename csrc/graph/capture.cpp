@@ -44,7 +44,7 @@ void Scope::restore(const History& h) {
 
 void Scope::restore() {
   for (const Written& w : written_) {
-    w.tensor.storage().set_version(w.version);
+    w.tensor.set_version(w.version);
     restore(w.own);
     restore(w.base);
     if (w.base.tensor.defined()) meta_of(w.tensor)->view->version = w.of_view;

@@ -234,7 +234,7 @@ void run(Call& call) {
   else
     run_backward(call);
   for (size_t i = 0; i < call.out.size(); ++i)
-    if (call.bumped) call.out[i].storage().set_version(versions[i]);
+    if (call.bumped) call.out[i].set_version(versions[i]);
 }
 
 }  // namespace warptape::graph

@@ -256,7 +256,7 @@ std::optional<uint32_t> Recording::give(const Tensor& t) {
   if (const auto at = kept_.find(t.impl()); at != kept_.end()) g.is = Given::Is::Kept, g.index = at->second;
   if (g.is == Given::Is::New) {
     if (requires_grad(t)) refuse("a result requires gradients: replays record no tape (use torch.no_grad())");
-    if (t->unversioned || !t.device().is_cpu()) refuse("a result is no usual tensor of the CPU");
+    if (t->own_version || !t.device().is_cpu()) refuse("a result is no usual tensor of the CPU");
     if (!made_impls_.contains(t.impl())) refuse("a result is made by no op");
     const std::optional<uint32_t> memory = memory_of(t);
     if (!memory) refuse("a result is made by no op");

@@ -10,6 +10,7 @@
 #include "ops/matmul.h"
 #include "ops/recompute.h"
 #include "ops/reduce.h"
+#include "ops/safe.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -21,17 +22,12 @@ constexpr int64_t kRowsForProducts = 25;   // with more, |a - b|^2 = |a|^2 + |b|
 Tensor sum_over(const Tensor& x, int64_t dim, bool keepdim) {
   return sum(x, OptDims(IntList{&dim, 1}), keepdim, std::nullopt);
 }
-// a / b, and 0 where b is 0.
-Tensor quotient(const Tensor& a, const Tensor& b) {
-  const Tensor none_there = eq_ts(b, 0);
-  return masked_fill(a / masked_fill(b, none_there, 1), none_there, 0);
-}
 Tensor differences(const Tensor& x1, const Tensor& x2) { return unsqueeze(x1, -2) - unsqueeze(x2, -3); }
 
 // ---- by products ---------------------------------------------------------------------------------------
 
 void euclidean_backward(Node& n, Gradients& g) {
-  const Tensor x1 = n.saved(0), x2 = n.saved(1), ratio = quotient(g[0], n.saved(2));
+  const Tensor x1 = n.saved(0), x2 = n.saved(1), ratio = quotient_or_zero(g[0], n.saved(2));
   if (g.wants(0)) g.set(0, x1 * sum_over(ratio, -1, true) - matmul(ratio, x2));
   if (g.wants(1))
     g.set(1, x2 * unsqueeze(sum_over(ratio, -2, false), -1) - matmul(transpose(ratio, -2, -1), x1));
@@ -99,11 +95,10 @@ Tensor run_distance_backward(const Tensor& grad, const Tensor& distances, const 
 Tensor difference_gradient(const Tensor& g, const Tensor& x, const Tensor& out, double p) {
   if (p == 0) return zeros(x.sizes(), options_of(x));
   if (p == 1) return g * sign(x);
-  if (p == 2) return quotient(g, out) * x;
+  if (p == 2) return quotient_or_zero(g, out) * x;
   if (std::isinf(p)) return g * sign(x) * cast(eq(abs(x), out), x.dtype());
-  const Tensor power =
-      p < 2 ? sign(x) * masked_fill(pow_ts(abs(x), p - 1), eq_ts(x, 0), 0) : x * pow_ts(abs(x), p - 2);
-  return quotient(g, pow_ts(out, p - 1)) * power;
+  const Tensor none_there = eq_ts(out, 0), length = masked_fill(out, none_there, 1);
+  return masked_fill(g / pow_ts(length, p - 1), none_there, 0) * signed_power(x, p - 1);
 }
 
 int64_t rows_at_once(const Tensor& x1, const Tensor& x2) {

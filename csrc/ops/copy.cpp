@@ -329,7 +329,7 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool, Format)> to_other{
     "to",
     to_other_impl,
     kMethod | kComplex | kMixedDevices | kPointwise | kLinear,
-    {"input", "other", kNonBlocking, kCopyArg, kFormatOnly},
+    {"input", {"other", kNoGradient}, kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
 const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_device{
     "to",
@@ -340,7 +340,7 @@ const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_devi
 const Op<Tensor(const Tensor&, const Tensor&)> type_as{"type_as",
                                                        type_as_impl,
                                                        kMethod | kComplex | kMixedDevices,
-                                                       {"input", "other"},
+                                                       {"input", {"other", kNoGradient}},
                                                        "The tensor in other's dtype and on its device."};
 const Op<Tensor(const Tensor&, Format)> cpu{"cpu",
                                             cpu_impl,

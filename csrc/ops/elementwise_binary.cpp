@@ -25,10 +25,13 @@ Tensor share(const Tensor& wins, const Tensor& a, const Tensor& b) { return wins
   throw NotImplementedError(message("derivative for ", op, " is not implemented"));
 }
 Tensor zero_where(const Tensor& mask, const Tensor& t) { return where_st(mask, Scalar(0), t); }
+// For what counts as 0 where the formula has no value: the derivatives would be 0 * inf.
+Tensor one_where(const Tensor& mask, const Tensor& t) { return where_st(mask, Scalar(1), t); }
 // 1 / (a^2 + b^2), and 0 at the origin.
 Tensor inverse_squares(const Tensor& a, const Tensor& b) {
   Tensor squares = a * a + b * b;
-  return zero_where(eq_ts(squares, 0), reciprocal(squares));
+  const Tensor none_there = eq_ts(squares, 0);
+  return zero_where(none_there, reciprocal(one_where(none_there, squares)));
 }
 }  // namespace
 
@@ -110,13 +113,15 @@ namespace {
 Tensor pow_base_gradient(const Tensor& g, const Tensor& a, const Tensor& b) {
   if (!needs_grad(g, a, b) && !is_complex(g.dtype()))
     return pointwise("pow_base_backward", pow_base_backward_slot, ResultRule::Same, {g, a, b});
-  return zero_where(eq_ts(b, 0), g * (b * pow(a, b - 1)));
+  const Tensor constant = eq_ts(b, 0);
+  return zero_where(constant, g * (b * pow(one_where(constant, a), b - 1)));
 }
 // 0 ^ b does not change with b > 0, though log(0) is infinite.
 Tensor pow_exponent_gradient(const Tensor& g, const Tensor& a, const Tensor& b) {
   Tensor grows = is_complex(b.dtype()) ? logical_and(eq_ts(imag(b), 0), ge_ts(real(b), 0)) : ge_ts(b, 0);
-  return zero_where(logical_and(eq_ts(a, 0), grows),
-                    g * (pow(a, b) * log(is_complex(g.dtype()) ? tape_cast(a, g.dtype()) : a)));
+  const Tensor still = logical_and(eq_ts(a, 0), grows);
+  const Tensor base = one_where(still, is_complex(g.dtype()) ? tape_cast(a, g.dtype()) : a);
+  return zero_where(still, g * (pow(base, b) * log(base)));
 }
 void check_negative_power(const Tensor& a, const Scalar& e) {
   WT_CHECK(is_differentiable(a.dtype()) || e.kind() >= DTypeCategory::Floating || e.to_int() >= 0, Error,
@@ -286,13 +291,15 @@ WT_BINARY_DEF(logaddexp2, "Logaddexp2Backward0", Same, false, check_floats,
               g* sigmoid((a - b) * std::numbers::ln2), g* sigmoid((b - a) * std::numbers::ln2))
 WT_BINARY_TT(logaddexp2, kNoFacts, "log2(2^input + 2^other) without overflow.");
 WT_BINARY_DEF(copysign, "CopysignBackward0", Float, false, nullptr,
-              g* zero_where(eq_ts(a, 0), copysign(a, b) / a), no_gradient(g))
+              g* zero_where(eq_ts(a, 0), copysign(a, b) / one_where(eq_ts(a, 0), a)), no_gradient(g))
 WT_BINARY_TT(copysign, kNoFacts, "The magnitude of input with the sign of other.");
 WT_BINARY_TT_(copysign);
 WT_BINARY_TS(copysign, kNoFacts, "The magnitude of input with the sign of other.");
 WT_BINARY_TS_(copysign);
 WT_BINARY_DEF(xlogy, "XlogyBackward0", Float, false, nullptr,
-              zero_where(logical_and(eq_ts(a, 0), le_ts(b, 0)), g* log(b)), g*(a / b))
+              zero_where(logical_and(eq_ts(a, 0), le_ts(b, 0)),
+                         g* log(one_where(logical_and(eq_ts(a, 0), le_ts(b, 0)), b))),
+              g*(a / b))
 WT_BINARY_TT(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
 WT_BINARY_TT_(xlogy);
 WT_BINARY_TS(xlogy, kSpecial, "input * log(other), 0 where input is 0.");

@@ -53,8 +53,15 @@ WT_UNARY(erfinv, "ErfinvBackward0", Float, Output, kFloat32Cuda | kSpecial, "Inv
 WT_UNARY(lgamma, "LgammaBackward0", Float, Input, kNoFacts,
          "Logarithm of the absolute value of the gamma function.", g* digamma(s));
 WT_UNARY(digamma, "DigammaBackward0", Float, Input, kSpecial, "Derivative of lgamma.", g* polygamma(1, s));
+namespace {
+// 0 where the formula has no value; the operand is replaced there, for the derivatives would be 0 * inf.
+Tensor sinc_slope(const Tensor& s) {
+  const Tensor flat = eq_ts(s * s * kPi, 0), x = where_st(flat, Scalar(1), s);
+  return where_st(flat, Scalar(0), (cos(x * kPi) * (x * kPi) - sin(x * kPi)) / (x * x * kPi));
+}
+}  // namespace
 WT_UNARY(sinc, "SincBackward0", Float, Input, kComplex | kSpecial, "sin(pi x) / (pi x), 1 at 0.",
-         where(eq_ts(s * s * kPi, 0), g * 0, g*((cos(s * kPi) * (s * kPi) - sin(s * kPi)) / (s * s * kPi))));
+         g* sinc_slope(s));
 WT_UNARY(sqrt, "SqrtBackward0", Float, Output, kComplex, "Square root.",
          WT_FUSED(sqrt_backward, g / (s * 2)));
 WT_UNARY(rsqrt, "RsqrtBackward0", Float, Output, kComplex | kFloat32Cuda, "1 / sqrt(input).",

@@ -356,28 +356,28 @@ const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> scalar_tensor_op("sca
                                                                             {"s", WT_OPTIONS},
                                                                             "A number as a 0-dim tensor.");
 const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> empty_like_op(
-    "empty_like", empty_like_impl, kFunction | kComplex | kPointwise, {"input", WT_FORMATTED},
-    "empty with input's sizes, dtype and layout."),
-    zeros_like_op("zeros_like", number_like_impl<0>, kFunction | kComplex | kPointwise,
+    "empty_like", empty_like_impl, kFunction | kComplex | kPointwise | kNonDifferentiable,
+    {"input", WT_FORMATTED}, "empty with input's sizes, dtype and layout."),
+    zeros_like_op("zeros_like", number_like_impl<0>, kFunction | kComplex | kPointwise | kNonDifferentiable,
                   {"input", WT_FORMATTED}, "zeros with input's sizes, dtype and layout."),
-    ones_like_op("ones_like", number_like_impl<1>, kFunction | kComplex | kPointwise, {"input", WT_FORMATTED},
-                 "ones with input's sizes, dtype and layout.");
+    ones_like_op("ones_like", number_like_impl<1>, kFunction | kComplex | kPointwise | kNonDifferentiable,
+                 {"input", WT_FORMATTED}, "ones with input's sizes, dtype and layout.");
 const Op<Tensor(const Tensor&, const Scalar&, OptDType, OptDevice, bool, Format)> full_like_op(
-    "full_like", full_like_impl, kFunction | kComplex | kPointwise, {"input", "fill_value", WT_FORMATTED},
-    "full with input's sizes, dtype and layout.");
+    "full_like", full_like_impl, kFunction | kComplex | kPointwise | kNonDifferentiable,
+    {"input", "fill_value", WT_FORMATTED}, "full with input's sizes, dtype and layout.");
 const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)> new_empty_op(
-    "new_empty", new_empty_impl, kMethod | kComplex | kToSizes, {"input", {"size", kVarArgs}, WT_OPTIONS},
-    "empty with input's dtype and device."),
-    new_zeros_op("new_zeros", new_zeros_impl, kMethod | kComplex | kToSizes,
+    "new_empty", new_empty_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
+    {"input", {"size", kVarArgs}, WT_OPTIONS}, "empty with input's dtype and device."),
+    new_zeros_op("new_zeros", new_zeros_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
                  {"input", {"size", kVarArgs}, WT_OPTIONS}, "zeros with input's dtype and device."),
-    new_ones_op("new_ones", new_ones_impl, kMethod | kComplex | kToSizes,
+    new_ones_op("new_ones", new_ones_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
                 {"input", {"size", kVarArgs}, WT_OPTIONS}, "ones with input's dtype and device.");
 const Op<Tensor(const Tensor&, IntList, IntList, OptDType, OptDevice, bool)> new_empty_strided_op(
-    "new_empty_strided", new_empty_strided_impl, kMethod | kComplex, {"input", "size", "stride", WT_OPTIONS},
-    "empty_strided with input's dtype and device.");
+    "new_empty_strided", new_empty_strided_impl, kMethod | kComplex | kNonDifferentiable,
+    {"input", "size", "stride", WT_OPTIONS}, "empty_strided with input's dtype and device.");
 const Op<Tensor(const Tensor&, IntList, const Scalar&, OptDType, OptDevice, bool)> new_full_op(
-    "new_full", new_full_impl, kMethod | kComplex | kToSizes, {"input", "size", "fill_value", WT_OPTIONS},
-    "full with input's dtype and device.");
+    "new_full", new_full_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
+    {"input", "size", "fill_value", WT_OPTIONS}, "full with input's dtype and device.");
 const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> arange_end_op("arange", arange_end_impl,
                                                                          kFunction | kOut | kOutNumel,
                                                                          {"end", WT_OPTIONS},

@@ -55,23 +55,6 @@ Tensor bincount_impl(const Tensor& x, const OptTensor& weights, int64_t minlengt
 
 // ---- histograms ----------------------------------------------------------------------------------------
 
-struct HistogramData {
-  const char* op;
-};
-void histogram_backward(Node& n, Gradients&) {
-  throw NotImplementedError(
-      message("derivative for aten::", n.data<HistogramData>().op, " is not implemented"));
-}
-constexpr NodeType kHistogram{"NotImplemented", histogram_backward};
-Tensor without_derivative(const char* op, const Tensor& out, const Tensor& x) {
-  if (needs_grad(x)) {
-    Ref<Node> n = record(kHistogram, x);
-    n->emplace<HistogramData>(op);
-    set_history(out, n);
-  }
-  return out;
-}
-
 using Range = std::optional<std::span<const double>>;
 enum class Search : uint8_t {
   Scale,      // bins of equal width, by the place between the ends alone
@@ -215,7 +198,7 @@ Tensor histc_impl(const Tensor& x, int64_t bins, double low, double high) {
                      std::nullopt, Search::Scale),
              x.device(), std::nullopt, false, false);
   }
-  return without_derivative("histc", out, x);
+  return out;
 }
 
 void check_samples(const char* op, const Tensor& x, const OptTensor& weight) {
@@ -266,7 +249,6 @@ TensorAndList histogram_of(const char* op, const Tensor& x, const std::vector<Te
       out.second.push_back(edges[d].is_contiguous() && search == Search::Edges ? raw_clone(edges[d])
                                                                                : here(edges[d]));
   }
-  out.first = without_derivative(op, out.first, x);
   return out;
 }
 

@@ -154,13 +154,13 @@ const Op<Tensor(const Tensor&, const Tensor&, double, Flag, Flag, std::string_vi
     "hinge_embedding_loss",
     hinge_embedding_nn,
     kLoss,
-    {"input", "target", {"margin", 1.0}, kSizeAverage, kReduce, kReduction},
+    {"input", {"target", kNoGradient}, {"margin", 1.0}, kSizeAverage, kReduce, kReduction},
     kHingeDoc};
 const Op<Tensor(const Tensor&, const Tensor&, double, int64_t)> root_hinge{
     "hinge_embedding_loss",
     hinge_embedding_root,
     kRoot,
-    {"input", "target", {"margin", 1.0}, kNumber},
+    {"input", {"target", kNoGradient}, {"margin", 1.0}, kNumber},
     kHingeDoc};
 
 using PairLoss = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, double, Reduction);

@@ -13,17 +13,19 @@ constinit std::array<Interceptor, 32> interceptors{};
 
 // Calls see(t) for every tensor among the arguments; lists of optional ones, indices, are left out on demand.
 template <class F>
+void each_tensor(const OpInfo& op, std::span<const Value> args, size_t i, bool indices, F&& see) {
+  const Value& v = args[i];
+  if (!v.present) return;
+  if (op.args[i].type == ArgType::Tensor && v.tensor->defined()) see(*v.tensor);
+  if (op.args[i].type == ArgType::TensorList)
+    for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) see(t);
+  if (indices && op.args[i].type == ArgType::OptTensorList)
+    for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
+      if (t && t->defined()) see(*t);
+}
+template <class F>
 void each_tensor(const OpInfo& op, std::span<const Value> args, bool indices, F&& see) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    const Value& v = args[i];
-    if (!v.present) continue;
-    if (op.args[i].type == ArgType::Tensor && v.tensor->defined()) see(*v.tensor);
-    if (op.args[i].type == ArgType::TensorList)
-      for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) see(t);
-    if (indices && op.args[i].type == ArgType::OptTensorList)
-      for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
-        if (t && t->defined()) see(*t);
-  }
+  for (size_t i = 0; i < args.size(); ++i) each_tensor(op, args, i, indices, see);
 }
 
 // All tensors lie on one device; numbers and indices in host memory may go with any.
@@ -53,7 +55,38 @@ void check_complex(const OpInfo& op, std::span<const Value> args) {
   if (!dtype) return;
   WT_CHECK(op.flags & kComplex, DtypeError, op.name, ": not implemented for ", *dtype);
 }
+
+void not_implemented_backward(Node& n, Gradients&) {
+  throw NotImplementedError(message("derivative for aten::", n.data<const OpInfo*>()->name,
+                                    " is not implemented; take detach() of its inputs if none is wanted"));
+}
+constexpr NodeType kNotImplemented{"NotImplemented", not_implemented_backward};
 }  // namespace
+
+void record_not_implemented(const OpInfo& op, std::span<const Value> args, Result& out) {
+  if (op.flags & kNonDifferentiable) return;
+  const bool writes = op.args[0].marks & kWritten;
+  Ref<Node> node;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].marks & kNoGradient) continue;
+    each_tensor(op, args, i, false, [&](const Tensor& t) {
+      if (!requires_grad(t)) return;
+      if (!node) {
+        node = make_node(kNotImplemented);
+        if (writes) node->edges.push_back({});  // of what is written, which rebase_history() expects first
+      }
+      add_edge(*node, t);
+    });
+  }
+  if (!node) return;
+  node->emplace<const OpInfo*>(&op);
+  const auto see = [&](const Tensor& t) {
+    if (!lacks_history(t)) return;
+    writes ? rebase_history(t, node) : set_history(t, node);
+  };
+  see(out.tensor);
+  for (const Tensor& t : out.tensors) see(t);
+}
 
 const OpInfo* all_ops() { return newest; }
 

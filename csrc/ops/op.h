@@ -13,6 +13,7 @@
 // every tensor is a real one of the CPU, and takes the checked way only where one of the two says so.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <functional>
@@ -39,7 +40,8 @@ enum OpFlag : uint32_t {
   kFFT = 1u << 7,           // warptape.fft.name(...)
   kMixedDevices = 1u << 8,  // its tensors may lie on several devices
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
-  kRandom = 1u << 11,       // draws from a generator
+  kNonDifferentiable = 1u << 10,  // its results have no gradient: they do not require one
+  kRandom = 1u << 11,             // draws from a generator
   // What else PyTorch asks of an op's out=, or does with it.
   kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools
   kOutDtype = 1u << 13,    // its dtype is what the argument `dtype` is by default
@@ -156,10 +158,11 @@ struct ArgDefault {
 
 enum ArgMark : uint8_t {
   kKeywordOnly = 1,
-  kVarArgs = 2,    // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
-  kWritten = 4,    // changed in place; the op returns it
-  kNoneItems = 8,  // of an IntList: takes None among the items, which is kNoItem
-  kUpdated = 16,   // changed in place beside the result
+  kVarArgs = 2,      // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
+  kWritten = 4,      // changed in place; the op returns it
+  kNoneItems = 8,    // of an IntList: takes None among the items, which is kNoItem
+  kUpdated = 16,     // changed in place beside the result
+  kNoGradient = 32,  // of a tensor: none leads to it; only its shape or dtype counts, or it is a choice
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 
@@ -260,6 +263,45 @@ WT_API void set_interceptor(DispatchBit bit, Interceptor f);
 WT_API void call_checked(const OpInfo& op, std::span<Value> args, Result& out);
 // The same on a copy of the arguments.
 WT_API void call_checked(const OpInfo& op, const Value* args, Result& out);
+
+// Note [Ops without a derivative]: an op that recorded nothing although an argument requires a gradient gets
+// a node whose backward raises, so that no term of a gradient is missing silently. The entry sees to it for
+// every op; one whose result has no gradient by its nature is declared kNonDifferentiable.
+inline bool lacks_history(const Tensor& t) {
+  return t.defined() && !requires_grad(t) && is_differentiable(t.dtype());
+}
+// Of several results each may have its own inputs, and an op that records some of them knows of the others.
+inline bool lacks_history(const std::vector<Tensor>& results) {
+  const auto recorded = [](const Tensor& t) { return t.defined() && requires_grad(t); };
+  return std::none_of(results.begin(), results.end(), recorded) &&
+         std::any_of(results.begin(), results.end(), [](const Tensor& t) { return lacks_history(t); });
+}
+template <class... T>
+inline bool lacks_history(const std::tuple<T...>& results) {
+  const auto one = [](const auto&... t) {
+    return !((t.defined() && requires_grad(t)) || ...) && (lacks_history(t) || ...);
+  };
+  return std::apply(one, results);
+}
+inline bool lacks_history(const TensorAndList& results) {
+  return lacks_history(results.first) && (results.second.empty() || lacks_history(results.second));
+}
+inline bool lacks_history(const OneOrMany& results) {
+  return std::visit([](const auto& r) { return lacks_history(r); }, results);
+}
+template <class T>
+inline bool may_require_grad(const T& x) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    return x.defined() && x->extra && requires_grad(x);
+  } else if constexpr (std::is_same_v<T, OptTensor>) {
+    return x && may_require_grad(*x);
+  } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const OptTensor>>) {
+    for (const auto& t : x)
+      if (may_require_grad(t)) return true;
+  }
+  return false;
+}
+WT_API void record_not_implemented(const OpInfo& op, std::span<const Value> args, Result& out);
 
 // Calls see(t) for every defined tensor among the arguments.
 WT_API void each_tensor(const OpInfo& op, std::span<const Value> args,
@@ -429,11 +471,37 @@ class Op<R(A...)> : public OpInfo {
   Op(const char* name, Fn fn, const Op& of) : OpInfo(name, of), fn_(fn) {}
 
   R operator()(A... args) const {
-    if (__builtin_expect((thread_state.dispatch == 0) & (is_plain(args) & ...), 1)) return fn_(args...);
+    if (__builtin_expect((thread_state.dispatch == 0) & (is_plain(args) & ...), 1)) return apply(args...);
     return call_slow(args...);
   }
 
  private:
+  static constexpr bool kTakesTensors =
+      ((ArgTraits<Plain<A>>::kType == ArgType::Tensor || ArgTraits<Plain<A>>::kType == ArgType::TensorList) ||
+       ...);
+  // The op's own code; see Note [Ops without a derivative].
+  R apply(A... args) const {
+    if constexpr (kTakesTensors && requires(const R& r) { lacks_history(r); }) {
+      R out = fn_(args...);
+      if (__builtin_expect(thread_state.grad_mode && lacks_history(out), 0) &&
+          (may_require_grad(args) || ...))
+        return not_implemented(std::move(out), args...);
+      return out;
+    } else {
+      return fn_(args...);
+    }
+  }
+  template <class T>
+  [[gnu::noinline]] T not_implemented(T result, A... args) const {
+    Value values[sizeof...(A)];
+    size_t i = 0;
+    ((values[i].present = true, ArgTraits<Plain<A>>::box(values[i], args), ++i), ...);
+    Result out;
+    ReturnTraits<T>::box(out, std::move(result));
+    record_not_implemented(*this, values, out);
+    return ReturnTraits<T>::unbox(out);
+  }
+
   static constexpr std::array<ArgKind, sizeof...(A)> kKinds{
       ArgKind{ArgTraits<Plain<A>>::kType, ArgTraits<Plain<A>>::kOptional}...};
   static constexpr Result::Kind kReturns = [] {
@@ -459,7 +527,7 @@ class Op<R(A...)> : public OpInfo {
   }
   [[gnu::noinline]] static void run_boxed(const OpInfo& info, const Value* args, Result& out) {
     const auto run = [&]<size_t... I>(std::index_sequence<I...>) -> R {
-      return static_cast<const Op&>(info).fn_(ArgTraits<Plain<A>>::unbox(args[I])...);
+      return static_cast<const Op&>(info).apply(ArgTraits<Plain<A>>::unbox(args[I])...);
     };
     if constexpr (std::is_void_v<R>) {
       run(std::index_sequence_for<A...>{});

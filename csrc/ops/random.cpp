@@ -507,13 +507,11 @@ const Op<Tensor(IntList, Generator*, OptDType, OptDevice, bool)> rand_op(
     "Uniform numbers of [0, 1)."),
     randn_op("randn", randn_impl, kFunction | kOut | kComplex | kRandom,
              {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Standard normal numbers.");
-const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> rand_like_op("rand_like", rand_like_impl,
-                                                                                kFunction | kComplex |
-                                                                                    kRandom,
-                                                                                {"input", WT_FORMATTED},
-                                                                                "rand of input's sizes."),
-    randn_like_op("randn_like", randn_like_impl, kFunction | kComplex | kRandom, {"input", WT_FORMATTED},
-                  "randn of input's sizes.");
+const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> rand_like_op(
+    "rand_like", rand_like_impl, kFunction | kComplex | kRandom | kNonDifferentiable, {"input", WT_FORMATTED},
+    "rand of input's sizes."),
+    randn_like_op("randn_like", randn_like_impl, kFunction | kComplex | kRandom | kNonDifferentiable,
+                  {"input", WT_FORMATTED}, "randn of input's sizes.");
 const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_high_op(
     "randint", randint_high_impl, kFunction | kOut | kRandom, {"high", "size", WT_GENERATOR, WT_OPTIONS},
     "Integers from 0 to high - 1.");
@@ -521,11 +519,11 @@ const Op<Tensor(int64_t, int64_t, IntList, Generator*, OptDType, OptDevice, bool
     "randint", randint_impl, kFunction | kOut | kRandom, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS},
     "Integers from low to high - 1.");
 const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool, Format)> randint_like_high_op(
-    "randint_like", randint_like_high_impl, kFunction | kRandom, {"input", "high", WT_FORMATTED},
-    "randint of input's sizes.");
+    "randint_like", randint_like_high_impl, kFunction | kRandom | kNonDifferentiable,
+    {"input", "high", WT_FORMATTED}, "randint of input's sizes.");
 const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool, Format)> randint_like_op(
-    "randint_like", randint_like_impl, kFunction | kRandom, {"input", "low", "high", WT_FORMATTED},
-    "randint of input's sizes.");
+    "randint_like", randint_like_impl, kFunction | kRandom | kNonDifferentiable,
+    {"input", "low", "high", WT_FORMATTED}, "randint of input's sizes.");
 const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op("randperm", randperm_impl,
                                                                              kFunction | kOut | kRandom,
                                                                              {"n", WT_GENERATOR, WT_OPTIONS},

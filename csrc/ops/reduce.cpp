@@ -1,29 +1,23 @@
-// sum, mean, prod, any, all, var, std, norm, logsumexp.
+// sum, mean, any, all, var, std, norm, logsumexp.
 #include "ops/reduce.h"
 
 #include <cmath>
 
-#include "kernels/products.h"
 #include "kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/gather.h"
 #include "ops/masked.h"
+#include "ops/reduce_dtype.h"
+#include "ops/safe.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
 
-Tensor ones_like(const Tensor& x) {
-  Tensor out = zeros(x.sizes(), options_of(x));
-  raw_fill(out, 1);
-  return out;
-}
-
 using ReduceSlot = kernels::Slot<kernels::ReduceFn>;
-ReduceSlot sum_slot{"sum"}, mean_slot{"mean"}, prod_slot{"prod"}, any_slot{"any"}, all_slot{"all"},
-    logsumexp_slot{"logsumexp"}, nansum_slot{"nansum"};
-kernels::Slot<kernels::CumprodBackwardFn> cumprod_backward_slot{"cumprod_backward"};
+ReduceSlot sum_slot{"sum"}, mean_slot{"mean"}, any_slot{"any"}, all_slot{"all"}, logsumexp_slot{"logsumexp"},
+    nansum_slot{"nansum"};
 kernels::Slot<kernels::VarFn> var_slot{"var"};
 kernels::Slot<kernels::NormFn> norm_slot{"norm"};
 
@@ -37,8 +31,9 @@ Tensor shaped(const Tensor& kept_result, const Reduced& r) {
   return alias(kept_result, r.sizes, contiguous_strides(r.sizes), 0);
 }
 
-Tensor run(ReduceSlot& slot, const Tensor& x, const Reduced& r, DType dtype) {
-  if (is_complex(dtype) && &slot != &prod_slot) {  // a sum, or a mean
+Tensor run(ReduceSlot& slot, const Tensor& given, const Reduced& r, DType dtype) {
+  const Tensor x = &slot == &any_slot || &slot == &all_slot ? given : converted(given, dtype);
+  if (is_complex(dtype)) {  // a sum, or a mean
     Tensor sums = raw_reduce_to(raw_cast(x, dtype), r.kept);
     return shaped(&slot == &mean_slot ? sums / static_cast<double>(r.count) : sums, r);
   }
@@ -54,10 +49,6 @@ Ref<Node> record_reduction(const NodeType& type, const Tensor& x, const Reduced&
   Ref<Node> n = record(type, x);
   n->emplace<Data>(r.kept, x.sizes(), number);
   return n;
-}
-
-DType sum_dtype(const Tensor& x, OptDType asked) {
-  return asked.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Int64);
 }
 
 void check_floating(const char* op, DType t) {
@@ -107,8 +98,7 @@ constexpr NodeType kNansum{"NansumBackward0", nansum_backward};
 
 Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
   if (!is_floating(x.dtype())) return sum(x, dims, keepdim, dtype);
-  WT_CHECK(!dtype || is_floating(*dtype), NotImplementedError, "nansum: not implemented for ",
-           dtype.value_or(x.dtype()));
+  if (dtype && !is_floating(*dtype)) return sum(masked_fill(x, isnan(x), 0.0), dims, keepdim, dtype);
   Reduced r = reduced_shape("nansum", x, dims, keepdim);
   const DType t = sum_dtype(x, dtype);
   Tensor out = x.device().is_cpu() ? run(nansum_slot, x, r, t)
@@ -125,69 +115,6 @@ Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype)
            "nanmean: expected input to have floating point or complex dtype but got ", x.dtype());
   Tensor count = sum(logical_not(isnan(x)), dims, keepdim, std::nullopt);
   return nansum_impl(x, dims, keepdim, dtype) / count;
-}
-
-// ---- prod ----------------------------------------------------------------------------------------------
-
-// For every element the product of all others along dim, right where some are zero.
-Tensor product_of_others(const Tensor& x, int64_t dim) {
-  int64_t n = x.sizes()[dim];
-  auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
-  // Recorded, doubling keeps the derivatives right where elements are 0; else one scan from each end serves.
-  if (!needs_grad(x) && !is_complex(x.dtype())) {
-    if (x.device().is_cpu()) return products_backward(Tensor(), x, dim);
-    const Tensor turned = flip(cumprod(flip(part(x, 1, n - 1), Shape{dim}), dim, std::nullopt), Shape{dim});
-    return products_before(x, dim) * cat(std::vector<Tensor>{turned, ones_like(part(x, 0, 1))}, dim);
-  }
-  Tensor after = cat(std::vector<Tensor>{part(x, 1, n - 1), ones_like(part(x, 0, 1))}, dim);
-  // Windows double: before the step of s, element i holds the product of the s elements after it.
-  for (int64_t s = 1; s < n; s *= 2)
-    after =
-        cat(std::vector<Tensor>{part(after, 0, n - s) * part(after, s, n - s), part(after, n - s, s)}, dim);
-  return products_before(x, dim) * after;
-}
-
-struct ProdData {
-  int64_t dim;  // -1: all
-  Shape kept, sizes;
-};
-void prod_backward(Node& n, Gradients& g) {
-  const ProdData& d = n.data<ProdData>();
-  Tensor x = conjugate(cast(n.saved(0), g[0].dtype()));
-  Tensor wide = spread(g[0], d.kept, d.sizes);
-  if (x.numel() == 0) return g.set(0, zeros(d.sizes, options_of(g[0])));
-  if (d.dim < 0) {
-    Tensor flat = reshape(x, Shape{-1});
-    return g.set(0, wide * reshape(product_of_others(flat, 0), d.sizes));
-  }
-  g.set(0, wide * product_of_others(x, d.dim));
-}
-constexpr NodeType kProd{"ProdBackward0", prod_backward};
-
-Tensor prod_with(const Tensor& x, int64_t dim, const Reduced& r, OptDType dtype) {
-  const DType t = sum_dtype(x, dtype);
-  if (is_complex(t) && !x.device().is_cpu()) {
-    Tensor line = dim < 0 ? reshape(cast(x, t), Shape{-1}) : cast(x, t);
-    dim = std::max<int64_t>(dim, 0);
-    const int64_t n = line.sizes()[dim];
-    if (n == 0) return full(r.sizes, 1, {t, x.device()});
-    return reshape(narrow(products_before(line, dim), dim, n - 1, 1) * narrow(line, dim, n - 1, 1), r.sizes);
-  }
-  Tensor out = run(prod_slot, is_complex(t) ? raw_cast(x, t) : x, r, t);
-  if (needs_grad(x)) {
-    Ref<Node> n = record(kProd, x);
-    n->emplace<ProdData>(dim, r.kept, x.sizes());
-    n->save(x);
-    set_history(out, n);
-  }
-  return out;
-}
-Tensor prod_impl(const Tensor& x, OptDType dtype) {
-  return prod_with(x, -1, reduced_shape("prod", x, std::nullopt, false), dtype);
-}
-Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype) {
-  dim = wrap_dim(dim, x.ndim(), "prod");
-  return prod_with(x, x.ndim() ? dim : -1, reduced_shape("prod", x, IntList{&dim, 1}, keepdim), dtype);
 }
 
 // ---- any, all ------------------------------------------------------------------------------------------
@@ -235,27 +162,29 @@ void std_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
   double divisor;
   Tensor x = n.saved(0), root = n.saved(1), delta = centered(x, d, divisor);
-  Tensor scaled = masked_fill(g[0] / root, eq_ts(root, 0), 0.0);
-  g.set(0, spread(scaled, d.kept, d.sizes) * delta / Scalar(divisor));
+  g.set(0, spread(quotient_or_zero(g[0], root), d.kept, d.sizes) * delta / Scalar(divisor));
 }
 constexpr NodeType kVar{"VarBackward0", var_backward}, kStd{"StdBackward0", std_backward};
 
 Tensor var_with(const char* op, const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim,
                 bool root) {
-  if (is_complex(x.dtype())) {  // of both parts together
-    Tensor sum = var(real(x), dims, correction, keepdim) + var(imag(x), dims, correction, keepdim);
-    return root ? sqrt(sum) : sum;
-  }
-  WT_CHECK(is_floating(x.dtype()), DtypeError, op,
+  WT_CHECK(is_differentiable(x.dtype()), DtypeError, op,
            ": std and var only support floating point and complex dtypes, got ", x.dtype());
   Reduced r = reduced_shape(op, x, dims, keepdim);
   double c = correction.value_or(1);
-  Tensor out = empty(r.kept, options_of(x));
-  if (!out.is_meta() && out.numel()) {
-    Launch launch(x.device());
-    var_slot(launch, out.view(), kernels::View{}, x.view(), c, root);
+  Tensor out;
+  if (is_complex(x.dtype())) {  // of both parts together
+    const NoGrad off;
+    out = var(real(x), dims, correction, keepdim) + var(imag(x), dims, correction, keepdim);
+    if (root) out = sqrt(out);
+  } else {
+    out = empty(r.kept, options_of(x));
+    if (!out.is_meta() && out.numel()) {
+      Launch launch(x.device());
+      var_slot(launch, out.view(), kernels::View{}, x.view(), c, root);
+    }
+    out = shaped(out, r);
   }
-  out = shaped(out, r);
   if (needs_grad(x)) {
     Ref<Node> n = record_reduction(root ? kStd : kVar, x, r, c);
     n->save(x);
@@ -311,10 +240,9 @@ void norm_backward(Node& n, Gradients& g) {
   double p = d.number;
   Tensor x = n.saved(0);
   Tensor out = spread(n.saved(1), d.kept, d.sizes), wide = spread(g[0], d.kept, d.sizes);
-  Tensor none_there = eq_ts(out, 0);
   if (p == 0) return;  // a count: no gradient, as opposed to one of zeros
   if (p == 1) return g.set(0, wide * sign(x));
-  if (p == 2) return g.set(0, masked_fill(wide * x / out, none_there, 0.0));
+  if (p == 2) return g.set(0, quotient_or_zero(wide * x, out));
   if (std::isinf(p)) {
     Tensor hit = cast(eq(abs(x), out), x.dtype());
     Shape dims;
@@ -323,9 +251,8 @@ void norm_backward(Node& n, Gradients& g) {
     Tensor share = hit / sum(hit, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
     return g.set(0, masked_fill(wide * share * sign(x), eq_ts(hit, 0), 0.0));  // nan is no hit
   }
-  Tensor power =
-      p < 2 ? masked_fill(pow_ts(abs(x), p - 1), eq_ts(x, 0), 0.0) * sign(x) : x * pow_ts(abs(x), p - 2);
-  g.set(0, masked_fill(wide * power / pow_ts(out, p - 1), none_there, 0.0));
+  const Tensor none_there = eq_ts(out, 0), length = masked_fill(out, none_there, 1.0);
+  g.set(0, masked_fill(wide * signed_power(x, p - 1) / pow_ts(length, p - 1), none_there, 0.0));
 }
 constexpr NodeType kNorm{"LinalgVectorNormBackward0", norm_backward};
 
@@ -450,16 +377,6 @@ const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{
                kBoth | kOut | kOutDtype | kAlongDims,
                {"input", kDims, kKeep, kDtype},
                "mean of what is not NaN."};
-decltype(prod) prod{"prod",
-                    prod_impl,
-                    kBoth | kComplex | kFloat32 | kAlongDims,
-                    {"input", kDtype},
-                    "The product of all elements."};
-decltype(prod_dim) prod_dim{"prod",
-                            prod_dim_impl,
-                            kBoth | kOut | kOutDtype | kComplex | kFloat32 | kAlongDims,
-                            {"input", "dim", kKeep, kDtype},
-                            "The product over a dim."};
 const Op<Tensor(const Tensor&)> any_all_op{"any",
                                            any_all_impl,
                                            kBoth | kOut | kOutExact | kComplex | kAlongDims,
@@ -569,25 +486,5 @@ decltype(logsumexp) logsumexp{"logsumexp",
                               kBoth | kSpecial | kOut | kComplex | kFloat32Cuda | kAlongDims,
                               {"input", "dim", kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
-
-Tensor products_backward(const Tensor& g, const Tensor& x, int64_t dim) {
-  Tensor dx = empty(x.sizes(), options_of(x));
-  cumprod_backward_slot(Launch(x.device()), dx.view(), g.defined() ? g.view() : kernels::View{}, x.view(),
-                        static_cast<int>(dim));
-  return dx;
-}
-
-Tensor products_before(const Tensor& x, int64_t dim) {
-  int64_t n = x.sizes()[dim];
-  auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
-  const bool scans = !needs_grad(x) && !is_complex(x.dtype());
-  const Tensor rest = part(x, 0, n - 1);
-  Tensor out = cat(
-      std::vector<Tensor>{ones_like(part(x, 0, 1)), scans ? cumprod(rest, dim, std::nullopt) : rest}, dim);
-  if (scans) return out;
-  for (int64_t s = 1; s < n; s *= 2)
-    out = cat(std::vector<Tensor>{part(out, 0, s), part(out, s, n - s) * part(out, 0, n - s)}, dim);
-  return out;
-}
 
 }  // namespace warptape::ops

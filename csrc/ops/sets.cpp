@@ -59,11 +59,6 @@ Tensor number_isin(const Scalar& element, const Tensor& test, bool unique, bool 
 
 // ---- unique_consecutive --------------------------------------------------------------------------------
 
-void no_backward(Node&, Gradients&) {
-  throw NotImplementedError("the derivative for 'unique_consecutive' is not implemented.");
-}
-constexpr NodeType kUniqueConsecutive{"UniqueConsecutiveBackward0", no_backward};
-
 // Where slice i + 1 along dim 0 of x differs from slice i, bools on the host.
 Tensor changes(const Tensor& x) {
   const int64_t n = x.sizes()[0];
@@ -115,7 +110,6 @@ OneOrMany unique_consecutive_impl(const Tensor& x, bool return_inverse, bool ret
     if (return_inverse) out.push_back(here(flat && !dim ? reshape(r.inverse, x.sizes()) : r.inverse));
     if (return_counts) out.push_back(here(r.counts));
   }
-  if (needs_grad(x)) set_history(out[0], record(kUniqueConsecutive, x));
   if (out.size() == 1) return out[0];
   return out;
 }

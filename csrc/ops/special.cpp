@@ -40,7 +40,9 @@ WT_SPECIAL(special_ndtri, "SpecialNdtriBackward0", Output,
            g* exp(s * s * 0.5) * (std::numbers::sqrt2 / std::numbers::inv_sqrtpi));
 
 WT_BINARY_DEF(special_xlog1py, "SpecialXlog1PyBackward0", Float, false, nullptr,
-              where_st(logical_and(eq_ts(a, 0), le_ts(b, -1)), Scalar(0), g* log1p(b)), g*(a / (b + 1)))
+              where_st(logical_and(eq_ts(a, 0), le_ts(b, -1)), Scalar(0),
+                       g* log1p(where_st(logical_and(eq_ts(a, 0), le_ts(b, -1)), Scalar(1), b))),
+              g*(a / (b + 1)))
 namespace {
 const char kXlog1pyDoc[] = "input log(1 + other), 0 where input is 0.";
 const BinaryOp xlog1py_tt{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Tensor>,

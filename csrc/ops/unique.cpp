@@ -14,11 +14,6 @@
 namespace warptape::ops {
 namespace {
 
-void no_derivative(Node&, Gradients&) {
-  throw NotImplementedError("unique: the derivative for 'unique' is not implemented.");
-}
-constexpr NodeType kUnique{"NotImplemented", no_derivative};
-
 // Items in an order in which equal ones are neighbours: which item stands at each place, and which places
 // hold one that differs from the item before.
 struct Runs {
@@ -123,7 +118,6 @@ OneOrMany unique_impl(const Tensor& x, bool, bool inverse, bool counts, std::opt
     NoGrad off;
     out = dim ? unique_slices(x, *dim, inverse, counts) : unique_elements(x, inverse, counts);
   }
-  if (needs_grad(x)) set_history(out.index() ? std::get<1>(out)[0] : std::get<0>(out), record(kUnique, x));
   return out;
 }
 

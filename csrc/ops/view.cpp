@@ -348,21 +348,28 @@ decltype(view) view{"view",
                     kMethod | kComplex | kToSizes | kLinear,
                     {"input", {"size", kVarArgs}},
                     "The same memory with other sizes; one may be -1."};
-const Op<Tensor(const Tensor&, DType)> view_dtype{"view",
-                                                  view_dtype_impl,
-                                                  kMethod | kComplex | kToSizes | kLinear,
-                                                  {"input", "dtype"},
-                                                  "The same bytes as numbers of another dtype, without "
-                                                  "history; the last dim shrinks or grows with its size."};
+const Op<Tensor(const Tensor&, DType)> view_dtype{
+    "view",
+    view_dtype_impl,
+    kMethod | kComplex | kToSizes | kLinear | kNonDifferentiable,
+    {"input", "dtype"},
+    "The same bytes as numbers of another dtype, without "
+    "history; the last dim shrinks or grows with its size."};
 decltype(reshape) reshape{"reshape",
                           reshape_impl,
                           kBoth | kComplex | kToSizes | kLinear,
                           {"input", {"shape", kVarArgs}},
                           "Other sizes, a view where strides allow, else a copy."};
-decltype(view_as) view_as{
-    "view_as", view_as_impl, kMethod | kComplex, {"input", "other"}, "view with other's sizes."};
-decltype(reshape_as) reshape_as{
-    "reshape_as", reshape_as_impl, kMethod | kComplex, {"input", "other"}, "reshape with other's sizes."};
+decltype(view_as) view_as{"view_as",
+                          view_as_impl,
+                          kMethod | kComplex,
+                          {"input", {"other", kNoGradient}},
+                          "view with other's sizes."};
+decltype(reshape_as) reshape_as{"reshape_as",
+                                reshape_as_impl,
+                                kMethod | kComplex,
+                                {"input", {"other", kNoGradient}},
+                                "reshape with other's sizes."};
 decltype(flatten) flatten{"flatten",
                           flatten_impl,
                           kBoth | kComplex | kAlongDims | kLinear,
@@ -422,8 +429,11 @@ decltype(expand) expand{"expand",
                         {"input", {"size", kVarArgs}},
                         "A view in which dims of size 1 are repeated; -1 keeps a size."};
 const Alias broadcast_to{"broadcast_to", "expand", kBoth};
-decltype(expand_as) expand_as{
-    "expand_as", expand_as_impl, kMethod | kComplex, {"input", "other"}, "expand to other's sizes."};
+decltype(expand_as) expand_as{"expand_as",
+                              expand_as_impl,
+                              kMethod | kComplex,
+                              {"input", {"other", kNoGradient}},
+                              "expand to other's sizes."};
 decltype(select) select{"select",
                         select_impl,
                         kBoth | kComplex | kAlongDims | kLinear,
@@ -458,8 +468,11 @@ decltype(diagonal) diagonal{
                     {"A", Arg::integer("offset", 0, kKeywordOnly), Arg::integer("dim1", -2, kKeywordOnly),
                      Arg::integer("dim2", -1, kKeywordOnly)},
                     "A view of the diagonals of matrices."};
-decltype(detach) detach{
-    "detach", detach_impl, kBoth | kComplex | kPointwise, {"input"}, "The same memory without history."};
+decltype(detach) detach{"detach",
+                        detach_impl,
+                        kBoth | kComplex | kPointwise | kNonDifferentiable,
+                        {"input"},
+                        "The same memory without history."};
 const Op<Tensor(const Tensor&)> ravel{
     "ravel", ravel_impl, kBoth | kComplex, {"input"}, "All elements in one dim, a view of contiguous ones."};
 const Op<Tensor(const Tensor&)> reversed{
@@ -477,8 +490,11 @@ const auto squeeze_dim_ = in_place_view<squeeze_dim>("squeeze_"),
 const auto squeeze_list_ = in_place_view<squeeze_list>("squeeze_");
 const auto transpose_ = in_place_view<transpose>("transpose_"),
            swapaxes_ = in_place_view<swapaxes>("swapaxes_");
-const Op<Tensor(const Tensor&)> detach_{
-    "detach_", detach_inplace, kMethod | kComplex, {{"input", kWritten}}, "Forgets the tensor's history."};
+const Op<Tensor(const Tensor&)> detach_{"detach_",
+                                        detach_inplace,
+                                        kMethod | kComplex | kNonDifferentiable,
+                                        {{"input", kWritten}},
+                                        "Forgets the tensor's history."};
 
 const Op<Tensor(const Tensor&)> alias_copy{
     "alias_copy", fresh_copy, kFunction | kOut | kComplex, {"input"}, "The tensor in new memory."};

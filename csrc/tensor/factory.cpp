@@ -138,7 +138,7 @@ Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset) {
 Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype) {
   Tensor out = make(t->storage, dtype, std::move(sizes), std::move(strides), offset);
   out->inference = t->inference;
-  out->unversioned = t->unversioned;
+  out->own_version = t->own_version;
   return out;
 }
 
@@ -146,7 +146,7 @@ Tensor alias(const Tensor& t) {
   Tensor out(Ref<TensorImpl>::adopt(
       new TensorImpl(t->storage, t.dtype(), Shape(t.sizes()), Shape(t.strides()), t.offset())));
   out->inference = t->inference;
-  out->unversioned = t->unversioned;
+  out->own_version = t->own_version;
   return out;
 }
 

@@ -17,6 +17,12 @@ struct WT_API TensorExtra {
   virtual ~TensorExtra();
 };
 
+// In-place changes, where they are not counted by the storage: x.data shares memory, but no count.
+struct VersionCounter : RefCounted<VersionCounter> {
+  static void destroy(VersionCounter* v) { delete v; }
+  std::atomic<uint32_t> value{0};
+};
+
 // Note [Python object of a tensor]: a TensorImpl has at most one Python object, and `python` points to it as
 // long as both live. Normally the object owns the impl. When Python lets go first and the object carries
 // state that must not be lost, the bindings hand the object to the impl: `owns_python` is set and the impl's
@@ -35,11 +41,11 @@ class WT_API TensorImpl : public RefCounted<TensorImpl> {
   int64_t numel;
   DType dtype;
   bool contiguous;
-  bool plain;                // a real one in host memory, not opaque: what every op takes
-  bool inference = false;    // made under inference_mode: never recorded, no version
-  bool unversioned = false;  // x.data: in-place changes through it are not counted
+  bool plain;              // a real one in host memory, not opaque: what every op takes
+  bool inference = false;  // made under inference_mode: never recorded, no version
   bool owns_python = false;
   void* python = nullptr;
+  Ref<VersionCounter> own_version;  // of x.data and its views; null: the storage's counts
   std::unique_ptr<TensorExtra> extra;
 
   // Takes on other memory (x.data = y).
@@ -96,9 +102,21 @@ class Tensor {
   T* data_as() const {
     return static_cast<T*>(data());
   }
-  uint32_t version() const { return impl_->storage->version(); }
+  uint32_t version() const {
+    if (impl_->own_version) return impl_->own_version->value.load(std::memory_order_relaxed);
+    return impl_->storage->version();
+  }
   void bump_version() const {
-    if (!impl_->unversioned) impl_->storage->bump_version();
+    if (impl_->own_version)
+      impl_->own_version->value.fetch_add(1, std::memory_order_relaxed);
+    else
+      impl_->storage->bump_version();
+  }
+  void set_version(uint32_t v) const {
+    if (impl_->own_version)
+      impl_->own_version->value.store(v, std::memory_order_relaxed);
+    else
+      impl_->storage->set_version(v);
   }
   // What a kernel sees; valid as long as this tensor.
   kernels::View view() const { return view_at(data()); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,14 @@ class Variable(metaclass=_VariableMeta):
         return data.detach().requires_grad_(requires_grad)
 
 
+_CYCLE = (
+    "Using backward() with create_graph=True will create a reference cycle between the parameter and its "
+    "gradient which can cause a memory leak. We recommend using autograd.grad when creating the graph to "
+    "avoid this. If you have to use this function, make sure to reset the .grad fields of your parameters "
+    "to None after use to break the cycle and avoid the leak."
+)
+
+
 def _gradients(outputs: tuple[Any, ...], given: Any, op: str) -> tuple[Any, ...]:
     gradients = (None,) * len(outputs) if given is None else _as_tuple(given)
     if len(gradients) != len(outputs):
@@ -86,6 +95,8 @@ def backward(
     inputs = () if inputs is None else _as_tuple(inputs)
     gradients = _gradients(outputs, grad_tensors if grad_variables is None else grad_variables, "backward")
     retain = create_graph if retain_graph is None else retain_graph
+    if create_graph:
+        warnings.warn(_CYCLE, stacklevel=2)
     found = _C._run_backward(outputs, gradients, inputs, retain, create_graph, True, True)
     for leaf, gradient in zip(inputs, found, strict=False):
         if not leaf.is_leaf and gradient is not None:
@@ -145,7 +156,7 @@ def grad(
             _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
         )
     return tuple(
-        g if i is place or g is None else place._like(g)
+        g if i is place or g is None else place._gradient(g)
         for g, i, place in zip(found, ins, given, strict=True)
     )
 

@@ -101,6 +101,33 @@ class _Uninitialized:
     """A tensor that has dtype and device, but no shape until `materialize` gives it one."""
 
     _becomes: type
+    # What is asked of a module's parameters before they have a shape.
+    _allowed = (
+        *(
+            "__get__",
+            "__set__",
+            "__hash__",
+            "size",
+            "copy_",
+            "is_complex",
+            "is_floating_point",
+            "get_device",
+            "to",
+        ),
+        *("cpu", "cuda", "half", "float", "double", "bfloat16", "char", "short", "int", "long"),
+    )
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in cls._allowed:
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[misc]
+        raise ValueError(
+            f"{name}: Attempted to use an uninitialized parameter. This error happens when you are using a "
+            "`LazyModule` or explicitly manipulating `torch.nn.parameter.UninitializedParameter` objects. "
+            "When using LazyModules call `forward` with a dummy batch to initialize the parameters before "
+            "calling torch functions"
+        )
 
     def __new__(cls, requires_grad: bool, device: Any = None, dtype: Any = None) -> Any:
         data = warptape.empty(0, device=device, dtype=dtype)

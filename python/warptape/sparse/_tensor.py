@@ -90,7 +90,7 @@ class SparseTensor(Tensor):
     @property
     def grad(self) -> Any:  # type: ignore[override]
         """The gradient of the elements that are there: a sparse tensor, or None."""
-        return None if self._value.grad is None else self._like(self._value.grad)
+        return None if self._value.grad is None else self._gradient(self._value.grad)
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -99,6 +99,10 @@ class SparseTensor(Tensor):
     def _like(self, values: Tensor) -> Any:
         """Other values at the same places."""
         raise NotImplementedError
+
+    def _gradient(self, values: Tensor) -> Any:
+        """The gradient, of the values' gradients."""
+        return self._like(values)
 
     def _take(self, other: Any) -> Any:
         """Becomes what `other` is, which has the same shape and dtype: in-place forms."""
@@ -200,6 +204,13 @@ class CooTensor(SparseTensor):
             return CooTensor.make(self._index.to(values.device), values, self.shape, self._coalesced)
         parts = {"_index": self._index, "_value": values, "_coalesced": self._coalesced}
         return CooTensor._on(values, self.shape, self._found, **parts)
+
+    def _gradient(self, values: Tensor) -> CooTensor:
+        if self._coalesced:
+            return self._like(values)
+        # Each of several values at one place has the gradient of their sum, which counts once.
+        total, count = self._like(values).coalesce(), self._like(warptape.ones_like(values)).coalesce()
+        return total._like(total._value / count._value)
 
     def sparse_dim(self) -> int:
         """How many dims are sparse: the first ones."""
