@@ -28,7 +28,7 @@ def _own(name: str) -> str:
     return "warptape.utils.safetensors" if name == _SAFETENSORS else module_name(name)
 
 
-class _Alias(Loader):
+class Alias(Loader):
     """Hands out the module of warptape in place of a new one."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -80,7 +80,7 @@ class _Finder(MetaPathFinder):
         own = importlib.util.find_spec(_own(fullname))
         if own is not None:
             return ModuleSpec(
-                fullname, _Alias(), origin=own.origin, is_package=own.submodule_search_locations is not None
+                fullname, Alias(), origin=own.origin, is_package=own.submodule_search_locations is not None
             )
         # An import fails with more words; who only asks (importlib.util.find_spec) gets None.
         if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
