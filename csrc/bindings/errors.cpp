@@ -27,7 +27,12 @@ PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObje
 // The warning names the line that called the op.
 void warn_in_python(const char* text) {
   GilGuard gil;
-  if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) throw PythonErrorSet();
+  Object category = Object::share(PyExc_UserWarning);
+  if (std::string_view(text).starts_with("TracerWarning: ")) {
+    Object jit = checked(PyImport_ImportModule("warptape.jit"));
+    category = checked(PyObject_GetAttrString(jit.get(), "TracerWarning"));
+  }
+  if (PyErr_WarnEx(category.get(), text, 1) < 0) throw PythonErrorSet();
 }
 
 }  // namespace

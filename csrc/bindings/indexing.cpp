@@ -13,6 +13,7 @@ namespace {
 struct Item {
   enum class Kind { Int, Slice, NewDim, Advanced } kind;
   int64_t start = 0, length = 0, step = 1;  // Int uses start
+  bool recorded = false;                    // a slice that a trace records although it is the whole dim
 };
 
 struct Parsed {
@@ -52,6 +53,12 @@ Item slice_item(PyObject* o, int64_t size, int64_t dim) {
   item.start = item.length > 0 ? start : 0;
   item.step = step;
   return item;
+}
+
+// `:`, without bounds.
+bool is_whole(PyObject* slice) {
+  const auto* s = reinterpret_cast<PySliceObject*>(slice);
+  return s->start == Py_None && s->stop == Py_None;
 }
 
 Item int_item(int64_t i, int64_t size, int64_t dim) {
@@ -120,7 +127,9 @@ class Parser {
     if (PySlice_Check(o)) {
       const int64_t size = take();
       Item item = slice_item(o, size, dim_ - 1);
-      if (item.start == 0 && item.step == 1 && item.length == size) {
+      // Where a trace records, a slice with bounds stays one: they may be others for other sizes.
+      item.recorded = graph::Tracer::current() && !is_whole(o);
+      if (item.start == 0 && item.step == 1 && item.length == size && !item.recorded) {
         --dim_;
         return whole();
       }
@@ -194,7 +203,7 @@ Tensor view_by_ops(const Tensor& x, const Parsed& p) {
     }
     if (item.kind == Item::Kind::NewDim)
       out = ops::unsqueeze(out, dim);
-    else if (item.start != 0 || item.length != out.size(dim) || item.step != 1)
+    else if (item.start != 0 || item.length != out.size(dim) || item.step != 1 || item.recorded)
       out = ops::slice(out, dim, item.start, item.length, item.step);
     ++dim;
   }

@@ -16,7 +16,8 @@ namespace {
 struct OpFunction {
   PyObject_HEAD vectorcallfunc vectorcall;
   const OpGroup* group;
-  bool binds;  // a method: attribute access on an instance binds it
+  bool binds;      // a method: attribute access on an instance binds it
+  PyObject* dict;  // attributes that programs set, as on PyTorch's functions
 };
 PyTypeObject* op_function_type;
 std::map<std::string, OpGroup*> functions, methods;
@@ -39,6 +40,8 @@ std::string doc_of(const OpInfo& op) {
   return op.inplace_of ? message(op.inplace_of->name, " in place.") : op.doc;
 }
 PyObject* op_doc(PyObject* self, void*) {
+  PyObject* own = reinterpret_cast<OpFunction*>(self)->dict;
+  if (PyObject* set = own ? PyDict_GetItemString(own, "__doc__") : nullptr) return Py_NewRef(set);
   std::ostringstream out;
   const OpGroup& group = *group_of(self);
   for (const OpInfo* op : group.overloads) out << signature_text(*op, group.name) << "\n";
@@ -47,6 +50,11 @@ PyObject* op_doc(PyObject* self, void*) {
     Object docs = checked(PyImport_ImportModule("warptape._op_docs"));
     return checked(PyObject_CallMethod(docs.get(), "with_example", "Os", self, out.str().c_str())).release();
   });
+}
+int set_doc(PyObject* self, PyObject* text, void*) {
+  Object attributes(PyObject_GenericGetDict(self, nullptr));
+  if (!attributes) return -1;
+  return PyDict_SetItemString(attributes.get(), "__doc__", text ? text : Py_None);
 }
 Object describe(const OpInfo& op, const char* name, uint32_t flags);
 PyObject* op_declarations(PyObject* self, void*) {
@@ -81,7 +89,8 @@ PyObject* op_pointwise(PyObject* self, void*) {
 
 PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"__qualname__", op_name, nullptr, nullptr, nullptr},
-                           {"__doc__", op_doc, nullptr, nullptr, nullptr},
+                           {"__doc__", op_doc, set_doc, nullptr, nullptr},
+                           {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
                            {"__signature__", op_signature, nullptr, nullptr, nullptr},
                            {"_declarations", op_declarations, nullptr, nullptr, nullptr},
                            {"_is_method", op_binds, nullptr, nullptr, nullptr},
@@ -91,7 +100,9 @@ PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {}};
 PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr}, {}};
 PyMemberDef op_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpFunction, vectorcall), READONLY, nullptr}, {}};
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpFunction, vectorcall), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(OpFunction, dict), READONLY, nullptr},
+    {}};
 PyType_Slot op_slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                           {Py_tp_descr_get, reinterpret_cast<void*>(op_bind)},
                           {Py_tp_repr, reinterpret_cast<void*>(op_repr)},
@@ -234,6 +245,7 @@ void publish(PyObject* place, OpGroup& group, bool binds) {
   f->vectorcall = op_vectorcall;
   f->group = &group;
   f->binds = binds;
+  f->dict = nullptr;
   group.callable = reinterpret_cast<PyObject*>(f);
   checked(PyObject_SetAttrString(place, group.name.c_str(), group.callable));
 }

@@ -474,6 +474,18 @@ bool overridden(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return found && !subclasses_off;
 }
 
+// einsum(equation, [a, b]) asks with the operands one by one, as PyTorch's does.
+std::vector<PyObject*> unpacked(PyObject* func, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  const bool packed = nargs == 2 && !kwnames && PyUnicode_Check(args[0]);
+  if (!packed || !(PyList_Check(args[1]) || PyTuple_Check(args[1]))) return {};
+  Object name = checked(PyObject_GetAttrString(func, "__name__"));
+  if (PyUnicode_CompareWithASCIIString(name.get(), "einsum") != 0) return {};
+  std::vector<PyObject*> out{args[0]};
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(args[1]); ++i)
+    out.push_back(PySequence_Fast_GET_ITEM(args[1], i));
+  return out;
+}
+
 PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
                         PyObject* kwnames) {
   const Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
@@ -481,6 +493,8 @@ PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, P
   Call call = make_call(func, self, args, nargs, kwnames, asked);
   if (!function_modes().empty())
     if (Object out = ask_mode(call); out.get() != Py_NotImplemented) return out.release();
+  if (std::vector<PyObject*> all = unpacked(func, args, nargs, kwnames); !all.empty())
+    call = make_call(func, self, all.data(), std::ssize(all), nullptr, asked);
   for (PyObject* o : asked)
     if (Object out = call.ask(o); out.get() != Py_NotImplemented) return out.release();
   std::string types;

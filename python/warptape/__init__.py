@@ -137,6 +137,14 @@ if _TYPE_CHECKING:
 globals().update(_legacy_types)
 _tensor_classes = set(_legacy_types.values())
 _mark_absent(Tensor, "torch.Tensor")
+_C.__path__ = []  # type: ignore[attr-defined]  # torch._C._functorch and others are imported as modules
+_install_getattr(
+    "warptape._C",
+    Future=lambda: __import__("warptape.futures").futures.Future,
+    ScriptMethod=lambda: _unusable("torch._C.ScriptMethod", "methods of TorchScript's compiler are not here"),
+    _jit_set_profiling_executor=lambda: __import__("warptape._utils")._utils._jit_setting,
+    _jit_set_profiling_mode=lambda: __import__("warptape._utils")._utils._jit_setting,
+)
 # cuda, backends, distributed, optim on first use: not every program needs them.
 _storages = (
     "UntypedStorage",
@@ -148,6 +156,7 @@ _storages = (
 _conditions = (
     *(f"sym_{n}" for n in ("float", "int", "ite", "max", "min", "not", "sum")),
     *(f"_check{n}" for n in ("", "_index", "_value", "_type", "_not_implemented", "_is_size", "_tensor_all")),
+    "_check_tensor_all_with",
 )
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
 _scaling = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")
@@ -157,8 +166,15 @@ _codes = (
     "qscheme",
     *(f"per_{x}_{y}" for x in ("tensor", "channel") for y in ("affine", "symmetric")),
 )
+_unsupported_dtypes = ("complex32", "chalf", "qint32", "quint4x2", "quint2x4")
 _install_getattr(
     __name__,
+    **{
+        n: lambda n=n: getattr(__import__("warptape._unsupported_dtypes")._unsupported_dtypes, n)
+        for n in _unsupported_dtypes
+    },
+    TensorType=lambda: _unusable("torch.TensorType", "types of TorchScript's compiler are not here"),
+    lobpcg=lambda: __import__("warptape._lobpcg")._lobpcg.lobpcg,
     ops=lambda: __import__("warptape.library").library.ops,
     Stream=lambda: __import__("warptape._streams")._streams.Stream,
     Event=lambda: __import__("warptape._streams")._streams.Event,

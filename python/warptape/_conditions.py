@@ -46,6 +46,16 @@ def _check_tensor_all(cond: Tensor, message: Callable[[], Any] | None = None) ->
     _check(bool(cond.all()), message)
 
 
+def _check_tensor_all_with(
+    error_type: type[Exception], cond: Tensor, message: Callable[[], Any] | None = None
+) -> None:
+    """`_check_tensor_all` with another error."""
+    try:
+        _check_tensor_all(cond, message)
+    except RuntimeError as error:
+        raise error_type(*error.args) from None
+
+
 def sym_float(a: Any) -> float:
     """float(a)."""
     return float(a)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import _C
-from ._op_schema import bind, parse_schema
+from ._missing import say_once
+from ._op_schema import bind, check_results, parse_schema
 from ._ops import FunctionSchema, OpOverload, OpOverloadPacket
 from .amp import autocast, is_autocast_enabled
 from .amp.autocast_mode import _cast
@@ -16,6 +17,11 @@ from .autograd import Function, no_grad
 __all__ = ["CustomOpDef", "CustomOpPacket", "FakeImplCtx", "current_fake", "load_registered"]
 
 _AUTOGRAD_KEYS = ("Autograd", "AutogradCPU", "AutogradCUDA")
+# What PyTorch knows. Functions for devices that are not here are kept and never called.
+_DEVICES = (
+    "cpu", "cuda", "ipu", "xpu", "mkldnn", "opengl", "opencl", "ideep", "hip", "ve", "fpga", "maia", "xla",
+    "lazy", "vulkan", "mps", "meta", "hpu", "mtia", "privateuseone",
+)  # fmt: skip
 # Set by library.py: takes in what extensions registered meanwhile.
 load_registered: list[Callable[[], bool]] = []
 current_fake: list[FakeImplCtx] = []
@@ -57,6 +63,10 @@ class _Structured(Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         return None, *ctx._call.flatten_gradients(ctx._call.op._run_backward(ctx, grads))
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: _Call, *flat: Any) -> Any:
+        return call.op._mapped(info, call.unflatten(in_dims[1:]), call.unflatten(flat), call.keywords)
+
 
 class _Call:
     """The arguments of one call, flattened: lists of tensors become their items."""
@@ -89,6 +99,15 @@ class _Call:
         return flat
 
 
+def _stacked(items: list[Any]) -> tuple[Any, int | None]:
+    """The results of the elements, and where their dim is."""
+    if not isinstance(items[0], _C.TensorBase):
+        return items[0], None
+    import warptape
+
+    return warptape.stack(items), 0
+
+
 class CustomOpDef:
     """An op made by custom_op: call it, or find it as `torch.ops.<namespace>.<name>`."""
 
@@ -114,6 +133,8 @@ class CustomOpDef:
         self._setup: Callable[..., Any] | None = None
         self._autocast: dict[str, Any] = {}  # the dtype by device
         self._subclasses: dict[type, Callable[..., Any]] = {}
+        self._vmap: Callable[..., Any] | None = None
+        self._autocast_function: dict[str, Callable[..., Any]] = {}  # by device
         self._function: type[Function] = self._make_function()
         if fn is not None:
             self.register_kernel(device_types, fn)
@@ -161,17 +182,20 @@ class CustomOpDef:
         if kernel is self._fake:
             current_fake.append(FakeImplCtx())
             try:
-                return kernel(*args, **keywords)
+                return self._checked(given, kernel(*args, **keywords))
             finally:
                 current_fake.pop()
-        out = kernel(*args, **keywords)
-        self._check_aliases(given, out)
-        return out
+        return self._checked(given, kernel(*args, **keywords))
+
+    def _checked(self, given: Sequence[Any], out: Any) -> Any:
+        if self._schema is None:
+            return out
+        if self._init_fn is not None:
+            self._check_aliases(given, out)
+        return check_results(self._schema, out)
 
     def _check_aliases(self, given: Sequence[Any], out: Any) -> None:
         """RuntimeError where a result has its memory from an argument or from another result."""
-        if self._schema is None:
-            return
         seen = {_C._storage_address(t) for t in given}
         for t in _tensors([out]):
             if (address := _C._storage_address(t)) in seen:
@@ -210,7 +234,45 @@ class CustomOpDef:
             def backward(ctx: Any, *grads: Any) -> Any:
                 return op._run_backward(ctx, grads)
 
+            @staticmethod
+            def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+                return op._mapped(info, in_dims, args, {})
+
         return CustomOp
+
+    def _mapped(
+        self, info: Any, in_dims: Sequence[Any], args: Sequence[Any], keywords: dict[str, Any]
+    ) -> Any:
+        """The call under vmap: by the rule of register_vmap, or one call for each element of the batch."""
+        if next(_tensors([*keywords.values()]), None) is not None:
+            raise NotImplementedError(f"{self._qualname}: vmap of an op with keyword-only tensors")
+        if self._vmap is not None:
+            return self._vmap(info, in_dims, *args, **keywords)
+        if info.batch_size == 0:
+            raise RuntimeError(
+                f"Batching rule not implemented for {self._qualname}. The fallback path does not support "
+                "vmap over dims of size 0."
+            )
+        say_once(
+            "There is a performance drop because we have not yet implemented the batching rule for "
+            f"{self._qualname}: it is called for each element; give one by register_vmap",
+            stacklevel=6,
+        )
+
+        def element(dim: Any, value: Any, i: int) -> Any:
+            if isinstance(dim, (list, tuple)):
+                return [element(d, v, i) for d, v in zip(dim, value, strict=True)]
+            return value if dim is None else value.select(dim, i)
+
+        calls = [
+            self(*(element(d, x, i) for d, x in zip(in_dims, args, strict=True)), **keywords)
+            for i in range(info.batch_size)
+        ]
+        first = calls[0]
+        if isinstance(first, (list, tuple)):
+            pairs = [_stacked([c[k] for c in calls]) for k in range(len(first))]
+            return tuple(type(first)(x) for x in zip(*pairs, strict=True))
+        return _stacked(calls)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         if self._schema is not None:
@@ -239,6 +301,8 @@ class CustomOpDef:
                 types = tuple({type(t) for t in given if isinstance(t, kind)})
                 return rule(kind, self._opoverload, types, tuple(positional), keywords)
         place = given[0].device.type if given else "cpu"
+        if place in self._autocast_function and is_autocast_enabled(place):
+            return self._autocast_function[place](*positional, **keywords)
         if place in self._autocast and is_autocast_enabled(place):
             dtype = self._autocast[place]
             positional, keywords = _cast([*positional], place, dtype), _cast(keywords, place, dtype)
@@ -247,8 +311,9 @@ class CustomOpDef:
         return self._recorded(positional, keywords, given)
 
     def _recorded(self, positional: Sequence[Any], keywords: dict[str, Any], given: Sequence[Any]) -> Any:
-        if self._composite is not None and not self._kernels:
-            return self._composite(*positional, **keywords)
+        if self._composite is not None and not self._has_kernel(given):
+            out = self._composite(*positional, **keywords)
+            return out if self._schema is None else check_results(self._schema, out)
         wants = _C.is_grad_enabled() and any(t.requires_grad for t in given)
         if self._autograd is not None and (wants or not self._kernels):
             return self._autograd(*positional, **keywords)
@@ -264,6 +329,11 @@ class CustomOpDef:
             out = self._function.apply(*positional)
         return [*out] if self._returns_list() else out
 
+    def _has_kernel(self, given: Sequence[Any]) -> bool:
+        """Whether there is a function for the arguments' device besides one that is made of ops."""
+        place = given[0].device.type if given else "cpu"
+        return None in self._kernels or place in self._kernels or (place == "meta" and self._fake is not None)
+
     def _note_changes(self, positional: Sequence[Any], keywords: dict[str, Any]) -> None:
         assert self._schema is not None
         values = [*positional, *keywords.values()]
@@ -276,7 +346,8 @@ class CustomOpDef:
 
     def _register(self, fn: Callable[..., Any], key: str) -> None:
         """Takes `fn` for a dispatch key."""
-        if key == "Meta":
+        device = key.lower().replace("privateuse1", "privateuseone")
+        if device == "meta":
             self.register_fake(fn)
         elif key == "CompositeImplicitAutograd":
             self._composite = fn
@@ -284,17 +355,31 @@ class CustomOpDef:
             self.register_kernel(None, fn)
         elif key in _AUTOGRAD_KEYS:
             self._autograd = fn
-        elif key.upper() in ("CPU", "CUDA"):
-            self.register_kernel(key.lower(), fn)
-        else:
+        elif key.startswith("Autocast"):
+            self._autocast_function[key.removeprefix("Autocast").lower()] = fn
+        elif device in _DEVICES:
+            self.register_kernel(device, fn)
+        elif not key.startswith("Autograd"):
             raise NotImplementedError(f"torch.library.impl: {self} takes no function for {key!r}")
 
     def register_kernel(self, device_types: str | Sequence[str] | None, fn: Any = None, /) -> Any:
-        """The function for tensors of some devices (None: of all); a decorator without `fn`."""
+        """The function for tensors of some devices (None or "default": of all); a decorator without `fn`.
+
+        Raises:
+            RuntimeError: no device.
+        """
         if fn is None:
             return lambda later: self.register_kernel(device_types, later)
         kinds = [device_types] if device_types is None or isinstance(device_types, str) else device_types
-        self._kernels.update(dict.fromkeys(kinds, fn))
+        for kind in kinds:
+            if kind not in (None, "default", *_DEVICES):
+                raise RuntimeError(
+                    f"Expected one of {', '.join(_DEVICES)} device type at start of device string: {kind}"
+                )
+            if kind == "meta":
+                self.register_fake(fn)
+            else:
+                self._kernels[None if kind == "default" else kind] = fn
         return fn
 
     def register_fake(self, fn: Any, /) -> Any:
@@ -323,7 +408,7 @@ class CustomOpDef:
         """func(info, in_dims, *args) -> (outputs, their dims), for vmap; a decorator without `func`."""
         if func is None:
             return self.register_vmap
-        self._function.vmap = staticmethod(func)  # type: ignore[method-assign]
+        self._vmap = func
         return func
 
     def register_autocast(self, device_type: str, cast_inputs: Any) -> None:

@@ -116,16 +116,26 @@ def from_file(
     size: int = 0,
     *,
     dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
     requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:
     """A vector of `size` elements on a file's bytes, mapped into memory; with `shared` writes go to the file,
     which is made or lengthened where it must be.
 
     Raises:
-        RuntimeError: the file is shorter, and not `shared`.
+        RuntimeError: the file is shorter, and not `shared`; another device than the CPU, or another layout
+            than strided; pin_memory.
     """
     from .storage import storage_class_of
 
+    if device is not None and _C.device(device).type != "cpu":
+        raise RuntimeError(f"from_file: a file is mapped into memory of the CPU, got device={device}")
+    if layout is not None and str(layout) != "torch.strided":
+        raise RuntimeError(f"from_file: expected layout torch.strided, got {layout}")
+    if pin_memory:
+        raise RuntimeError("from_file: tensors constructed from a file cannot be pinned")
     kind = dtype or get_default_dtype()
     made = storage_class_of(kind).from_file(filename, bool(shared), size)
     return _C._on_storage(made._bytes, kind, (size,), (1,), 0).requires_grad_(requires_grad)

@@ -9,7 +9,8 @@ import opcode
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 from typing import Any
@@ -19,6 +20,8 @@ _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 # Modules of torch whose contents lie elsewhere here: programs import from them, pickles name them.
 MOVED = {
     "_custom_ops": "library",
+    "_C._distributed_c10d": "distributed._c10d",
+    "_C._functorch": "_functorch_c",
     "_tensor_str": "_printing",
     "ao.quantization.qconfig_mapping": "ao.quantization.qconfig",
     "autograd.variable": "autograd",
@@ -26,6 +29,7 @@ MOVED = {
     "distributed._composable": "distributed",
     "distributed._shard": "distributed",
     "distributed._tensor": "distributed.tensor",
+    "distributed.checkpoint.metadata": "distributed.checkpoint._metadata",
     "distributed.checkpoint.state_dict_loader": "distributed.checkpoint.load",
     "distributed.checkpoint.state_dict_saver": "distributed.checkpoint.save",
     "distributed.fsdp._fully_shard": "parallel.shard",
@@ -265,3 +269,18 @@ def mark_absent(cls: type, path: str) -> None:
     for name in torch_names()[path]:
         if not hasattr(cls, name):
             setattr(cls, name, _Absent("warptape" + path.removeprefix("torch"), name))
+
+
+class _Functorch(MetaPathFinder):
+    """Finds `functorch`, a package of PyTorch's wheel, where no other finder does."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "functorch":
+            return None
+        loader: Any = Alias(module_name(fullname))
+        return ModuleSpec(fullname, loader)
+
+
+sys.meta_path.append(_Functorch())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import operator
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,10 +14,10 @@ from typing import Any
 from . import _C
 from ._ops import Argument, FunctionSchema
 
-__all__ = ["bind", "infer_schema", "parse_schema"]
+__all__ = ["bind", "check_results", "infer_schema", "parse_schema"]
 
 _ARGUMENT = re.compile(
-    r"(?P<type>\w+)(?P<alias>\([^)]*\))?(?P<rest>(?:\[\d*\]|\?)*)(?P<after>\([^)]*\))?"
+    r"(?P<type>\w+)(?P<alias>!|\([^)]*\))?(?P<rest>(?:\[\d*\]|\?)*)(?P<after>!|\([^)]*\))?"
     r"(?:\s+(?P<name>\w+))?(?:\s*=\s*(?P<default>.+))?$",
     re.DOTALL,
 )
@@ -54,15 +56,18 @@ def _argument(text: str, keyword_only: bool) -> Argument:
     found = _ARGUMENT.match(text)
     if found is None:
         raise ValueError(f"expected an argument such as 'Tensor x' in a schema, got {text!r}")
-    written = "!" in (found["alias"] or "") + (found["after"] or "")
+    alias = (found["alias"] or "") + (found["after"] or "")  # "!" alone writes without naming an alias set
+    if found["type"] not in _KINDS:
+        raise ValueError(f"unknown type {found['type']!r} in a schema; there are {', '.join(_KINDS)}")
     default = found["default"]
     return Argument(
         found["name"] or "",
         found["type"] + found["rest"],
         None if default is None else _default(default.strip()),
         keyword_only,
-        is_write=written,
+        is_write="!" in alias,
         has_default=default is not None,
+        is_alias=bool(alias),
     )
 
 
@@ -81,6 +86,14 @@ def parse_schema(text: str) -> FunctionSchema:
             keyword_only = True
         else:
             arguments.append(_argument(item, keyword_only))
+    seen: set[str] = set()
+    for a in arguments:
+        if a.name in seen:
+            raise ValueError(f"argument {a.name!r} is there twice in schema {text!r}")
+        seen.add(a.name)
+    places = [a.has_default for a in arguments if not a.kwarg_only]
+    if True in places and not all(places[places.index(True) :]):
+        raise ValueError(f"an argument without a default after one with a default in schema {text!r}")
     returns = found["returns"]
     if returns.startswith("(") and returns.endswith(")"):
         returns = returns[1:-1]
@@ -98,7 +111,7 @@ def bind(
     """All positional arguments and all that are by keyword only, defaults filled in.
 
     Raises:
-        RuntimeError: arguments that the schema does not have, or not of tensors where it has some.
+        RuntimeError: arguments that the schema does not have, or of other types.
     """
     positional = [a for a in schema.arguments if not a.kwarg_only]
     if len(args) > len(positional):
@@ -121,16 +134,143 @@ def bind(
             raise RuntimeError(
                 f"{schema.name}() is missing value for argument '{argument.name}'. Declaration: {schema}"
             )
-        if argument.type == "Tensor" and not isinstance(value, _C.TensorBase):
+        try:
+            found.append(converter(argument.type)(value))
+        except TypeError:
             raise RuntimeError(
-                f"{schema.name}() Expected a value of type 'Tensor' for argument '{argument.name}' but "
-                f"instead found type '{type(value).__name__}'. Declaration: {schema}"
-            )
-        found.append(value)
+                f"{schema.name}() Expected a value of type '{_python_type(argument.type)}' for argument "
+                f"'{argument.name}' but instead found type '{type(value).__name__}'. Declaration: {schema}"
+            ) from None
     if left:
-        raise RuntimeError(f"{schema.name}() got unknown arguments {sorted(left)}. Declaration: {schema}")
+        raise RuntimeError(
+            f"Unknown keyword argument '{min(left)}' for operator '{schema.name}'. Schema: {schema}"
+        )
     count = len(positional)
     return found[:count], {a.name: v for a, v in zip(schema.arguments[count:], found[count:], strict=True)}
+
+
+def check_results(schema: FunctionSchema, out: Any) -> Any:
+    """What an op's function returned, as its schema has it: nothing, one value or a tuple.
+
+    Raises:
+        RuntimeError: results of other types, or more or fewer.
+    """
+    returns = schema.returns
+    if not returns:
+        if out is not None:
+            raise RuntimeError(
+                f"{schema.name}: expected its function to return None, got {type(out).__name__}. "
+                f"Declaration: {schema}"
+            )
+        return None
+    items = (out,) if len(returns) == 1 else out
+    if not isinstance(items, (tuple, list)) or len(items) != len(returns):
+        count = len(items) if isinstance(items, (tuple, list)) else type(out).__name__
+        raise RuntimeError(
+            f"{schema.name}: expected its function to return {len(returns)} values, got {count}. "
+            f"Declaration: {schema}"
+        )
+    made = []
+    for place, (kind, value) in enumerate(zip(returns, items, strict=True)):
+        try:  # None stands for a tensor that is not there
+            absent = value is None and kind.type == "Tensor"
+            made.append(None if absent else converter(kind.type)(value))
+        except TypeError:
+            raise RuntimeError(
+                f"{schema.name}: expected result {place} of type '{_python_type(kind.type)}', got "
+                f"{type(value).__name__}. Declaration: {schema}"
+            ) from None
+    return made[0] if len(returns) == 1 else tuple(made)
+
+
+# ---- values of a schema's types ------------------------------------------------------------------------
+
+
+def _of(*kinds: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if isinstance(value, kinds):
+            return value
+        raise TypeError
+
+    return check
+
+
+def _number_of(value: Any, kind: type) -> Any:
+    """The number in a 0-dim tensor or an own class of numbers, as NumPy's."""
+    if isinstance(value, _C.TensorBase):
+        if value.dim() or value.is_complex() or (kind is int and value.is_floating_point()):
+            raise TypeError
+        return kind(value.item())
+    if isinstance(value, (str, bytes)):
+        raise TypeError
+    return kind(operator.index(value)) if kind is int else kind(float(value))
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, complex)):
+        return value
+    if isinstance(value, (_C.TensorBase, str, bytes)) or not hasattr(value, "item"):
+        raise TypeError
+    return value.item()
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, (float, complex, str, bytes, list, tuple, type(None))):
+        raise TypeError
+    return bool(value)
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "Tensor": _of(_C.TensorBase),
+    "int": lambda value: _number_of(value, int),
+    "SymInt": lambda value: _number_of(value, int),
+    "float": lambda value: _number_of(value, float),
+    "bool": _bool,
+    "SymBool": _bool,
+    "str": _of(str),
+    "Scalar": _scalar,
+    "number": _scalar,
+    "complex": _of(complex, float, int),
+    "ScalarType": _of(_C.dtype),
+    "Device": lambda value: _C.device(value) if isinstance(value, str) else _of(_C.device)(value),
+    "Layout": lambda value: value,
+    "MemoryFormat": lambda value: value,
+    "Generator": _of(_C.Generator),
+    "Any": lambda value: value,
+    "Dimname": lambda value: value,
+    "Storage": lambda value: value,
+    "Stream": lambda value: value,
+    "QScheme": lambda value: value,
+}
+
+
+@functools.cache
+def converter(kind: str) -> Callable[[Any], Any]:
+    """What makes a value of a schema's type, "int[]?"; it raises TypeError for one of another type."""
+    if kind.endswith("?"):
+        inner = converter(kind[:-1])
+        return lambda value: None if value is None else inner(value)
+    if kind.endswith("]"):
+        inside, _, count = kind[:-1].rpartition("[")
+        item = converter(inside)
+
+        def convert(value: Any) -> list[Any]:
+            if count and not isinstance(value, (list, tuple)):
+                return [item(value)] * int(count)
+            if not isinstance(value, (list, tuple)):
+                raise TypeError
+            return [item(x) for x in value]
+
+        return convert
+    return _KINDS[kind]
+
+
+def _python_type(kind: str) -> str:
+    if kind.endswith("?"):
+        return f"Optional[{_python_type(kind[:-1])}]"
+    if kind.endswith("]"):
+        return f"List[{_python_type(kind.rpartition('[')[0])}]"
+    return {"Scalar": "number", "SymInt": "int"}.get(kind, kind)
 
 
 _TYPES: dict[Any, str] = {
@@ -141,6 +281,7 @@ _TYPES: dict[Any, str] = {
     str: "str",
     _C.dtype: "ScalarType",
     _C.device: "Device",
+    _C.Generator: "Generator",
 }
 _NUMBER = frozenset([int, float, bool])
 

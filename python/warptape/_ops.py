@@ -35,6 +35,7 @@ class Argument(NamedTuple):
     is_out: bool = False
     is_write: bool = False
     has_default: bool = False
+    is_alias: bool = False
 
     def has_default_value(self) -> bool:
         """Whether it may be left out."""
@@ -42,7 +43,12 @@ class Argument(NamedTuple):
 
     def __str__(self) -> str:
         mark = "(a!)" if self.is_write else ""
-        return f"{self.type}{mark} {self.name}" + (f"={self.default_value}" if self.has_default else "")
+        value = (
+            f'"{self.default_value}"'
+            if self.type in ("str", "str?") and self.default_value is not None
+            else self.default_value
+        )
+        return f"{self.type}{mark} {self.name}" + (f"={value}" if self.has_default else "")
 
 
 class FunctionSchema:

@@ -196,6 +196,11 @@ def _tensor_str(t: Tensor, indent: int) -> str:
     return _body(plain, indent, summarize, formatter)
 
 
+def _str(self: Tensor, *, tensor_contents: str | None = None) -> str:
+    """A tensor's repr under PyTorch's name, for libraries that print by `torch._tensor_str`."""
+    return tensor_text(self, tensor_contents)
+
+
 def tensor_text(t: Tensor, contents: str | None = None) -> str:
     """The repr of a tensor."""
     if (inside := _C._wrapper(t)) is not None:

@@ -126,6 +126,11 @@ class ExceptionWrapper:
         raise error
 
 
+def _jit_setting(enabled: bool, /) -> bool:
+    """Switches of TorchScript's executor, which is not here; what they were: off."""
+    return False
+
+
 def _debug_has_internal_overlap(t: Tensor) -> int:
     """0 where no two elements lie in one place, 1 where some do, 2 where sizes and strides do not tell."""
     extent = 1

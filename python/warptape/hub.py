@@ -93,4 +93,6 @@ def load_state_dict_from_url(
     return _load(path, map_location=map_location, weights_only=weights_only)
 
 
+load_url = load_state_dict_from_url  # as torch.utils.model_zoo has it
+
 _install_getattr(__name__, tqdm=lambda: __import__("tqdm").tqdm)

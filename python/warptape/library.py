@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,10 @@ __all__ = [
 ]
 
 _found: dict[str, CustomOpDef] = {}
+# What waits for ops that are still to be defined, by name.
+_waiting: dict[str, list[Callable[[CustomOpDef], Any]]] = {}
+# The Library that defined an op, while it is alive; ops of none are defined for good.
+_owners: dict[str, weakref.ref[Library]] = {}
 
 
 def custom_op(
@@ -82,6 +87,8 @@ def _publish(op: CustomOpDef) -> CustomOpDef:
         packet = CustomOpPacket(f"{op._namespace}::{last}")
         setattr(space, last, packet)
     packet.add(op)
+    for register in _waiting.pop(op._qualname, ()):
+        register(op)
     return op
 
 
@@ -111,6 +118,16 @@ def _impl(op: CustomOpDef | BuiltinOp, fn: Callable[..., Any], key: str) -> None
         op._register(fn, key)
 
 
+def _impl_by_name(op: Any, fn: Callable[..., Any], key: str) -> None:
+    """The same for an op or a name, which may be that of an op that is still to be defined."""
+    try:
+        found = _op(op)
+    except RuntimeError:
+        _waiting.setdefault(op.removesuffix(".default"), []).append(lambda later: _impl(later, fn, key))
+    else:
+        _impl(found, fn, key)
+
+
 class Library:
     """Library(ns, kind, dispatch_key=""): ops of a namespace, and functions for them.
 
@@ -134,7 +151,11 @@ class Library:
         if self.kind == "IMPL":
             raise ValueError("torch.library.Library.define: a library of kind IMPL defines no ops")
         name = schema.partition("(")[0].strip()
-        define(f"{self.ns}::{name}", schema[len(name) :])
+        qualname = f"{self.ns}::{name}"
+        if (owner := _owners.get(qualname)) is not None and owner() is None:
+            _found.pop(qualname, None)  # as in PyTorch, where a library takes its ops with it
+        define(qualname, schema[len(name) :].lstrip())
+        _owners[qualname] = weakref.ref(self)
         return name
 
     def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
@@ -148,7 +169,7 @@ class Library:
         if fn is fallthrough_kernel:
             return
         name = f"{self.ns}::{op_name}" if isinstance(op_name, str) and "::" not in op_name else op_name
-        _impl(_op(name), fn, dispatch_key or self.dispatch_key or "CompositeImplicitAutograd")
+        _impl_by_name(name, fn, dispatch_key or self.dispatch_key or "CompositeImplicitAutograd")
 
 
 def define(qualname: str, schema: str, *, lib: Any = None, tags: Any = ()) -> None:
@@ -156,25 +177,48 @@ def define(qualname: str, schema: str, *, lib: Any = None, tags: Any = ()) -> No
 
     Raises:
         ValueError: a name without a namespace, or a schema that is not "(arguments) -> results".
+        RuntimeError: the op is defined already.
     """
     namespace, found, last = qualname.partition("::")
     if not (namespace and found and last.partition(".")[0].isidentifier()):
         raise ValueError(f"torch.library.define: expected a name such as 'mylib::op', got {qualname!r}")
     try:
+        if not schema.startswith("("):
+            raise ValueError("it begins with no argument")
         parse_schema(schema)
-    except ValueError:
-        raise ValueError(f"torch.library.define: expected a schema '(..) -> ..', got {schema!r}") from None
-    own = isinstance(getattr(getattr(ops, namespace), last.partition(".")[0], None), BuiltinOp)
-    if not own and qualname not in _found:
-        _publish(CustomOpDef(qualname, None, None, schema, tags if isinstance(tags, Sequence) else [tags]))
+    except ValueError as error:
+        raise ValueError(
+            f"torch.library.define: expected a schema '(..) -> ..', got {schema!r}: {error}"
+        ) from None
+    if isinstance(getattr(getattr(ops, namespace), last.partition(".")[0], None), BuiltinOp):
+        return
+    qualname = qualname.removesuffix(".default")
+    if qualname in _found:
+        raise RuntimeError(
+            f"Tried to register an operator ({qualname}{schema}) with the same name and overload name "
+            "multiple times. Each overload's schema should only be registered with a single call to def()."
+        )
+    _publish(CustomOpDef(qualname, None, None, schema, tags if isinstance(tags, Sequence) else [tags]))
 
 
-def impl(qualname: str, types: str | Sequence[str], func: Any = None, *, lib: Any = None) -> Any:
-    """`func` as an op's function for kinds of devices, or "default" for all; a decorator without `func`."""
+def impl(qualname: Any, types: str | Sequence[str] = "", func: Any = None, *, lib: Any = None) -> Any:
+    """`func` as an op's function for kinds of devices, or "default" for all; a decorator without `func`.
+
+    The op may be defined later. As in PyTorch, impl(library, name, dispatch_key="") registers as
+    `Library.impl` does.
+    """
+    if isinstance(qualname, Library):
+        name, key = types, func or ""
+
+        def register(fn: Any) -> Any:
+            qualname.impl(name, fn, key)
+            return fn
+
+        return register
     if func is None:
         return lambda later: impl(qualname, types, later)
     for kind in [types] if isinstance(types, str) else types:
-        _impl(_op(qualname), func, "CompositeExplicitAutograd" if kind == "default" else kind)
+        _impl_by_name(qualname, func, "CompositeExplicitAutograd" if kind == "default" else kind)
     return func
 
 
@@ -200,7 +244,14 @@ def register_vmap(op: Any, func: Any = None, /, **options: Any) -> Any:
 
 def register_kernel(op: Any, device_types: Any, func: Any = None, /, **options: Any) -> Any:
     """CustomOpDef.register_kernel of an op or the name of one; a decorator without `func`."""
-    found = _op(op)
+    if func is None:
+        return lambda later: register_kernel(op, device_types, later)
+    try:
+        found = _op(op)
+    except RuntimeError:
+        waits = _waiting.setdefault(op.removesuffix(".default"), [])
+        waits.append(lambda later: later.register_kernel(device_types, func))
+        return func
     if isinstance(found, BuiltinOp):
         raise NotImplementedError(f"torch.library.register_kernel: {found} has kernels, and takes no others")
     return found.register_kernel(device_types, func)
@@ -298,8 +349,6 @@ def wrap_triton(triton_kernel: Any, /) -> Any:
 
 # ---- ops of extension modules ----
 
-_undefined: list[tuple[str, str, Any]] = []  # functions for ops that another extension is still to define
-
 
 def _load_registered() -> bool:
     """Takes in the ops that loaded extensions registered; whether there were any."""
@@ -311,13 +360,8 @@ def _load_registered() -> bool:
             _publish(CustomOpDef(name, None))
         else:
             define(name, bracket + rest)
-    _undefined.extend(implementations)
-    for item in [*_undefined]:
-        name, key, kernel = item
-        known = _found.get(name) or builtin_op(name)
-        if known is not None:
-            _undefined.remove(item)
-            _impl(known, _kernel_function(kernel), key)
+    for name, key, kernel in implementations:
+        _impl_by_name(name, _kernel_function(kernel), key)
     return bool(definitions or implementations)
 
 

@@ -79,7 +79,7 @@ def test_what_python_decides_by_values_is_as_in_the_example():
         return x * 2 if x.sum() > 0 else x - 1
 
     with pytest.warns(
-        UserWarning, match=r"TracerWarning: item.* reads a tensor's value at .*test_jit.py:\d+"
+        torch.jit.TracerWarning, match=r"TracerWarning: item.* reads a tensor's value at .*test_jit.py:\d+"
     ):
         traced = torch.jit.trace(f, (torch.ones(2),), check_trace=False)
     assert torch.equal(traced(-torch.ones(2)), torch.tensor([-2.0, -2.0]))

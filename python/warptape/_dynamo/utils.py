@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 from .._missing import install_getattr as _install_getattr
 
 
 def is_compile_supported(device_type: str) -> bool:
     """Whether torch.compile does something for a kind of device: it records graphs for all."""
     return True
+
+
+@functools.cache
+def warn_once(msg: str, stacklevel: int = 1) -> None:
+    """Warns once in a process for each text and level."""
+    warnings.warn(msg, stacklevel=stacklevel + 1)
 
 
 _install_getattr(__name__)

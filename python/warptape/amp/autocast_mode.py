@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,12 +28,53 @@ __all__ = [
 ]
 
 _NARROW = (_C.bfloat16, _C.float16)
-_DEVICES = ("cpu", "cuda")
+# PyTorch's other devices with autocast, and their dtypes. No tensor lies on them here: their state is kept
+# and changes nothing.
+_OTHERS = {
+    "hpu": _C.bfloat16,
+    "ipu": _C.float16,
+    "maia": _C.bfloat16,
+    "mps": _C.float16,
+    "mtia": _C.float16,
+    "privateuseone": _C.float16,
+    "xla": _C.bfloat16,
+    "xpu": _C.float16,
+}
+_DEVICES = ("cpu", "cuda", *_OTHERS)
+
+
+class _OtherDevices(threading.local):
+    """(enabled, dtype) by device."""
+
+    def __init__(self) -> None:
+        self.state = {device: (False, dtype) for device, dtype in _OTHERS.items()}
+
+
+_others = _OtherDevices()
+
+
+def _get(device_type: str) -> tuple[bool, Any]:
+    if device_type in _OTHERS:
+        return _others.state[device_type]
+    return _C._get_autocast(device_type == "cuda")
+
+
+def _set(device_type: str, enabled: bool, dtype: Any) -> tuple[bool, Any]:
+    """Sets both, and returns what they were."""
+    if device_type in _OTHERS:
+        before = _others.state[device_type]
+        _others.state[device_type] = bool(enabled), dtype
+        return before
+    return _C._set_autocast(enabled, dtype, device_type == "cuda")
+
+
+def _check_string(device_type: str) -> None:
+    if not isinstance(device_type, str):
+        raise ValueError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
 
 
 def _check_device(device_type: str) -> None:
-    if not isinstance(device_type, str):
-        raise ValueError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+    _check_string(device_type)
     if device_type not in _DEVICES:
         raise RuntimeError(
             f"User specified an unsupported autocast device_type '{device_type}'; expected one of {_DEVICES}"
@@ -40,9 +82,12 @@ def _check_device(device_type: str) -> None:
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether autocast works for a device type on this machine."""
+    """Whether autocast works for a device type on this machine.
+
+    True for PyTorch's other devices, which have no tensors here: their settings are kept.
+    """
     _check_device(device_type)
-    if device_type == "cpu":
+    if device_type != "cuda":
         return True
     from ..cuda._device import is_available
 
@@ -52,27 +97,25 @@ def is_autocast_available(device_type: str) -> bool:
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
     """Whether ops of this thread are cast."""
     _check_device(device_type)
-    return _C._get_autocast(device_type == "cuda")[0]
+    return _get(device_type)[0]
 
 
 def set_autocast_enabled(device_type: str, enabled: bool) -> None:
     """Switches casting on or off for this thread; the context manager puts it back, this does not."""
     if is_autocast_available(device_type):
-        cuda = device_type == "cuda"
-        _C._set_autocast(enabled, _C._get_autocast(cuda)[1], cuda)
+        _set(device_type, enabled, _get(device_type)[1])
 
 
 def get_autocast_dtype(device_type: str = "cpu") -> Any:
     """The dtype that autocast(device_type) uses when none is given."""
     _check_device(device_type)
-    return _C._get_autocast(device_type == "cuda")[1]
+    return _get(device_type)[1]
 
 
 def set_autocast_dtype(device_type: str, dtype: Any) -> None:
     """Sets the dtype that autocast(device_type) uses when none is given."""
     if is_autocast_available(device_type):
-        cuda = device_type == "cuda"
-        _C._set_autocast(_C._get_autocast(cuda)[0], dtype, cuda)
+        _set(device_type, _get(device_type)[0], dtype)
 
 
 def is_autocast_cache_enabled() -> bool:
@@ -140,14 +183,14 @@ class autocast(_Mode):
         if self._available:
             _C._enter_autocast()
             cache = _C._set_autocast_cache(self._cache_enabled)
-            before = _C._set_autocast(self._enabled, self.fast_dtype, self.device == "cuda")
+            before = _set(self.device, self._enabled, self.fast_dtype)
             self._before.append((*before, cache))
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._available:
             enabled, dtype, cache = self._before.pop()
-            _C._set_autocast(enabled, dtype, self.device == "cuda")
+            _set(self.device, enabled, dtype)
             _C._set_autocast_cache(cache)
             _C._leave_autocast()
 
@@ -167,7 +210,7 @@ def custom_fwd(
 
     With `cast_inputs` the forward runs with autocast off; without, as it is. Use with custom_bwd.
     """
-    _check_device(device_type)
+    _check_string(device_type)
     if fwd is None:
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
     forward = fwd
@@ -188,7 +231,7 @@ def custom_fwd(
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
     """Decorates the backward of an autograd.Function: it runs with the autocast of its forward."""
-    _check_device(device_type)
+    _check_string(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
     backward = bwd

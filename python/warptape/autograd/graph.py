@@ -202,4 +202,10 @@ def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:
     return draw_tape(found, params)
 
 
-_install_getattr(__name__)
+def _allow_mutation() -> Any:
+    from ._mutation import allow_mutation_on_saved_tensors
+
+    return allow_mutation_on_saved_tensors
+
+
+_install_getattr(__name__, allow_mutation_on_saved_tensors=_allow_mutation)

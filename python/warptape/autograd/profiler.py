@@ -42,7 +42,8 @@ class record_function(contextlib.ContextDecorator):
 
     Args:
         name: what the event is called.
-        args: appended to the name in parentheses, if given.
+        args: text about this use of the range. As in PyTorch, events are summed up by the name alone, and no
+            trace has it.
     """
 
     def __init__(self, name: str, args: str | None = None) -> None:
@@ -54,7 +55,12 @@ class record_function(contextlib.ContextDecorator):
 
     def __enter__(self) -> record_function:
         if _running is not None:
-            self._event = _C._profiler_begin(self.name if self.args is None else f"{self.name}({self.args})")
+            for given, name in ((self.name, "name"), (self.args, "args")):
+                if not isinstance(given, str) and (name == "name" or given is not None):
+                    raise RuntimeError(
+                        f"record_function: expected {name} of type str, got {type(given).__name__}"
+                    )
+            self._event = _C._profiler_begin(self.name)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -328,7 +334,10 @@ def _shape(value: Any) -> Any:
 
 
 def _name(kind: str, name: str) -> str:
-    return f"aten::{name}" if kind == "op" else name
+    if kind == "op":
+        return f"aten::{name}"
+    # All steps together, as in PyTorch; the trace has their numbers.
+    return "ProfilerStep*" if kind == "user" and name.startswith("ProfilerStep#") else name
 
 
 def _events_of(thread: int, found: list[Any], first: int, origin: int) -> list[FunctionEvent]:
@@ -348,6 +357,8 @@ def _events_of(thread: int, found: list[Any], first: int, origin: int) -> list[F
     ) in enumerate(found):
         span = Interval((start - origin) / 1e3, (max(start, end) - origin) / 1e3)
         event = FunctionEvent(first + i, _name(kind, name), kind, thread, span, sequence or -1)
+        if kind == "user":
+            event.trace_name = name
         event.self_cpu_memory_usage, event.self_device_memory_usage = memory, device_memory
         if args is not None:
             event.input_shapes = [_shape(a) for a in args]

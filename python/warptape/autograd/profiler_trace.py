@@ -46,7 +46,7 @@ def _range(e: FunctionEvent, pid: int) -> _Event:
         args["Module Hierarchy"] = e.module_hierarchy
     if e.flops:
         args["Total FLOPs"] = e.flops
-    common = {"ph": "X", "cat": HOST_CATEGORIES[e.kind], "name": e.name, "pid": pid, "tid": e.thread}
+    common = {"ph": "X", "cat": HOST_CATEGORIES[e.kind], "name": e.trace_name, "pid": pid, "tid": e.thread}
     return common | _span(e.time_range) | {"args": args}
 
 

@@ -185,6 +185,12 @@ class FunctionEvent(FormattedTimesMixin):
     overload_name: str = ""
     is_async: bool = False
     is_remote: bool = False
+    trace_name: str = (
+        ""  # in the trace; "ProfilerStep#2" where the name, by which events are summed, is ProfilerStep*
+    )
+
+    def __post_init__(self) -> None:
+        self.trace_name = self.trace_name or self.name
 
     @property
     def device_type(self) -> DeviceType:

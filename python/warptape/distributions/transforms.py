@@ -75,6 +75,12 @@ class PowerTransform(Transform):
         return (self.exponent * y / x).abs().log()
 
 
+def _clipped_sigmoid(x: Any) -> Any:
+    """sigmoid(x), neither 0 nor 1."""
+    eps = warptape.finfo(x.dtype)
+    return warptape.sigmoid(x).clamp(min=eps.tiny, max=1.0 - eps.eps)
+
+
 class SigmoidTransform(Transform):
     """sigmoid(x)."""
 
@@ -82,8 +88,7 @@ class SigmoidTransform(Transform):
     sign = +1
 
     def _call(self, x: Any) -> Any:
-        eps = warptape.finfo(x.dtype)
-        return warptape.sigmoid(x).clamp(min=eps.tiny, max=1.0 - eps.eps)
+        return _clipped_sigmoid(x)
 
     def _inverse(self, y: Any) -> Any:
         eps = warptape.finfo(y.dtype)

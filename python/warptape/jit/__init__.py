@@ -28,6 +28,7 @@ __all__ = [
     "NotSupportedError",
     "ScriptFunction",
     "ScriptModule",
+    "TracerWarning",
     "annotate",
     "export",
     "fork",
@@ -51,6 +52,14 @@ __all__ = [
 ]
 
 _isinstance = isinstance
+
+
+class TracerWarning(Warning):
+    """A trace reads a tensor's value: the graph is the one for this value."""
+
+    @staticmethod
+    def ignore_lib_warnings() -> None:
+        """Nothing: the library's own reads are not warned of."""
 
 
 class TracingCheckError(RuntimeError):

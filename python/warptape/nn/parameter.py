@@ -97,7 +97,7 @@ class Buffer(Tensor, metaclass=_MarkedMeta):
         return marked
 
 
-class _Uninitialized:
+class UninitializedTensorMixin:
     """A tensor that has dtype and device, but no shape until `materialize` gives it one."""
 
     _becomes: type
@@ -170,16 +170,16 @@ class _Uninitialized:
         return type(self), (mine.requires_grad, mine.device, mine.dtype)
 
 
-class UninitializedParameter(_Uninitialized, Parameter):  # type: ignore[misc]
+class UninitializedParameter(UninitializedTensorMixin, Parameter):  # type: ignore[misc]
     """A parameter of a lazy module, whose shape follows from the first input."""
 
     _becomes = Parameter
 
     def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:  # noqa: D102
-        return _Uninitialized.__new__(cls, requires_grad, device, dtype)
+        return UninitializedTensorMixin.__new__(cls, requires_grad, device, dtype)
 
 
-class UninitializedBuffer(_Uninitialized, Tensor):
+class UninitializedBuffer(UninitializedTensorMixin, Tensor):
     """A buffer of a lazy module, whose shape follows from the first input."""
 
     _becomes = Tensor
@@ -187,11 +187,11 @@ class UninitializedBuffer(_Uninitialized, Tensor):
     def __new__(  # noqa: D102
         cls, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True
     ) -> Any:
-        made = _Uninitialized.__new__(cls, requires_grad, device, dtype)
+        made = UninitializedTensorMixin.__new__(cls, requires_grad, device, dtype)
         made.persistent, made._is_buffer = persistent, True
         return made
 
 
 def is_lazy(param: Any) -> bool:
     """Whether `param` is an uninitialised parameter or buffer."""
-    return isinstance(param, _Uninitialized)
+    return isinstance(param, UninitializedTensorMixin)

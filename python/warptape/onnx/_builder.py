@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +10,7 @@ import warptape
 
 from .. import _C
 from ..utils._pytree import tree_leaves
+from ._sizes import Atom, Form, Varying
 
 OPSET = 18
 Names = str | list[str | None]
@@ -54,7 +55,8 @@ def onnx_type(dtype: Any) -> int:
 class Builder:
     """Nodes and initializers; `names` has the ONNX name of each value of the graph of ops."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, reserved: Iterable[str] = ()) -> None:
+        """`graph` has `values`; `reserved` are names that a user gave."""
         from onnx import helper, numpy_helper
 
         self._helper, self._numpy = helper, numpy_helper
@@ -65,11 +67,24 @@ class Builder:
         self.results: list[int] = []  # of the call that is being mapped
         self._sizes: dict[str, str] = {}  # of symbols, as tensors [1]
         self._constants: dict[Any, str] = {}
+        self._used = set(reserved)
+
+    def fresh(self, name: str) -> str:
+        """The name, or one like it where it is another value's."""
+        found, number = name, 0
+        while found in self._used:
+            number += 1
+            found = f"{name}_{number}"
+        self._used.add(found)
+        return found
 
     def node(self, kind: str, *inputs: str | None, outputs: int = 1, **attributes: Any) -> Any:
         """Adds a node; the name of its output, or a list of several. An input that is None is left out."""
-        made = [f"{kind}_{len(self.nodes)}_{k}" if k else f"{kind}_{len(self.nodes)}" for k in range(outputs)]
+        stem = f"{kind}_{len(self.nodes)}"
+        made = [self.fresh(f"{stem}_{k}" if k else stem) for k in range(outputs)]
         attributes = {key: x for key, x in attributes.items() if x is not None}
+        if any(isinstance(x, (Varying, _C._Expr)) for x in tree_leaves(attributes)):
+            raise UnsupportedOperatorError("a size that varies, where ONNX wants a number")
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
         made_node = self._helper.make_node(kind, [x or "" for x in inputs], made, made[0], **attributes)
@@ -77,7 +92,8 @@ class Builder:
         return made[0] if outputs == 1 else made
 
     def initializer(self, name: str, tensor: Any) -> str:
-        """A tensor of the file."""
+        """A tensor of the file, under its name or one like it."""
+        name = self.fresh(name)
         if tensor.dtype == warptape.bfloat16:
             bits = tensor.detach().cpu().contiguous().view(warptape.int16).numpy().tobytes()
             made = self._helper.make_tensor(name, onnx_type(tensor.dtype), list(tensor.shape), bits, raw=True)
@@ -88,6 +104,8 @@ class Builder:
 
     def constant(self, value: Any, dtype: Any) -> str:
         """A number or a nested list of numbers."""
+        if any(isinstance(x, (Varying, _C._Expr)) for x in tree_leaves(value)):
+            raise UnsupportedOperatorError("a size that varies, where ONNX wants a number")
         key = (repr(value), dtype)
         if key not in self._constants:
             self._constants[key] = self.initializer(
@@ -95,24 +113,43 @@ class Builder:
             )
         return self._constants[key]
 
-    def read_symbol(self, name: str, value: str, dim: int) -> None:
-        """Takes a size that varies from a dim of an input."""
-        shape = self.node("Shape", value)
-        self._sizes[name] = self.node("Gather", shape, self.constant([dim], warptape.int64), axis=0)
+    def read_symbol(self, name: str, value: str, dim: int, factor: int = 1, offset: int = 0) -> None:
+        """Takes a size that varies from a dim of an input, which is `factor` times it and `offset`."""
+        size = self.node("Gather", self.node("Shape", value), self._number(dim), axis=0)
+        size = self.node("Sub", size, self._number(offset)) if offset else size
+        self._sizes[name] = self.node("Div", size, self._number(factor)) if factor != 1 else size
+
+    def _number(self, x: int) -> str:
+        return self.constant([x], warptape.int64)
 
     def _expression(self, e: Any) -> str:
         """A size, as an int64 tensor [1]."""
         if isinstance(e, int):
-            return self.constant([e], warptape.int64)
+            return self._number(e)
+        form = e.form() if isinstance(e, Varying) else _form_of(e)
+        if form is None:
+            raise UnsupportedOperatorError(
+                "a size that depends on those of the inputs in a way that is not known here"
+                + (f": it is {e.values}" if isinstance(e, Varying) else "")
+            )
         total = ""
-        for factor, names in e.terms:
-            product = "" if names and factor == 1 else self.constant([factor], warptape.int64)
-            for name in names:
-                product = self.node("Mul", product, self._sizes[name]) if product else self._sizes[name]
+        for factor, atoms in form.terms:
+            product = "" if atoms and factor == 1 else self._number(factor)
+            for atom in atoms:
+                product = self.node("Mul", product, self._atom(atom)) if product else self._atom(atom)
             total = self.node("Add", total, product) if total else product
-        return (
-            total if e.divisor == 1 else self.node("Div", total, self.constant([e.divisor], warptape.int64))
-        )
+        return self.node("Div", total, self._number(form.divisor)) if form.divisor != 1 else total
+
+    def _atom(self, a: Atom) -> str:
+        x = self._sizes[a.symbol]
+        x = self.node("Mul", x, self._number(a.factor)) if a.factor != 1 else x
+        x = self.node("Add", x, self._number(a.offset)) if a.offset else x
+        if a.divisor != 1:  # ONNX's Div rounds towards zero, its Mod is that of Python
+            rest = self.node("Mod", x, self._number(a.divisor))
+            x = self.node("Div", self.node("Sub", x, rest), self._number(a.divisor))
+        x = self.node("Mod", x, self._number(a.modulus)) if a.modulus else x
+        x = x if a.low is None else self.node("Max", x, self._number(a.low))
+        return x if a.high is None else self.node("Min", x, self._number(a.high))
 
     def ints(self, sizes: list[Any]) -> str:
         """Integers, of which some may vary, as an int64 tensor."""
@@ -150,9 +187,25 @@ class Builder:
         """A tensor or a number, in a dtype."""
         if isinstance(x, _C._Ref):
             return self.cast(self.names[x.id], self.dtype(x), dtype)
-        if isinstance(x, _C._Expr):
+        if isinstance(x, (Varying, _C._Expr)):
             return self.cast(self.scalar(x), warptape.int64, dtype)
         return self.constant(x, dtype)
+
+
+def same_size(x: Any, y: Any) -> bool:
+    """Whether two sizes are one."""
+    if isinstance(x, _C._Expr) and isinstance(y, _C._Expr):
+        return bool(x.terms == y.terms and x.divisor == y.divisor)
+    return bool(x == y)
+
+
+def _form_of(e: Any) -> Form:
+    """An expression of a graph that was recorded for all sizes."""
+    if e.divisor != 1:  # of sizes that divide: the file would not refuse others
+        raise UnsupportedOperatorError(
+            "a size of an ExportedProgram that is divided; give torch.onnx.export the module itself"
+        )
+    return Form([(factor, [Atom(name) for name in names]) for factor, names in e.terms])
 
 
 def common_dtype(b: Builder, x: Any, y: Any) -> Any:
@@ -161,7 +214,7 @@ def common_dtype(b: Builder, x: Any, y: Any) -> Any:
         samples = [warptape.empty([0] * min(len(b.sizes(t)), 1), dtype=b.dtype(t)) for t in (x, y)]
         return warptape.result_type(*samples)
     tensor, number = (x, y) if isinstance(x, _C._Ref) else (y, x)
-    number = number.value if isinstance(number, _C._Expr) else number
+    number = 1 if isinstance(number, (Varying, _C._Expr)) else number
     return warptape.result_type(
         warptape.empty([0] * min(len(b.sizes(tensor)), 1), dtype=b.dtype(tensor)), number
     )

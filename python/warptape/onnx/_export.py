@@ -7,15 +7,16 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import _C
+from .. import _C, int64, tensor
 from .._graphs import GraphFunction, check_constants, record
 from .._tensor import Tensor
 from ..export._dims import Dim, Sizes
-from ..export._exported import ExportedProgram, generalised, specs_of
+from ..export._exported import ExportedProgram, specs_of
 from ..nn import Module
 from ..serialization._files import replace_file
 from ..utils._pytree import tree_leaves
 from ._builder import OPSET, Builder, UnsupportedOperatorError, onnx_type, run_mapping, tensors_of
+from ._sizes import Runs, Varying, describe
 
 _exporting = False
 
@@ -43,10 +44,18 @@ def _evaluation(model: Any, training: bool) -> Iterator[None]:
             m.training = mode
 
 
-def _axes_as_specs(dynamic_axes: Any, names: list[str], tensors: list[Tensor]) -> list[Any]:
-    """dynamic_axes, by name a list of dims or {dim: name of the size}, as one {dim: Dim} for each input."""
-    if unknown := dynamic_axes.keys() - set(names):
-        raise ValueError(f"dynamic_axes: {sorted(unknown)} are no input_names; there are {names}")
+def _axes_as_specs(
+    dynamic_axes: Any, names: list[str], output_names: list[str], tensors: list[Tensor]
+) -> list[Any]:
+    """dynamic_axes, by name a list of dims or {dim: name of the size}, as one {dim: Dim} for each input.
+
+    Entries of outputs change nothing: their sizes follow.
+    """
+    if unknown := dynamic_axes.keys() - {*names, *output_names}:
+        raise ValueError(
+            f"dynamic_axes: {sorted(unknown)} are no input_names or output_names; there are "
+            f"{[*names, *output_names]}"
+        )
     made: dict[str, Dim] = {}
     specs: list[Any] = []
     for name, _ in zip(names, tensors, strict=False):
@@ -56,13 +65,50 @@ def _axes_as_specs(dynamic_axes: Any, names: list[str], tensors: list[Tensor]) -
     return specs + [None] * (len(tensors) - len(specs))
 
 
-def _recorded(model: Any, args: Any, kwargs: Any, specs: list[Any], tensors: list[Tensor]) -> GraphFunction:
+class _Recorded:
+    """What is written: a graph, with its results and where each size that varies is read from."""
+
+    def __init__(self, function: GraphFunction, runs: Runs | None = None, sizes: Sizes | None = None) -> None:
+        graph = function.graph
+        self.inputs, self.constants = graph.inputs, graph.constants
+        if runs is None:
+            described = describe(function)
+            self.values, self.calls = described["values"], described["calls"]
+            self.results = described["results"]
+        else:
+            self.values, self.calls, self.results = runs.values, runs.calls, runs.results
+        # (input's place, dim, factor, offset) by symbol
+        self.read: dict[str, tuple[int, int, int, int]] = {}
+        if sizes is not None:
+            for (i, dim), d in sorted(sizes.places.items(), key=lambda item: abs(item[1].factor)):
+                self.read.setdefault(d.root.__name__, (i, dim, d.factor, d.offset))
+        else:
+            for k, i in enumerate(self.inputs):
+                for dim, size in enumerate(self.values[i][2]):
+                    name = None if isinstance(size, int) else _size_name(size)
+                    if name is not None:
+                        self.read.setdefault(name, (k, dim, 1, 0))
+        self.size_names = {} if runs is None else {runs.size_of(s): n for s, n in enumerate(runs.names)}
+
+
+def _recorded(model: Any, args: Any, kwargs: Any, specs: list[Any], tensors: list[Tensor]) -> _Recorded:
     sizes = Sizes(tensors, specs)
     if sizes.symbols:
-        return generalised(model, args, kwargs, sizes, True)
+        runs = Runs(model, args, kwargs, sizes)
+        return _Recorded(runs.function, runs, sizes)
     function = record(model, args, kwargs, strict=True)
     check_constants(model, function, args, kwargs)
-    return function
+    return _Recorded(function)
+
+
+def _of_program(program: ExportedProgram) -> _Recorded:
+    made = _Recorded(program._function)
+    if program.range_constraints and any(kind == "number" and x is not None for kind, x in made.results):
+        raise UnsupportedOperatorError(
+            "torch.onnx.export: an ExportedProgram with sizes that vary and a result that is a number; give "
+            "the module itself"
+        )
+    return made
 
 
 def _refuse_stale(name: str, args: dict[str, Any], stale: set[int]) -> None:
@@ -89,16 +135,23 @@ def _add_calls(b: Builder, graph: Any) -> None:
                 stale |= _changed(graph, args, outputs[0])
         except UnsupportedOperatorError as error:
             raise UnsupportedOperatorError(f"torch.onnx.export: {name} at {source}: {error}") from None
-    if stale.intersection(graph.outputs):
+    if stale.intersection(i for kind, i in graph.results if kind == "tensor"):
         source = next(source for _, _, made, source in graph.calls if stale.intersection(made))
         raise UnsupportedOperatorError(
             f"torch.onnx.export: a result has a view that was changed in place; it was made at {source}"
         )
 
 
-def _info(helper: Any, b: Builder, name: str, value: int) -> Any:
-    _, dtype, sizes, *_ = b.values[value]
-    shape = [s if isinstance(s, int) else _size_name(s) for s in sizes]
+def _info(helper: Any, graph: _Recorded, name: str, value: int) -> Any:
+    _, dtype, sizes, *_ = graph.values[value]
+    shape = [
+        s
+        if isinstance(s, int)
+        else graph.size_names.get(tuple(s.values))
+        if isinstance(s, Varying)
+        else _size_name(s)
+        for s in sizes
+    ]
     return helper.make_tensor_value_info(name, onnx_type(dtype), shape)
 
 
@@ -108,31 +161,51 @@ def _size_name(e: Any) -> str | None:
     return e.terms[0][1][0]
 
 
-def _model_of(graph: Any, input_names: list[str], output_names: list[str]) -> Any:
+def _check_names(what: str, given: list[str], count: int) -> None:
+    if len(given) > count:
+        raise ValueError(f"{what}_names has {len(given)} names for {count} tensors")
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{what}_names: expected names that are not empty, got {name!r}")
+
+
+def _output(helper: Any, b: Builder, graph: _Recorded, kind: str, value: Any, name: str) -> Any:
+    """Adds the node that gives a result its name; what the file says of it."""
+    if kind == "tensor":
+        made, info = b.names[value], _info(helper, graph, name, value)
+    else:
+        if not isinstance(value, (int, float, Varying)):
+            raise UnsupportedOperatorError(
+                f"torch.onnx.export: a result of type {type(value).__name__}; return tensors and numbers"
+            )
+        whole = isinstance(value, (int, Varying)) and not isinstance(value, bool)
+        dtype = int64 if whole else tensor(value).dtype
+        made = b.scalar(value) if whole else b.constant(value, dtype)
+        info = helper.make_tensor_value_info(name, onnx_type(dtype), [])
+    b.nodes.append(helper.make_node("Identity", [made], [name]))
+    return info
+
+
+def _model_of(graph: _Recorded, input_names: list[str], output_names: list[str]) -> Any:
     from onnx import checker, helper, shape_inference
 
-    for what, names, found in (("input", input_names, graph.inputs), ("output", output_names, graph.outputs)):
-        if len(names) > len(found):
-            raise ValueError(f"{what}_names has {len(names)} names for {len(found)} tensors")
-    b = Builder(graph)
+    results = [(kind, x) for kind, x in graph.results if x is not None]
+    _check_names("input", input_names, len(graph.inputs))
+    _check_names("output", output_names, len(results))
+    given = [*input_names, *output_names]
+    if doubled := sorted({n for n in given if given.count(n) > 1}):
+        raise ValueError(f"input_names and output_names: {doubled} are there more than once")
+    b = Builder(graph, given)
     for k, i in enumerate(graph.inputs):
-        b.names[i] = input_names[k] if k < len(input_names) else f"input_{k}"
-    for i, tensor in graph.constants.items():
-        b.names[i] = b.initializer(graph.values[i][3], tensor)
-    known: set[str] = set()
-    for i in graph.inputs:
-        for dim, size in enumerate(graph.values[i][2]):
-            name = None if isinstance(size, int) else _size_name(size)
-            if name is not None and name not in known:
-                known.add(name)
-                b.read_symbol(name, b.names[i], dim)
+        b.names[i] = input_names[k] if k < len(input_names) else b.fresh(f"input_{k}")
+    output_names = output_names + [b.fresh(f"output_{k}") for k in range(len(output_names), len(results))]
+    for i, constant in graph.constants.items():
+        b.names[i] = b.initializer(graph.values[i][3], constant)
+    for name, (k, dim, factor, offset) in graph.read.items():
+        b.read_symbol(name, b.names[graph.inputs[k]], dim, factor, offset)
     _add_calls(b, graph)
-    outputs = []
-    for k, i in enumerate(graph.outputs):
-        name = output_names[k] if k < len(output_names) else f"output_{k}"
-        b.nodes.append(helper.make_node("Identity", [b.names[i]], [name]))
-        outputs.append(_info(helper, b, name, i))
-    inputs = [_info(helper, b, b.names[i], i) for i in graph.inputs]
+    outputs = [_output(helper, b, graph, *r, name) for r, name in zip(results, output_names, strict=True)]
+    inputs = [_info(helper, graph, b.names[i], i) for i in graph.inputs]
     made = helper.make_graph(b.nodes, "graph", inputs, outputs, b.initializers)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(made, opset_imports=[opset], producer_name="warptape", ir_version=9)
@@ -199,7 +272,9 @@ def export(
 ) -> ONNXProgram:
     """Writes the model's forward pass as an ONNX file, for inference.
 
-    The model runs in evaluation mode, as `torch.export.export` records it; its modes are restored.
+    The model runs in evaluation mode, as `torch.export.export` records it; its modes are restored. Where
+    sizes vary it runs at several of them, 1 among them if it is in the range, and must make the same calls.
+    Results that are numbers become tensors without dims; a result that is None is left out.
 
     Args:
         model: a module, a function, or an ExportedProgram.
@@ -207,7 +282,8 @@ def export(
         f: a path, which has the whole file or what it had before, a binary file, or None.
         input_names, output_names: in order of the tensors.
         opset_version: 18, or lower numbers, which are written as 18.
-        dynamic_axes: by name of an input, the dims that vary: a list, or {dim: name of the size}.
+        dynamic_axes: by name of an input, the dims that vary: a list, or {dim: name of the size}. Entries of
+            outputs change nothing: their sizes follow.
         dynamic_shapes: the same as `torch.export.export` takes it.
         training: True keeps modules in the modes that they are in.
         options: accepted, without effect.
@@ -228,16 +304,17 @@ def export(
         )
     args = (args,) if isinstance(args, Tensor) else tuple(args)
     if isinstance(model, ExportedProgram):
-        graph = model._function.graph
+        made = _model_of(_of_program(model), list(input_names or []), list(output_names or []))
     else:
         tensors = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
         if dynamic_axes is not None:
-            specs = _axes_as_specs(dynamic_axes, input_names or [], tensors)
+            specs = _axes_as_specs(dynamic_axes, input_names or [], output_names or [], tensors)
         else:
             specs = specs_of(model, args, kwargs or {}, dynamic_shapes)
         with _evaluation(model, training is True):
-            graph = _recorded(model, args, kwargs or {}, specs, tensors).graph
-    program = ONNXProgram(_model_of(graph, input_names or [], output_names or []))
+            graph = _recorded(model, args, kwargs or {}, specs, tensors)
+            made = _model_of(graph, list(input_names or []), list(output_names or []))
+    program = ONNXProgram(made)
     if f is not None:
         program.save(f)
     return program

@@ -10,6 +10,7 @@ from typing import Any
 import warptape
 
 from ._builder import Builder, Names, UnsupportedOperatorError, maps
+from ._sizes import Uniform
 
 Args = SimpleNamespace
 
@@ -60,11 +61,12 @@ def _each(value: list[int], dims: int) -> list[int]:
     return list(value) * dims if len(value) == 1 else list(value)
 
 
-def _padding(a: Args, dims: int) -> dict[str, Any]:
+def _padding(a: Args, dims: int, kernel: list[int]) -> dict[str, Any]:
     if a.padding == "valid":
         return {}
-    if a.padding == "same":
-        return {"auto_pad": "SAME_UPPER"}
+    if a.padding == "same":  # the odd one behind
+        total = [s * (k - 1) for s, k in zip(_each(a.dilation, dims), kernel, strict=True)]
+        return {"pads": [n // 2 for n in total] + [n - n // 2 for n in total]}
     return {"pads": _each(a.padding, dims) * 2}
 
 
@@ -104,7 +106,8 @@ def _convolutions(dims: int) -> None:
 
     @_spatial(f"conv{dims}d", dims)
     def _(b: Builder, a: Args, x: str, out: int) -> str:
-        return b.node("Conv", x, b(a.weight), b(a.bias), **steps(a), **_padding(a, dims))
+        pads = _padding(a, dims, b.sizes(a.weight)[2:])
+        return b.node("Conv", x, b(a.weight), b(a.bias), **steps(a), **pads)
 
     @_spatial(f"conv_transpose{dims}d", dims)
     def _(b: Builder, a: Args, x: str, out: int) -> str:
@@ -201,26 +204,74 @@ def _group_norm(b: Builder, a: Args, out: int) -> str:
 # ---- resizing --------------------------------------------------------------------------------------------
 
 
+_RESIZES: dict[str, dict[str, Any]] = {
+    "nearest": {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+    "linear": {"mode": "linear"},
+    "bilinear": {"mode": "linear"},
+    "trilinear": {"mode": "linear"},
+    "bicubic": {"mode": "cubic", "cubic_coeff_a": -0.75},
+}
+
+
 @maps("interpolate", "upsample")
 def _interpolate(b: Builder, a: Args, out: int) -> str:
-    modes = {
-        "nearest": "nearest",
-        "linear": "linear",
-        "bilinear": "linear",
-        "trilinear": "linear",
-        "bicubic": "cubic",
-    }
-    if a.mode not in modes or getattr(a, "antialias", False):
+    if a.mode not in (*_RESIZES, "nearest-exact") or getattr(a, "antialias", False):
         raise UnsupportedOperatorError(f"interpolate with mode={a.mode!r} or antialias")
-    attributes: dict[str, Any] = {"mode": modes[a.mode]}
-    if a.mode == "nearest":
-        attributes |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    else:
-        kind = "align_corners" if a.align_corners else "pytorch_half_pixel"
+    spatial = len(b.sizes(out)) - 2
+    axes, x = list(range(2, spatial + 2)), str(b(a.input))
+    given = None if a.scale_factor is None else _each(a.scale_factor, spatial)
+    sizes = b.ints(b.sizes(out)[2:]) if given is None else _scaled(b, x, axes, given)
+    scales = None if getattr(a, "recompute_scale_factor", None) else given
+    if a.mode == "nearest-exact" or (a.mode == "nearest" and not all(s % 1 == 0 for s in scales or [0.5])):
+        return _nearest(b, x, a.mode == "nearest-exact", out, sizes, scales)
+    attributes = _RESIZES[a.mode] | {"axes": axes}
+    if a.mode != "nearest":
+        kind = "align_corners" if a.align_corners else "half_pixel"
         attributes["coordinate_transformation_mode"] = kind
-    if a.mode == "bicubic":
-        attributes["cubic_coeff_a"] = -0.75
-    return b.node("Resize", b(a.input), None, None, b.ints(b.sizes(out)), **attributes)
+    if scales is None or a.align_corners:  # where the sizes alone count
+        return b.node("Resize", x, None, None, sizes, **attributes)
+    if all(s % 1 == 0 for s in scales):
+        return b.node("Resize", x, None, b.constant(scales, warptape.float32), **attributes)
+    # onnxruntime multiplies sizes in float32, which may give one element too few, and copies an input whose
+    # sizes do not change: it gets more at the ends, and a scale that is not below the right one.
+    more = [math.ceil(1 / (s - 1)) if 1 < s < 2 else 0 for s in scales]
+    x = b.node("Pad", x, b.constant([0, 0] + [0] * spatial + [0, 0] + more, warptape.int64), mode="edge")
+    above = warptape.tensor(scales).nextafter(warptape.tensor(math.inf))
+    made = b.node("Resize", x, None, b.initializer("scales", above), **attributes)
+    return b.node("Slice", made, _axes(b, [0] * spatial), sizes, _axes(b, axes))
+
+
+def _scaled(b: Builder, x: str, axes: list[int], scales: list[float]) -> str:
+    """The sizes of some dims times numbers, rounded down, as eager code computes them."""
+    have = b.node("Gather", b.node("Shape", x), _axes(b, axes), axis=0)
+    double = warptape.float64
+    wanted = b.node("Mul", b.cast(have, warptape.int64, double), b.constant(scales, double))
+    return b.cast(b.node("Floor", wanted), double, warptape.int64)
+
+
+def _nearest(b: Builder, x: str, exact: bool, out: int, sizes: str, scales: list[float] | None) -> str:
+    """By indices in eager code's arithmetic: Resize rounds another way where a product is nearly whole."""
+    dtype = warptape.float64 if b.dtype(out) == warptape.float64 else warptape.float32
+    double, int64 = warptape.float64, warptape.int64
+    shape = b.node("Shape", x)
+    for d in range(len(b.sizes(out)) - 2):
+        have = b.node("Gather", shape, b.constant(d + 2, int64), axis=0)
+        size = b.node("Gather", sizes, b.constant(d, int64), axis=0)
+        real = [b.cast(n, int64, double) for n in (have, size)]
+        if scales is None:
+            step = b.cast(b.node("Div", *real), double, dtype)
+        else:
+            step = b.constant(1 / scales[d], dtype)
+        at = b.cast(b.node("Range", b.constant(0, int64), size, b.constant(1, int64)), int64, dtype)
+        half = b.constant(0.5, dtype)
+        if not exact:
+            at = b.node("Mul", step, at)
+        else:
+            at = b.node("Sub", b.node("Mul", step, b.node("Add", at, half)), half)
+            at = b.node("Add", b.node("Max", at, b.constant(0.0, dtype)), half)
+        at = b.cast(b.node("Floor", b.cast(at, dtype, warptape.float32)), warptape.float32, int64)
+        x = b.node("Gather", x, b.node("Min", at, b.node("Sub", have, b.constant(1, int64))), axis=d + 2)
+    return x
 
 
 @maps("pad")
@@ -333,7 +384,7 @@ _GATES = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
 @maps("recurrent_layer")
 def _recurrent(b: Builder, a: Args, out: int) -> Names:
     kind = {"LSTM": "LSTM", "GRU": "GRU", "RNN_TANH": "RNN", "RNN_RELU": "RNN"}[a.mode.upper()]
-    if a.weight_hr is not None or len(set(map(str, a.batch_sizes))) != 1:
+    if a.weight_hr is not None or not isinstance(a.batch_sizes, Uniform):
         raise UnsupportedOperatorError("a recurrent layer of packed sequences, or with projections")
     hidden = b.sizes(a.weight_hh)[1]
     order = b.constant([g * hidden + i for g in _GATES[kind] for i in range(hidden)], warptape.int64)
@@ -345,7 +396,7 @@ def _recurrent(b: Builder, a: Args, out: int) -> Names:
     bias = None
     if a.bias_ih is not None:
         bias = b.node("Concat", stacked(a.bias_ih), stacked(a.bias_hh), axis=1)
-    steps, batch = len(a.batch_sizes), a.batch_sizes[0]
+    batch, steps = a.batch_sizes
     x = b.node("Reshape", b(a.input), b.ints([steps, batch, b.sizes(a.input)[-1]]))
     states = [b.node("Reshape", b(t), b.ints([1, batch, hidden])) for t in (a.hx, a.cx) if t is not None]
     more: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}

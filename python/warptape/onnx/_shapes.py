@@ -8,7 +8,7 @@ from typing import Any
 import warptape
 
 from .. import _C
-from ._builder import Builder, Names, UnsupportedOperatorError, maps
+from ._builder import Builder, Names, UnsupportedOperatorError, maps, same_size
 
 Args = SimpleNamespace
 
@@ -21,11 +21,21 @@ def _rank(b: Builder, x: Any) -> int:
     return len(b.sizes(x))
 
 
+def _in_shape_of(b: Builder, x: Any, out: int) -> str:
+    """The elements in the shape of the result. One size that varies follows from the others."""
+    sizes = b.sizes(out)
+    varies = [k for k, s in enumerate(sizes) if not isinstance(s, int)]
+    if len(varies) == 1 and 0 not in sizes:
+        sizes = [-1 if k == varies[0] else s for k, s in enumerate(sizes)]
+        return b.node("Reshape", b(x), b.ints(sizes))
+    return b.node("Reshape", b(x), b.ints(sizes), allowzero=1)
+
+
 @maps("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as")
 def _reshape(b: Builder, a: Args, out: int) -> str:
     if hasattr(a, "dtype"):
         raise UnsupportedOperatorError("view of another dtype")
-    return b.node("Reshape", b(a.input), b.ints(b.sizes(out)), allowzero=1)
+    return _in_shape_of(b, a.input, out)
 
 
 @maps("expand", "expand_as", "broadcast_to")
@@ -35,7 +45,7 @@ def _expand(b: Builder, a: Args, out: int) -> str:
 
 @maps("squeeze")
 def _squeeze(b: Builder, a: Args, out: int) -> str:
-    return b.node("Reshape", b(a.input), b.ints(b.sizes(out)), allowzero=1)
+    return _in_shape_of(b, a.input, out)
 
 
 @maps("unsqueeze")
@@ -118,8 +128,15 @@ def _select(b: Builder, a: Args, out: int) -> str:
 def _split(b: Builder, a: Args, out: int) -> Names:
     source = a.tensor if hasattr(a, "tensor") else a.input
     sizes = [b.sizes(i)[a.dim] for i in b.results]
-    made = b.node("Split", b(source), b.ints(sizes), outputs=len(sizes), axis=a.dim)
-    return [made] if len(sizes) == 1 else made
+    if all(isinstance(s, int) for s in sizes):
+        made = b.node("Split", b(source), b.ints(sizes), outputs=len(sizes), axis=a.dim)
+        return [made] if len(sizes) == 1 else made
+    first = b.ints(sizes[:-1]) if len(sizes) > 1 else None  # the last has what is left
+    whole = b.ints([b.sizes(source)[a.dim]])
+    if first is None:
+        return [b.node("Identity", b(source))]
+    last = b.node("Sub", whole, b.node("ReduceSum", first, keepdims=1))
+    return b.node("Split", b(source), b.node("Concat", first, last, axis=0), outputs=len(sizes), axis=a.dim)
 
 
 @maps("unbind")
@@ -171,7 +188,7 @@ def _scattering(name: str, reduction: str | None) -> None:
     def _(b: Builder, a: Args, out: int) -> str:
         if not isinstance(getattr(a, "src", None), _C._Ref) or getattr(a, "reduce", None):
             raise UnsupportedOperatorError(f"{name} of a number, or with reduce")
-        if b.sizes(a.src) != b.sizes(a.index):
+        if not all(map(same_size, b.sizes(a.src), b.sizes(a.index))):
             raise UnsupportedOperatorError(f"{name} of a part of src")
         return b.node("ScatterElements", b(a.input), b(a.index), b(a.src), axis=a.dim, reduction=reduction)
 

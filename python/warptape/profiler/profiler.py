@@ -196,7 +196,7 @@ class profile:
         self.schedule = schedule or (lambda step: ProfilerAction.RECORD)
         self.record_steps = schedule is not None
         self.on_trace_ready, self.step_num = on_trace_ready, 0
-        self.current_action = ProfilerAction.NONE
+        self.current_action, self._running = ProfilerAction.NONE, False
         self.execution_trace_observer = _observer_of(execution_trace_observer)
         self.custom_trace_id_callback = custom_trace_id_callback
         self.profiler: _recording.profile | None = None  # the last recording
@@ -229,8 +229,8 @@ class profile:
         self._enter(self.schedule(0))
 
     def _enter(self, action: ProfilerAction) -> None:
-        was, self.current_action = self._is_recording(), action
-        if self._is_recording() and not was:
+        self.current_action = action
+        if self._is_recording() and not self._running:
             if self.profiler is not None and self.acc_events:
                 self._earlier.append(self.profiler.function_events)
             make_id = self.custom_trace_id_callback
@@ -246,36 +246,40 @@ class profile:
                     self.profiler.notes.stop()
                 self.current_action, self.profiler = ProfilerAction.NONE, None
                 raise
+            self._running = True
             if self.execution_trace_observer is not None:
                 self.execution_trace_observer.start()
         if self._is_recording() and self.record_steps:
             self._step = _recording.record_function(f"ProfilerStep#{self.step_num}").__enter__()
 
-    def _leave(self, ends: bool) -> None:
-        """A step ends; the recording, too, if it `ends` here or if the schedule says so."""
+    def _leave(self, following: ProfilerAction | None) -> None:
+        """A step ends; the recording, too, at the end of all (None) or if the schedule says so."""
         if self._step is not None:
             self._step.__exit__()
             self._step = None
-        if not self._is_recording() or not (ends or self.current_action is ProfilerAction.RECORD_AND_SAVE):
+        ends = following in (None, ProfilerAction.NONE, ProfilerAction.WARMUP)
+        if not self._running or not (ends or self.current_action is ProfilerAction.RECORD_AND_SAVE):
             return
         assert self.profiler is not None
         if self.execution_trace_observer is not None:
             self.execution_trace_observer.stop()
         self.profiler.__exit__()
-        self.current_action = ProfilerAction.NONE
+        self._running = False
+        if following is not None:
+            self.current_action = following
         if self.on_trace_ready:
             self.on_trace_ready(self)
 
     def step(self) -> None:
-        """A step of the schedule ends here."""
-        following = self.schedule(self.step_num + 1)
-        self._leave(following in (ProfilerAction.NONE, ProfilerAction.WARMUP))
+        """A step of the schedule ends here, and the next begins: `on_trace_ready` sees its number."""
         self.step_num += 1
+        following = self.schedule(self.step_num)
+        self._leave(following)
         self._enter(following)
 
     def stop(self) -> None:
         """Ends, and hands over what was recorded and was not yet handed over."""
-        self._leave(True)
+        self._leave(None)
         self.current_action = ProfilerAction.NONE
 
     def __enter__(self) -> profile:

@@ -56,6 +56,8 @@ def get_crc32_options() -> bool:
     return _checksums
 
 
+DEFAULT_PROTOCOL = 2  # of pickle
+
 # What load takes as map_location.
 MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | _C.device | str | dict[str, str] | None
 
@@ -64,7 +66,7 @@ def save(
     obj: Any,
     f: Any,
     pickle_module: Any = None,
-    pickle_protocol: int = 2,
+    pickle_protocol: int = DEFAULT_PROTOCOL,
     _use_new_zipfile_serialization: bool = True,
     _disable_byteorder_record: bool = False,
 ) -> None:

@@ -12,6 +12,21 @@ Nothing is copied: `torch.nn.Linear` is `warptape.nn.Linear`. An installed PyTor
 needed.
 """
 
+import sys
+from typing import Any
+
+import warptape
+
 from ._finder import TORCH_VERSION, install, installed
 
 __all__ = ["TORCH_VERSION", "install", "installed"]
+
+
+def _of_torch(name: str) -> Any:
+    """`torch.torch` is torch in PyTorch, too."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(warptape, name)
+
+
+sys.modules[__name__].__getattr__ = _of_torch  # type: ignore[method-assign]

@@ -30,6 +30,15 @@ warptape.torch.install()
 '''
 
 
+_FUNCTORCH = """# Redirects `import functorch` to warptape; made by `python -m warptape.torch.wheel`.
+import sys
+
+import warptape.functorch
+
+sys.modules["functorch"] = warptape.functorch
+"""
+
+
 def _installed_pytorch() -> str:
     """The version of the distribution named torch in this environment, '' where it is only warptape's."""
     found = [d.version for d in importlib.metadata.distributions(name="torch")]
@@ -77,7 +86,13 @@ def make_wheel(folder: str | Path = ".") -> Path:
             f"warptape.torch.wheel: PyTorch {version} is installed here and the wheel would replace it; use "
             "an environment without it, or `python -m warptape.torch`, which needs no wheel"
         )
-    return write_wheel(folder, "torch", str(TORCH_VERSION), {"torch/__init__.py": _INIT}, ["warptape"])
+    return write_wheel(
+        folder,
+        "torch",
+        str(TORCH_VERSION),
+        {"torch/__init__.py": _INIT, "functorch/__init__.py": _FUNCTORCH},
+        ["warptape"],
+    )
 
 
 def main() -> None:

@@ -215,7 +215,7 @@ def test_ops_that_an_extension_registers(ext):
     assert ops.shifted(x).tolist() == [[6.0, 8.0, 10.0]]
     assert ops.shifted(x, 1.0, mode="down", dims=[1]).tolist() == [[0.0], [9.0]]
     assert str(ops.shifted.default._schema).startswith(
-        "testext::shifted(Tensor x, float by=1.5, *, str mode=up"
+        'testext::shifted(Tensor x, float by=1.5, *, str mode="up"'
     )
     assert ops.shifted_twice(x).tolist() == [[5.0 + 7.0 + 9.0 + 6.0]]
     assert ops.several([x, x], None)[1:] == (0, [0.5, 2.0]) and ops.several([x, x], x)[1] == 1

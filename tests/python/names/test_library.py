@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import warptape as torch
 from warptape._op_schema import parse_schema
-from warptape.library import custom_op, infer_schema, opcheck
+from warptape.library import Library, custom_op, infer_schema, opcheck
 
 Tensor = torch.Tensor
 numbers = itertools.count()
@@ -307,3 +307,188 @@ def test_triton_ops():
     assert op(torch.ones(1)).item() == 2
     with pytest.raises((ImportError, RuntimeError), match=r"pip install triton|triton\.jit"):
         torch.library.wrap_triton(len)
+
+
+# ---- torch.library as PyTorch 2.13 has it ----------------------------------------------------------------
+
+
+def test_functions_come_before_or_after_their_op():
+    @torch.library.impl("early::one", "CPU")
+    def one(x):
+        return x * 2
+
+    library = Library("early", "FRAGMENT")
+    library.impl("two", lambda x: x * 3, "CPU")
+    torch.library.register_kernel("early::three", "cpu", lambda x: x * 4)
+    library.impl("one.more", lambda x, y: x + y, "CPU")
+    with pytest.raises(AttributeError, match=r"no torch\.ops\.early\.one yet"):
+        torch.ops.early.one
+    for name in ("one", "two", "three"):
+        torch.library.define(f"early::{name}", "(Tensor x) -> Tensor")
+    library.define("one.more(Tensor x, Tensor y) -> Tensor")
+    x = torch.ones(1)
+    assert [getattr(torch.ops.early, n)(x).item() for n in ("one", "two", "three")] == [2, 3, 4]
+    assert torch.ops.early.one.more(x, x).item() == 2
+    with pytest.raises(RuntimeError, match="same name and overload name"):
+        torch.library.define("early::two", "(Tensor x) -> Tensor")
+    for register in (torch.library.register_fake, torch.library.register_autograd):
+        with pytest.raises(RuntimeError, match="there is no op"):
+            register("early::never", len)
+
+
+def test_impl_of_a_library_and_kernels_for_every_device():
+    library = Library("everywhere", "DEF")
+    library.define("f(Tensor x) -> Tensor")
+    library.define("g(Tensor x) -> Tensor")
+    library.define("h(Tensor x) -> Tensor")
+
+    @torch.library.impl(library, "f", "CPU")
+    def f(x):
+        return x * 2
+
+    @torch.library.impl(library, "g")
+    def g(x):
+        return x * 3
+
+    torch.library.register_kernel("everywhere::h", ["default", "xpu"], lambda x: x + 1)
+    x = torch.ones(1, requires_grad=True)
+    assert torch.ops.everywhere.f(x).item() == 2 and f(x).item() == 2
+    torch.ops.everywhere.g(x).backward()  # composite: it has the gradients of its ops
+    assert x.grad.item() == 3 and torch.ops.everywhere.h(x).item() == 2
+    library.impl("g", lambda x: x * 5, "MPS")  # for a device that is not here
+    assert torch.ops.everywhere.g(x).item() == 3
+    with pytest.raises(RuntimeError, match="Expected one of cpu, cuda"):
+        torch.library.register_kernel("everywhere::h", "nonsense", len)
+
+
+SCHEMAS = {  # what PyTorch 2.13 defines, and which arguments are written
+    "(Tensor A, Tensor! out) -> ()": [False, True],
+    "(Tensor A, Tensor(a!) out) -> Tensor(a!)": [False, True],
+    "(Tensor A, *, Tensor!? out=None) -> Tensor": [False, True],
+    "(Tensor![] xs, Tensor(a!)[] ys, Tensor(b) z) -> ()": [True, True, False],
+    "(Tensor x, int n=1, float f=0.5, bool b=True, str s='a', int[] l=[1,2]) -> (Tensor, Tensor)": [False]
+    * 6,
+    "(Tensor x, SymInt n, Scalar s, Generator? g, Layout? y, ScalarType? d) -> (Tensor a, int b)": [False]
+    * 6,
+    "(Tensor? a=None, Tensor?[] b=None) -> Tensor[]": [False] * 2,
+}
+NO_SCHEMAS = (
+    "Tensor x -> Tensor",
+    "(Tensor x)",
+    "(Tenso x) -> Tensor",
+    "f(Tensor x) -> Tensor",
+    "(int n=1, int m) -> int",
+)
+
+
+def test_schemas():
+    for i, (schema, written) in enumerate(SCHEMAS.items()):
+        torch.library.define(f"schemas::f{i}", schema)
+        op = getattr(torch.ops.schemas, f"f{i}").default
+        assert [a.is_write for a in op._schema.arguments] == written
+        assert op._schema.is_mutable == any(written)
+    for schema in NO_SCHEMAS:
+        with pytest.raises(ValueError, match="expected a schema"):
+            torch.library.define("schemas::none", schema)
+
+    @torch.library.impl("schemas::f0", "cpu")
+    def doubled(A, out):
+        out.numpy()[:] = A.numpy() * 2  # no op sees it
+
+    out = torch.zeros(2)
+    assert torch.ops.schemas.f0(torch.ones(2), out) is None
+    assert out.tolist() == [2, 2] and out._version == 1
+
+
+TYPES = {  # value -> what the function gets; an exception stands for a refusal
+    "int": {3: 3, True: 1, np.int64(4): 4, 1.5: None, "1": None},
+    "float": {3: 3.0, np.float32(0.5): 0.5, "x": None},
+    "bool": {1: True, False: False, 0.5: None},
+    "str": {"a": "a", 1: None},
+    "Scalar": {2: 2, 1.5: 1.5, 1j: 1j, "a": None},
+    "int[]": {(1, 2): [1, 2], 3: None, (1.5,): None},
+    "int[2]": {(1, 2): [1, 2], 3: [3, 3]},
+    "Tensor?": {None: None, 1: RuntimeError},
+    "ScalarType?": {torch.float32: torch.float32, None: None, "x": RuntimeError},
+    "Device": {"cpu": torch.device("cpu"), 1.5: None},
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_arguments_are_of_the_types_of_the_schema(kind):
+    seen = []
+    name = f"types::f{list(TYPES).index(kind)}"
+    torch.library.define(name, f"(Tensor x, {kind} given) -> ()")
+    torch.library.impl(name, "cpu", lambda x, given: seen.append(given))
+    op, x = getattr(torch.ops.types, name[7:]), torch.ones(1)
+    for value, wanted in TYPES[kind].items():
+        if wanted is RuntimeError or (wanted is None and not kind.endswith("?")):
+            with pytest.raises(RuntimeError, match=r"Expected a value of type .* for argument 'given'"):
+                op(x, value)
+        else:
+            op(x, given=value)
+            assert seen[-1] == wanted and type(seen[-1]) is type(wanted)
+    if kind in ("int", "float"):
+        op(x, torch.tensor(2))
+        assert seen[-1] == 2 and type(seen[-1]).__name__ == kind
+
+
+def test_results_are_those_of_the_schema():
+    x = torch.ones(2)
+
+    def call(returns, value):
+        name = f"results::f{len(vars(torch.ops.results))}"
+        torch.library.define(name, f"(Tensor x) -> {returns}")
+        torch.library.impl(name, "cpu", lambda x: value)
+        return getattr(torch.ops.results, name[9:])(x)
+
+    y = torch.zeros(1)
+    assert call("()", None) is None and call("float", 2) == 2.0 and call("Tensor[]", (y, y)) == [y, y]
+    assert (
+        call("(Tensor, int)", [y, 2]) == (y, 2) and call("Tensor?", None) is None and call("str", "a") == "a"
+    )
+    for returns, value in (
+        ("Tensor", 1),
+        ("Tensor", (y,)),
+        ("()", y),
+        ("(Tensor, Tensor)", (y,)),
+        ("(Tensor, Tensor)", y),
+        ("Tensor[]", y),
+        ("int", 3.5),
+    ):
+        with pytest.raises(RuntimeError, match="results::f"):
+            call(returns, value)
+
+
+def test_vmap_calls_a_custom_op_without_a_rule_for_each_element():
+    seen = []
+
+    @torch.library.custom_op("mapped::f", mutates_args=())
+    def f(x: torch.Tensor, ys: list[torch.Tensor], n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(x.numpy().shape)  # plain tensors
+        return x * ys[0] * n, x + ys[1]
+
+    f.register_autograd(lambda ctx, a, b: (a * ctx.y + b, None, None), setup_context=_keep_y)
+    x, y = torch.arange(6.0).reshape(2, 3), torch.ones(2)
+    with pytest.warns(UserWarning, match="batching rule for mapped::f"):
+        a, b = torch.vmap(lambda x: f(x, [y, y], 3), in_dims=1)(x)
+    assert a.tolist() == (3 * x.T).tolist() and b.tolist() == (x.T + 1).tolist() and seen == [(2,)] * 3
+    nested = torch.vmap(torch.vmap(lambda x, y: f(x, [y, y], 2)[0]))(x, x)
+    assert nested.tolist() == (2 * x * x).tolist()
+    gradient = torch.vmap(torch.func.grad(lambda x: sum(t.sum() for t in f(x, [y, y], 1))))(x.T)
+    assert gradient.tolist() == [[2.0, 2.0]] * 3
+    with pytest.raises(RuntimeError, match="dims of size 0"):
+        torch.vmap(lambda x: f(x, [y, y], 1)[0])(torch.ones(0, 2))
+    f.register_vmap(lambda info, in_dims, x, ys, n: ((x * 0, x * 0), (in_dims[0], in_dims[0])))
+    assert torch.vmap(lambda x: f(x, [y, y], 3)[0], in_dims=1)(x).abs().sum() == 0
+
+    @torch.library.custom_op("mapped::keyword", mutates_args=())
+    def keyword(x: torch.Tensor, *, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    with pytest.raises(NotImplementedError, match="keyword-only tensors"):
+        torch.vmap(lambda x: keyword(x, y=x))(x)
+
+
+def _keep_y(ctx, inputs, output):
+    ctx.y = inputs[1][0] * inputs[2]

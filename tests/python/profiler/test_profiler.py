@@ -306,7 +306,45 @@ def test_schedule_of_cycles():
             torch.ones(1).exp()
             p.step()
     assert counts == [2, 2]
-    assert [e.name for e in p.events() if e.is_user_annotation] == ["ProfilerStep#6", "ProfilerStep#7"]
+    assert [e.trace_name for e in p.events() if e.is_user_annotation] == ["ProfilerStep#6", "ProfilerStep#7"]
+
+
+def test_steps_are_one_row_and_handlers_see_the_next_step(tmp_path):
+    # PyTorch 2.13 gives the same numbers, actions, keys and names in the trace.
+    seen = []
+
+    def ready(p):
+        seen.append((p.step_num, p.current_action.name))
+        p.export_chrome_trace(str(tmp_path / f"{p.step_num}.json"))
+
+    with profile(schedule=schedule(wait=1, warmup=1, active=2), on_trace_ready=ready) as p:
+        for i in range(8):
+            with record_function("range", f"step {i}"):
+                torch.ones(1).exp()
+            p.step()
+    assert seen == [(4, "NONE"), (8, "NONE")]
+    assert {e.key: e.count for e in p.key_averages() if e.is_user_annotation} == {
+        "ProfilerStep*": 2,
+        "range": 2,
+    }
+    trace = json.loads((tmp_path / "8.json").read_text())["traceEvents"]
+    names = [e["name"] for e in trace if e.get("cat") == "user_annotation"]
+    assert names == ["ProfilerStep#6", "range", "ProfilerStep#7", "range"]
+    seen.clear()
+    with profile(on_trace_ready=lambda p: seen.append((p.step_num, p.current_action.name))) as p:
+        p.step()
+        p.step()
+    assert seen == [(2, "RECORD")]
+    with profile(schedule=schedule(wait=0, warmup=0, active=1), on_trace_ready=ready) as p:
+        p.step()  # each step is a recording of its own
+        p.step()
+    assert seen[1:] == [(1, "RECORD_AND_SAVE"), (2, "RECORD_AND_SAVE"), (2, "RECORD_AND_SAVE")]
+
+
+def test_record_function_takes_texts():
+    for given in ((3,), ("range", 3)):
+        with profile(), pytest.raises(RuntimeError, match="type str, got int"), record_function(*given):
+            pass
 
 
 def test_schedule():

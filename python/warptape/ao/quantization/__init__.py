@@ -18,6 +18,7 @@ from ._schemes import (
 from ._tensor import CodedTensor, Float8Tensor, QuantizedTensor, rebuild
 from .fake_quantize import (
     FakeQuantize,
+    FakeQuantizeBase,
     default_fake_quant,
     default_per_channel_weight_fake_quant,
     default_weight_fake_quant,

@@ -17,7 +17,11 @@ from .observer import (
 )
 
 
-class FakeQuantize(warptape.nn.Module):
+class FakeQuantizeBase(warptape.nn.Module):
+    """What the modules have in common that round in training: their names in libraries' isinstance()."""
+
+
+class FakeQuantize(FakeQuantizeBase):
     """Observes, then rounds by the scale and zero point of what was observed so far.
 
     Args:

@@ -23,7 +23,7 @@ __all__ = ["DataLoader", "default_collate", "get_worker_info"]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class _Endless(Sampler[None]):
+class _InfiniteConstantSampler(Sampler[None]):
     """The sampler of a stream: it has no indices, only the wish for one more sample."""
 
     def __iter__(self) -> Iterator[None]:
@@ -179,7 +179,7 @@ class DataLoader(Generic[T_co]):
         if sampler is None:
             source: Any = dataset
             if self._stream:
-                sampler = _Endless()
+                sampler = _InfiniteConstantSampler()
             else:
                 sampler = RandomSampler(source, generator=generator) if shuffle else SequentialSampler(source)
         if batch_size is not None:

@@ -92,8 +92,7 @@ def _seed_all(base_seed: int, number: int) -> int:
     seed = base_seed + number
     random.seed(seed)
     warptape.manual_seed(seed)
-    words = [number, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
-    np.random.seed(np.random.SeedSequence(words).generate_state(4))  # noqa: NPY002
+    np.random.seed(worker._generate_state(base_seed, number))  # noqa: NPY002
     return seed
 
 

@@ -28,5 +28,13 @@ def get_worker_info() -> WorkerInfo | None:
     return _worker_info
 
 
+def _generate_state(base_seed: int, worker_id: int) -> list[int]:
+    """The numbers that seed NumPy in a worker: four of 32 bits."""
+    import numpy as np
+
+    words = [worker_id, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
+    return [int(x) for x in np.random.SeedSequence(words).generate_state(4)]
+
+
 #: In a worker, the `shared.Arena` in which default_collate makes batches.
 arena: Any = None

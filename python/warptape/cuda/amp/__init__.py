@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from .. import _C
-from .._missing import install_getattr as _install_getattr
-from ..amp import custom_bwd as _custom_bwd
-from ..amp import custom_fwd as _custom_fwd
-from ..amp._older import Autocast as _Autocast
-from ..amp._older import GradScaler as _GradScaler
+from ... import _C
+from ..._missing import install_getattr as _install_getattr
+from ...amp import custom_bwd as _custom_bwd
+from ...amp import custom_fwd as _custom_fwd
+from ...amp._older import Autocast as _Autocast
+from ...amp._older import GradScaler as _GradScaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 

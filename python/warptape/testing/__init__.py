@@ -9,7 +9,7 @@ from typing import Any
 
 import warptape
 
-from ._missing import install_getattr as _install_getattr
+from .._missing import install_getattr as _install_getattr
 
 __all__ = ["assert_allclose", "assert_close", "make_tensor"]
 

@@ -1,0 +1,203 @@
+"""Extreme eigenvalues of large symmetric matrices, by products with the matrix alone: torch.lobpcg.
+
+Knyazev, Toward the Optimal Preconditioned Eigensolver, 2001: in each step the smallest (largest) Ritz pairs
+of the space of the approximations X [m, k], their preconditioned residuals and the last step's directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import warptape
+
+from ._tensor import Tensor
+from .autograd import Function
+
+__all__ = ["lobpcg"]
+
+
+class _Worker:
+    """What a tracker is called with: the state after a step, under PyTorch's names."""
+
+    def __init__(self, k: int) -> None:
+        self.ivars = {"istep": 0, "converged_count": 0, "k": k}
+        self.fvars: dict[str, float] = {}
+        self.bvars = {"force_stop": False}
+        self.tvars: dict[str, Tensor] = {}
+        self.E = self.X = warptape.empty(0)
+
+
+def _product(A: Any, x: Tensor) -> Tensor:
+    return x if A is None else A @ x
+
+
+def _orthonormal(S: Tensor, B: Any, keep: int) -> Tensor:
+    """A basis of the span of S, orthonormal by B; what depends on others is left out, but not the first."""
+    S = S / S.norm(dim=-2, keepdim=True).clamp_min(warptape.finfo(S.dtype).tiny)
+    for _ in range(2):  # once more for what rounding leaves
+        values, vectors = warptape.linalg.eigh(S.mT @ _product(B, S))
+        good = values > values[-1] * S.shape[-2] * warptape.finfo(S.dtype).eps
+        if int(good.sum()) < keep:
+            raise RuntimeError("lobpcg: the approximations are linearly dependent; give another X")
+        S = S @ (vectors[:, good] / values[good].sqrt())
+    return S
+
+
+def _solve(
+    A: Any,
+    B: Any,
+    X: Tensor,
+    iK: Tensor | None,
+    niter: int,
+    tol: float,
+    largest: bool,
+    tracker: Callable[[Any], Any] | None,
+) -> tuple[Tensor, Tensor]:
+    k, worker = X.shape[-1], _Worker(X.shape[-1])
+
+    def ritz(S: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = warptape.linalg.eigh(S.mT @ _product(A, S))
+        if largest:
+            values, vectors = values.flip(0), vectors.flip(1)
+        return values[:k], vectors[:, :k]
+
+    S = _orthonormal(X, B, k)
+    E, C = ritz(S)
+    X, P = S @ C, None
+    norms = [_norm_of(A, X), 1.0 if B is None else _norm_of(B, X)]
+    for step in range(niter + 1 if niter >= 0 else 2**31):
+        R = _product(A, X) - _product(B, X) * E
+        error = R.norm(dim=0) / (X.norm(dim=0) * (norms[0] + E.abs() * norms[1]))
+        worker.ivars |= {"istep": step, "converged_count": int((error < tol).cummin(0)[0].sum())}
+        worker.tvars["rerr"], worker.E, worker.X = error, E, X
+        if tracker is not None:
+            tracker(worker)
+        if worker.ivars["converged_count"] >= k or worker.bvars["force_stop"] or step == niter:
+            break
+        parts = [X, R if iK is None else iK @ R, *([] if P is None else [P])]
+        S = _orthonormal(warptape.cat(parts, -1), B, k)
+        E, C = ritz(S)
+        following = S @ C
+        # The part of the step that leaves the span of X.
+        P = following - X @ (X.mT @ _product(B, following))
+        X = following
+    return E, X
+
+
+def _norm_of(A: Any, X: Tensor) -> float:
+    probe = warptape.randn_like(X)
+    return max(float((A @ probe).norm() / probe.norm()), 1e-30)
+
+
+class _Gradient(Function):
+    """The eigenpairs as a function of a dense symmetric matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, E: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(A, E, X)
+        return E.clone(), X.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gE: Tensor, gX: Tensor) -> tuple[Tensor, None, None]:
+        A, E, X = ctx.saved_tensors
+        values, vectors = warptape.linalg.eigh((A + A.mT) / 2)
+        gap = E[None, :] - values[:, None]
+        # Each column's own pair, whose direction does not turn; in both bases by its overlap.
+        own = (vectors.mT @ X).abs().argmax(0)
+        gap[own, warptape.arange(E.shape[0])] = float("inf")
+        gradient = (X * gE) @ X.mT + vectors @ ((vectors.mT @ gX) / gap) @ X.mT
+        return (gradient + gradient.mT) / 2, None, None
+
+
+def lobpcg(
+    A: Tensor,
+    k: int | None = None,
+    B: Tensor | None = None,
+    X: Tensor | None = None,
+    n: int | None = None,
+    iK: Tensor | None = None,
+    niter: int | None = None,
+    tol: float | None = None,
+    largest: bool | None = None,
+    method: str | None = None,
+    tracker: Callable[[Any], Any] | None = None,
+    ortho_iparams: dict[str, int] | None = None,
+    ortho_fparams: dict[str, float] | None = None,
+    ortho_bparams: dict[str, bool] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) eigenvalues [.., k] and eigenvectors [.., m, k] of A x = lambda B x.
+
+    A [.., m, m] is symmetric, B positive definite (the identity without it); both may be sparse. The pairs
+    have gradients with respect to a dense A without B.
+
+    Args:
+        A: the matrix, of which only products are taken.
+        k: how many pairs; the columns of X, or 1.
+        B: the other matrix.
+        X: where the search starts, [.., m, n]; random numbers without it.
+        n: columns of a random start, at least k.
+        iK: a preconditioner, near the inverse of A.
+        niter: at most so many steps; -1 until all have converged. 1000 by default.
+        tol: bound of the relative residuals; the root of the dtype's epsilon by default.
+        largest: whether the largest pairs (default) or the smallest.
+        method: "ortho" or "basic": one algorithm here.
+        tracker: called with the state after each step.
+        ortho_iparams, ortho_fparams, ortho_bparams: accepted, without effect.
+
+    Raises:
+        ValueError: fewer than 3 k rows; another method; a gradient for a sparse A, or with B.
+
+    >>> E, X = torch.lobpcg(torch.diag(torch.arange(1.0, 13.0)), k=2)
+    >>> E.round()
+    tensor([12., 11.])
+    """
+    if method not in (None, "ortho", "basic"):
+        raise ValueError(f"lobpcg: expected method 'ortho' or 'basic', got {method!r}")
+    if A.dim() < 2 or A.shape[-1] != A.shape[-2]:
+        raise RuntimeError(f"lobpcg: expected square matrices A, got {list(A.shape)}")
+    wants = warptape.is_grad_enabled() and (A.requires_grad or (B is not None and B.requires_grad))
+    if wants and (A.is_sparse or B is not None):
+        raise ValueError("lobpcg: gradients are for a dense A without B; detach A and B")
+    k = k if k is not None else 1 if X is None else X.shape[-1]
+    m = A.shape[-1]
+    if m < 3 * k:
+        raise ValueError(
+            f"LOBPCG algorithm is not applicable when the number of A rows (={m}) is smaller than 3 x the "
+            f"number of requested eigenpairs (={k})"
+        )
+    dtype = A.dtype if A.dtype.is_floating_point else warptape.get_default_dtype()
+    count = max(n or k, k)
+    if X is None:
+        X = warptape.randn(*A.shape[:-2], m, count, dtype=dtype, device=A.device)
+    tol = warptape.finfo(dtype).eps ** 0.5 if tol is None else tol
+    options = (1000 if niter is None else niter, tol, largest is None or largest, tracker)
+    with warptape.no_grad():
+        if A.dim() == 2:
+            E, V = _solve(A, B, X, iK, *options)
+        else:
+            batch = A.shape[:-2]
+
+            def flat(t: Tensor | None) -> Any:
+                if t is None:
+                    return [None] * batch.numel()
+                return t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
+
+            found = [
+                _solve(*given, *options) for given in zip(flat(A), flat(B), flat(X), flat(iK), strict=True)
+            ]
+            E = warptape.stack([e for e, _ in found]).reshape(*batch, -1)
+            V = warptape.stack([v for _, v in found]).reshape(*batch, m, -1)
+        E, V = E[..., :k], V[..., :k]
+    if not wants:
+        return E, V
+    if A.dim() == 2:
+        return _Gradient.apply(A, E, V)
+    pairs = [
+        _Gradient.apply(*given)
+        for given in zip(A.reshape(-1, m, m), E.reshape(-1, k), V.reshape(-1, m, k), strict=True)
+    ]
+    return (
+        warptape.stack([e for e, _ in pairs]).reshape(E.shape),
+        warptape.stack([v for _, v in pairs]).reshape(V.shape),
+    )
