@@ -357,7 +357,7 @@ void copy_unlocked(const Tensor& dst, const Tensor& src) {
   raw_copy(dst, src);
 }
 Scalar item_unlocked(const Tensor& t) {
-  if (const graph::Tracer* tracer = graph::Tracer::current()) tracer->read("item()");
+  if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->read(t, "item()");
   graph::refuse_replay("item() reads a value");
   GilRelease release(t.device().is_cuda() ? GilRelease::kWorthIt : 0);
   return item(t);

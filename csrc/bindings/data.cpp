@@ -8,8 +8,11 @@
 #include "bindings/data.h"
 #include "graph/promise.h"
 #include "graph/recording.h"
+#include "graph/trace.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
+#include "ops/copy.h"
+#include "ops/view.h"
 
 namespace py = pybind11;
 
@@ -236,6 +239,7 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
   std::vector<py::ssize_t> shape(t.sizes().begin(), t.sizes().end()), strides;
   for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
   graph::refuse_replay("numpy() reads a value");
+  if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->refuse(t, "numpy()");
   if (t.storage().pending) graph::fulfil_promises_on(t.storage());
   t.storage().mark_exported();
   static char none;
@@ -316,7 +320,10 @@ PyObject* tensor_py(PyObject*, PyObject* args) {
       t = as_dtype(dtype);
       WT_CHECK(t, TypeError, "tensor(): argument 'dtype' must be torch.dtype, not ", Py_TYPE(dtype)->tp_name);
     }
-    Tensor out = tensor_from(data, t, copy != 0);
+    const bool traced = graph::Tracer::recording() != nullptr;
+    Tensor out = traced && is_tensor(data)
+                     ? ops::to(ops::detach(tensor_of(data)), std::nullopt, t, false, copy != 0)
+                     : tensor_from(data, t, copy != 0);
     Device place = device != Py_None                        ? resolved(device_of(device))
                    : rank_context().default_device.is_cpu() ? out.device()
                                                             : default_device();
@@ -325,6 +332,8 @@ PyObject* tensor_py(PyObject*, PyObject* args) {
       copy_unlocked(moved, out);
       out = moved;
     }
+    // A constant of a graph is made once, this tensor in each run.
+    if (traced && copy && !is_tensor(data)) out = ops::clone(out);
     if (needs_grad) set_requires_grad(out, true);
     return wrap(out);
   });
@@ -376,6 +385,7 @@ bool seen_by_numpy(const Storage& s) {
 PyObject* tensor_tolist(const Tensor& t) {
   WT_CHECK(!t.device().is_meta(), DeviceError, "tolist: a meta tensor has no data");
   graph::refuse_replay("tolist() reads a value");
+  if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->read(t, "tolist()");
   Tensor host = t;
   if (!t.device().is_cpu()) {
     host = empty(t.sizes(), {t.dtype(), {}});

@@ -4,6 +4,7 @@
 #include "core/crc32.h"
 #include "graph/promise.h"
 #include "graph/recording.h"
+#include "graph/trace.h"
 
 #include <cstring>
 
@@ -144,6 +145,7 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
     WT_CHECK(!requires_grad(t), Error, "Can't export tensors that require gradient, use tensor.detach()");
     WT_CHECK(!t.device().is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
     graph::refuse_replay("to_dlpack() reads a value");
+    if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->refuse(t, "to_dlpack()");
     auto* e = new Exported{t, {}};
     if (t.storage().pending) graph::fulfil_promises_on(t.storage());
     t.storage().mark_exported();

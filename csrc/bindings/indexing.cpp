@@ -13,7 +13,8 @@ namespace {
 struct Item {
   enum class Kind { Int, Slice, NewDim, Advanced } kind;
   int64_t start = 0, length = 0, step = 1;  // Int uses start
-  bool recorded = false;                    // a slice that a trace records although it is the whole dim
+  int64_t from = 0, to = PY_SSIZE_T_MAX;    // as they were given, for graphs: another run has other sizes
+  bool is_whole() const { return from == 0 && to == PY_SSIZE_T_MAX && step == 1; }
 };
 
 struct Parsed {
@@ -24,12 +25,14 @@ struct Parsed {
 
 bool is_mask(const Tensor& t) { return t.dtype() == DType::Bool || t.dtype() == DType::UInt8; }
 
-Tensor to_index(PyObject* o) {
+Tensor index_tensor(PyObject* o) {
   Tensor t = is_tensor(o) ? tensor_of(o) : tensor_from_data(o);
   if (t.dtype() != DType::UInt8) return t;
   warn("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
   return raw_cast(t, DType::Bool);
 }
+
+bool takes_ops(const Tensor& x) { return is_opaque(x) || graph::Tracer::recording(); }
 
 // Whether PyTorch takes a list for a tuple of indices: when it is short and some item is no number.
 bool stands_for_tuple(PyObject* list) {
@@ -49,22 +52,20 @@ Item slice_item(PyObject* o, int64_t size, int64_t dim) {
   WT_CHECK(step > 0, ValueError, "indexing: slice step must be positive, got ", step, " at dim ", dim,
            "; use flip() for the reverse order");
   Item item{Item::Kind::Slice};
+  item.from = start;
+  item.to = stop;
   item.length = PySlice_AdjustIndices(static_cast<Py_ssize_t>(size), &start, &stop, step);
   item.start = item.length > 0 ? start : 0;
   item.step = step;
   return item;
 }
 
-// `:`, without bounds.
-bool is_whole(PyObject* slice) {
-  const auto* s = reinterpret_cast<PySliceObject*>(slice);
-  return s->start == Py_None && s->stop == Py_None;
-}
-
 Item int_item(int64_t i, int64_t size, int64_t dim) {
   WT_CHECK(i >= -size && i < size, IndexError, "index ", i, " is out of bounds for dimension ", dim,
            " with size ", size);
-  return {Item::Kind::Int, i < 0 ? i + size : i};
+  Item item{Item::Kind::Int, i < 0 ? i + size : i};
+  item.from = i;
+  return item;
 }
 
 // How many dims of the input an item takes.
@@ -114,6 +115,7 @@ class Parser {
   void add(PyObject* o) {
     if (o == Py_None) return push_view({Item::Kind::NewDim});
     if (o == Py_Ellipsis) {
+      if (graph::Tracer* tracer = graph::Tracer::recording()) tracer->tell_sizes(x_, "...", true);
       WT_CHECK(!ellipsis_, IndexError, "an index can only have a single ellipsis ('...')");
       ellipsis_ = true;
       for (int64_t left = x_.ndim() - taken_; left > 0; --left) whole();
@@ -127,9 +129,7 @@ class Parser {
     if (PySlice_Check(o)) {
       const int64_t size = take();
       Item item = slice_item(o, size, dim_ - 1);
-      // Where a trace records, a slice with bounds stays one: they may be others for other sizes.
-      item.recorded = graph::Tracer::current() && !is_whole(o);
-      if (item.start == 0 && item.step == 1 && item.length == size && !item.recorded) {
+      if (takes_ops(x_) ? item.is_whole() : item.start == 0 && item.step == 1 && item.length == size) {
         --dim_;
         return whole();
       }
@@ -154,7 +154,7 @@ class Parser {
              "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
              "indices (got ",
              Py_TYPE(o)->tp_name, ")");
-    Tensor index = to_index(o);
+    Tensor index = index_tensor(o);
     // Of an empty list, which has no dtype of its own, a float tensor was made.
     WT_CHECK(!is_differentiable(index.dtype()) || (index.numel() == 0 && !is_tensor(o)), IndexError,
              "indexing: tensors used as indices must be long, int, byte or bool tensors, got ", index);
@@ -198,19 +198,17 @@ Tensor view_by_ops(const Tensor& x, const Parsed& p) {
   int64_t dim = 0;
   for (const Item& item : p.items) {
     if (item.kind == Item::Kind::Int) {
-      out = ops::select(out, dim, item.start);
+      out = ops::select(out, dim, item.from);
       continue;
     }
     if (item.kind == Item::Kind::NewDim)
       out = ops::unsqueeze(out, dim);
-    else if (item.start != 0 || item.length != out.size(dim) || item.step != 1 || item.recorded)
-      out = ops::slice(out, dim, item.start, item.length, item.step);
+    else if (!item.is_whole())
+      out = ops::slice_range(out, dim, item.from, item.to, item.step);
     ++dim;
   }
   return out;
 }
-
-bool takes_ops(const Tensor& x) { return is_opaque(x) || graph::Tracer::current(); }
 
 Tensor basic_view(const Tensor& x, const Parsed& p) {
   if (!p.view) return x;

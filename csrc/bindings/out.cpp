@@ -1,6 +1,9 @@
 #include "bindings/out.h"
 
+#include "graph/trace.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/view.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::bindings {
@@ -96,6 +99,17 @@ void write_out(const OpInfo& op, const Tensor& out, const Tensor& result) {
   out.bump_version();
 }
 
+// The same by ops, which a graph knows.
+void write_out_by_ops(const OpInfo& op, const Tensor& out, const Tensor& result) {
+  check_dtype(op, out, result);
+  const bool resizes = out.sizes() != result.sizes();
+  WT_CHECK(!resizes || !out.numel(), NotImplementedError, op.name, ": an out= of shape ", out.sizes(),
+           " for a result of shape ", result.sizes(), " cannot be traced: give one of its shape");
+  const NoGrad no_grad;
+  if (resizes) ops::resize_as_(out, result, std::nullopt);
+  ops::copy_(out, result, false);
+}
+
 }  // namespace
 
 void prepare_out(const OpInfo& op, Frame& frame) {
@@ -120,7 +134,8 @@ PyObject* finish_out(const OpInfo& op, const Frame& frame, Result& result) {
            "(): argument 'out' must be a tuple of ", results.size(), " Tensors");
   if (op.flags & kOutApart)
     for (size_t i = 0; i < outs.size(); ++i) check_apart(op, frame, outs[i], results[i].sizes());
-  for (size_t i = 0; i < outs.size(); ++i) write_out(op, outs[i], results[i]);
+  const auto write = graph::Tracer::recording() ? write_out_by_ops : write_out;
+  for (size_t i = 0; i < outs.size(); ++i) write(op, outs[i], results[i]);
   return Py_NewRef(out);
 }
 

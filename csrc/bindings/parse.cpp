@@ -1,5 +1,7 @@
 #include "bindings/parse.h"
 
+#include "graph/trace.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -308,7 +310,10 @@ bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
   }
   if (is_tensor(o)) {
     const Tensor& t = tensor_of(o);
-    if (t.ndim() != 0 || t.device().is_meta() || (!read_devices && !t.device().is_cpu())) return false;
+    const graph::Tracer* tracer = graph::Tracer::recording();
+    if (t.ndim() != 0 || t.device().is_meta() || (!read_devices && (tracer || !t.device().is_cpu())))
+      return false;
+    if (tracer) tracer->read(t, "an argument that is a number");
     return out = item(t), true;
   }
   if (PyComplex_Check(o)) {

@@ -72,7 +72,7 @@ PyObject* get_grad(const Tensor& t) {
 
 // x.data shares memory, but neither history nor the count of in-place changes.
 PyObject* get_data(const Tensor& t) {
-  if (is_opaque(t) || graph::Tracer::current()) return wrap(ops::detach(t));
+  if (is_opaque(t) || graph::Tracer::recording()) return wrap(ops::detach(t));
   Tensor out = alias(t);
   out->own_version = Ref<VersionCounter>::adopt(new VersionCounter);
   return wrap(out);
@@ -84,6 +84,7 @@ int set_data(PyObject* self, PyObject* value, void*) {
         WT_CHECK(value && is_tensor(value), TypeError, "Variable data has to be a tensor");
         graph::refuse_replay("it sets the memory of a tensor");
         const Tensor &t = tensor_of(self), &from = tensor_of(value);
+        if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->refuse(t, "data = ...");
         WT_CHECK(!requires_grad(t) || is_differentiable(from.dtype()), DtypeError,
                  "data set to a tensor that requires gradients must be floating point, got ", from.dtype());
         t->set_storage(from->storage, from.dtype());
@@ -98,12 +99,19 @@ PyObject* get_base(const Tensor& t) {
   return wrap(meta_of(t)->view->base);
 }
 
-PyObject* get_shape(const Tensor& t) { return wrap_size(t.sizes()); }
+// While a graph is recorded: it may depend on what Python is told of sizes.
+void tell(const Tensor& t, const char* what) {
+  if (graph::Tracer* tracer = graph::Tracer::recording())
+    tracer->tell_sizes(t, what, std::string_view(what) == "ndim");
+}
+
+PyObject* get_shape(const Tensor& t) { return tell(t, "shape"), wrap_size(t.sizes()); }
 PyObject* get_dtype(const Tensor& t) { return wrap(t.dtype()); }
 PyObject* get_device(const Tensor& t) { return wrap(t.device()); }
-PyObject* get_ndim(const Tensor& t) { return PyLong_FromLongLong(t.ndim()); }
+PyObject* get_ndim(const Tensor& t) { return tell(t, "ndim"), PyLong_FromLongLong(t.ndim()); }
 PyObject* get_itemsize(const Tensor& t) { return PyLong_FromSize_t(t.itemsize()); }
 PyObject* get_nbytes(const Tensor& t) {
+  tell(t, "nbytes");
   return PyLong_FromLongLong(t.numel() * static_cast<int64_t>(t.itemsize()));
 }
 PyObject* get_requires(const Tensor& t) { return boolean(transforms::recorded(t)); }

@@ -1,6 +1,7 @@
 // Storages: those that several processes share, and tensors made on one.
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "graph/trace.h"
 #include "tensor/before_write.h"
 #include "tensor/factory.h"
 #include "tensor/shared_memory.h"
@@ -11,6 +12,12 @@ namespace {
 Tensor on_storage(Ref<Storage> storage, DType dtype, const Shape& sizes, const Shape& strides,
                   int64_t offset) {
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, offset)));
+}
+
+// While a graph is recorded, which knows nothing of storages.
+const Tensor& untraced(const Tensor& t, const char* what) {
+  if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->refuse(t, what);
+  return t;
 }
 
 Tensor all_bytes(Ref<Storage> storage) {
@@ -52,7 +59,9 @@ PyObject* map_shared_py(PyObject*, PyObject* args) {
 
 // _storage_bytes(tensor): all bytes of the tensor's storage.
 PyObject* storage_bytes_py(PyObject*, PyObject* o) {
-  return guarded([&] { return wrap(all_bytes(tensor_arg(o, "_storage_bytes").ref()->storage)); });
+  return guarded([&] {
+    return wrap(all_bytes(untraced(tensor_arg(o, "_storage_bytes"), "untyped_storage()").ref()->storage));
+  });
 }
 
 // _on_storage(tensor, dtype, shape, strides, offset): another tensor on the tensor's storage.
@@ -61,7 +70,7 @@ PyObject* on_storage_py(PyObject*, PyObject* args) {
   long long offset;
   if (!PyArg_ParseTuple(args, "OOOOL", &tensor, &dtype, &shape, &steps, &offset)) return nullptr;
   return guarded([&] {
-    const Ref<Storage>& storage = tensor_arg(tensor, "_on_storage").ref()->storage;
+    const Ref<Storage>& storage = untraced(tensor_arg(tensor, "_on_storage"), "set_()").ref()->storage;
     WT_CHECK(is_dtype(dtype), TypeError, "_on_storage: expected a dtype");
     const DType t = dtype_of(dtype);
     Shape sizes = to_shape(shape, "_on_storage"), strides = to_shape(steps, "_on_storage");
@@ -82,7 +91,7 @@ PyObject* set_storage_py(PyObject*, PyObject* args) {
   long long offset;
   if (!PyArg_ParseTuple(args, "OOOOL", &tensor, &other, &shape, &steps, &offset)) return nullptr;
   return guarded([&] {
-    const Tensor &self = tensor_arg(tensor, "set_"), &from = tensor_arg(other, "set_");
+    const Tensor &self = untraced(tensor_arg(tensor, "set_"), "set_()"), &from = tensor_arg(other, "set_");
     WT_CHECK(self.device() == from.device(), DeviceError, "set_: expected a source on ", self.device(),
              ", got one on ", from.device());
     WT_CHECK(offset >= 0, ShapeError, "set_: Tensor: invalid storage offset ", offset);
@@ -104,7 +113,7 @@ PyObject* resize_storage_py(PyObject*, PyObject* args) {
   long long bytes;
   if (!PyArg_ParseTuple(args, "OL", &tensor, &bytes)) return nullptr;
   return guarded([&] {
-    const Tensor& t = tensor_arg(tensor, "resize_");
+    const Tensor& t = untraced(tensor_arg(tensor, "resize_"), "resize_() of a storage");
     WT_CHECK(bytes >= 0, ShapeError, "resize_: expected a size of at least 0, got ", bytes);
     resize_storage("resize_", t.storage(), static_cast<size_t>(bytes));
     t->set_geometry({bytes}, {1}, 0);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/autograd.h"
+#include "graph/trace.h"
 
 namespace warptape::bindings {
 
@@ -225,7 +226,12 @@ Py_ssize_t length(PyObject* self) {
     PyErr_SetString(PyExc_TypeError, "len() of a 0-d tensor");
     return -1;
   }
-  return static_cast<Py_ssize_t>(t.sizes()[0]);
+  return guarded(
+      [&] {
+        if (graph::Tracer* tracer = graph::Tracer::recording()) tracer->tell_sizes(t, "len()");
+        return static_cast<Py_ssize_t>(t.sizes()[0]);
+      },
+      Py_ssize_t{-1});
 }
 
 }  // namespace

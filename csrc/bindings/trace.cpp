@@ -41,6 +41,7 @@ struct PyExpr {
   std::vector<std::pair<int64_t, std::vector<std::string>>> terms;
   int64_t divisor;
   int64_t value;
+  bool floor;
 };
 
 // An argument of a call, as Python sees it.
@@ -53,7 +54,7 @@ struct Describe {
     if (d.expr == Dim::kNumber) return py::int_(d.value);
     if (d.expr == Dim::kUnknown) return py::none();
     const graph::Expr& e = g.exprs[static_cast<size_t>(d.expr)];
-    PyExpr out{{}, e.divisor, d.value};
+    PyExpr out{{}, e.divisor, d.value, e.floor};
     for (const auto& t : e.terms) {
       auto& names = out.terms.emplace_back(t.factor, std::vector<std::string>()).second;
       for (uint8_t s : t.symbols) names.push_back(g.symbols[s].name);
@@ -120,12 +121,16 @@ Graph parse(const std::string& text, const py::dict& tensors) {
   });
 }
 
-py::list run_graph(const Graph& g, const py::sequence& inputs) {
+py::list run_graph(const Graph& g, const py::sequence& inputs,
+                   const std::vector<std::pair<uint32_t, py::object>>& constants) {
   const std::vector<Tensor> tensors = tensors_of(inputs, "graph");
+  std::vector<std::pair<uint32_t, Tensor>> others;
+  for (const auto& [id, tensor] : constants)
+    others.emplace_back(id, tensors_of(py::make_tuple(tensor), "graph")[0]);
   std::vector<Tensor> out;
   {
     const GilRelease release;
-    out = g.run(tensors);
+    out = g.run(tensors, others);
   }
   return wrap_list(out);
 }
@@ -163,6 +168,24 @@ py::dict optimise(Graph& g, const py::kwargs& options) {
   return out;
 }
 
+void forget_sizes(Graph& g, bool number_of_dims) {
+  for (const ValueId r : g.inputs) {
+    GraphValue& v = g.values[r.id];
+    v.any_sizes = number_of_dims;
+    if (number_of_dims) v.sizes = {};
+  }
+  for (GraphValue& v : g.values)
+    for (Dim& d : v.sizes)
+      if (v.kind != GraphValue::Kind::Constant) d.expr = Dim::kUnknown;
+  for (graph::GraphCall& c : g.calls)
+    for (auto& branch : c.graphs) {
+      auto made = std::make_shared<Graph>(*branch);
+      forget_sizes(*made, number_of_dims);
+      branch = std::move(made);
+    }
+  g.finish();
+}
+
 void bind_graph(py::module_& m) {
   py::class_<ValueId>(m, "_Ref", py::module_local())
       .def_readonly("id", &ValueId::id)
@@ -170,7 +193,8 @@ void bind_graph(py::module_& m) {
   py::class_<PyExpr>(m, "_Expr", py::module_local(), "sum(factor * product(symbols)) / divisor.")
       .def_readonly("terms", &PyExpr::terms)
       .def_readonly("divisor", &PyExpr::divisor)
-      .def_readonly("value", &PyExpr::value);
+      .def_readonly("value", &PyExpr::value)
+      .def_readonly("floor", &PyExpr::floor, "Whether the quotient is rounded down; else it is an integer.");
   py::class_<Graph>(m, "_OpGraph", py::module_local())
       .def_property_readonly("inputs", [](const Graph& g) { return ids(g.inputs); })
       .def_property_readonly("outputs", [](const Graph& g) { return ids(g.outputs); })
@@ -185,6 +209,17 @@ void bind_graph(py::module_& m) {
             return out;
           },
           "OpFlag of each call's op.")
+      .def_property_readonly(
+          "modes",
+          [](const Graph& g) {
+            py::list out;
+            for (const graph::GraphCall& c : g.calls)
+              out.append(py::make_tuple(c.mode.no_grad, c.mode.autocast != 0));
+            return out;
+          },
+          "[(no_grad, autocast)]: in what state each call runs, whatever the caller's is.")
+      .def("forget_sizes", forget_sizes, py::arg("number_of_dims"),
+           "Takes inputs of any sizes, and any number of dims.")
       .def_property_readonly("symbols",
                              [](const Graph& g) {
                                py::dict out;
@@ -197,6 +232,26 @@ void bind_graph(py::module_& m) {
              WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError,
                       "graph: %", id, " is no constant");
              g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
+           })
+      .def("add_constant",
+           [](Graph& g, std::string name, const py::object& tensor) {
+             const Tensor t = tensors_of(py::make_tuple(tensor), "graph")[0];
+             uint32_t memory = 0;
+             for (const GraphValue& v : g.values) memory = std::max(memory, v.memory + 1);
+             GraphValue& v = g.values.emplace_back();
+             v.kind = GraphValue::Kind::Constant;
+             v.dtype = t.dtype();
+             v.device = t.device();
+             for (int64_t n : t.sizes()) v.sizes.push_back({n});
+             v.name = std::move(name);
+             v.memory = memory;
+             v.tensor = t;
+           })
+      .def("set_min",
+           [](Graph& g, size_t symbol, int64_t min) {
+             WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
+             g.symbols[symbol].min = min;
+             g.finish();
            })
       .def("text", &Graph::text)
       .def_property_readonly(
@@ -223,7 +278,9 @@ void bind_graph(py::module_& m) {
       .def("verify_effects",
            [](const Graph& before, const Graph& after) { graph::verify_effects(before, after); })
       .def_static("parse", parse)
-      .def("run", run_graph)
+      .def("run", run_graph, py::arg("inputs"),
+           py::arg("constants") = std::vector<std::pair<uint32_t, py::object>>(),
+           "The results; `constants` are (number, tensor) that stand for the graph's own.")
       .def("to_bytes",
            [](const Graph& g, const std::string& spec) { return py::bytes(graph::to_bytes(g, spec)); })
       .def_static("from_bytes", [](const py::bytes& bytes) {
@@ -252,6 +309,11 @@ void bind_tracer(py::module_& m) {
       .def(py::init(
           [](const py::sequence& inputs) { return std::make_unique<Tracer>(tensors_of(inputs, "trace")); }))
       .def_readwrite("reads_are_errors", &Tracer::reads_are_errors)
+      .def_readonly("sizes_told", &Tracer::sizes_told)
+      .def_readonly("number_of_dims_told", &Tracer::number_of_dims_told)
+      .def_property_readonly(
+          "inputs", [](const Tracer& t) { return wrap_list(t.inputs()); },
+          "What the function is to be called with: tensors of their own on the inputs' memory.")
       .def("set_name",
            [](Tracer& t, const py::object& tensor, std::string name) {
              t.name(tensors_of(py::make_tuple(tensor), "trace")[0], std::move(name));
@@ -262,8 +324,8 @@ void bind_tracer(py::module_& m) {
       .def_property_readonly("captured", [](const Tracer& t) { return wrap_list(t.captured()); })
       .def("control", control);
   m.def(
-      "_tracer", [] { return py::cast(Tracer::current(), py::return_value_policy::reference); },
-      "The tracer of this thread, or None.");
+      "_tracer", [] { return py::cast(Tracer::recording(), py::return_value_policy::reference); },
+      "The tracer that records what this thread calls, or None.");
   m.def("_generalise",
         [](std::vector<Graph> traces, const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
            const std::vector<int64_t>& low, const std::vector<int64_t>& high) {

@@ -3,6 +3,7 @@
 
 #include "graph/call.h"
 #include "graph/run_memory.h"
+#include "ops/autocast.h"
 #include "ops/copy.h"
 #include "ops/view.h"
 
@@ -21,7 +22,7 @@ struct Takes {
   bool is(ArgType t) const { return arg.type == t; }
 
   bool operator()(std::monostate) const { return arg.optional; }
-  bool operator()(ValueId) const { return is(ArgType::Tensor); }
+  bool operator()(ValueId r) const { return is(ArgType::Tensor) && (arg.optional || r.id != ValueId::kNone); }
   bool operator()(const std::vector<ValueId>& list) const {
     const bool all = std::ranges::none_of(list, [](ValueId r) { return r.id == ValueId::kNone; });
     return is(ArgType::OptTensorList) || (is(ArgType::TensorList) && all);
@@ -71,12 +72,15 @@ class Checker {
 
   void check() {
     for (size_t i = 0; i < g_.values.size(); ++i) {
-      check(g_.values[i].sizes, g_.values[i].kind == GraphValue::Kind::Result);
+      check(g_.values[i].sizes, g_.values[i].kind != GraphValue::Kind::Constant);
       if (g_.values[i].kind != GraphValue::Kind::Constant) continue;
       WT_CHECK(g_.values[i].tensor.defined(), Error, "graph: constant %", i, " has no tensor");
       made_[i] = true;
     }
     for (const Expr& e : g_.exprs) check(e);
+    for (const Symbol& s : g_.symbols)
+      WT_CHECK(0 <= s.min && s.min <= s.max, Error, "graph: the range [", s.min, ", ", s.max, "] of ", s.name,
+               " is none of sizes");
     for (ValueId r : g_.inputs) make(r, GraphValue::Kind::Input);
     for (const GraphCall& c : g_.calls) {
       try {
@@ -144,10 +148,16 @@ class Checker {
 // One run of a graph: the tensors of its values, and the sizes of its symbols.
 class Run {
  public:
-  Run(const Graph& g, std::span<const Tensor> inputs) : g_(g), values_(g.values.size()) {
+  Run(const Graph& g, std::span<const Tensor> inputs, std::span<const std::pair<uint32_t, Tensor>> constants)
+      : g_(g), values_(g.values.size()) {
     WT_CHECK(inputs.size() == g.inputs.size(), TypeError, "graph: expected ", g.inputs.size(),
              " tensors, got ", inputs.size());
     for (size_t i = 0; i < g.values.size(); ++i) values_[i] = g.values[i].tensor;
+    for (const auto& [id, t] : constants) {
+      WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError,
+               "graph: %", static_cast<int64_t>(id), " is no constant");
+      values_[id] = t;
+    }
     for (size_t i = 0; i < inputs.size(); ++i) take(i, inputs[i]);
     bind_symbols();
   }
@@ -168,8 +178,8 @@ class Run {
              t.dtype());
     WT_CHECK(t.device() == v.device, DeviceError, "graph: expected input ", i, " on ", v.device, ", got ",
              t.device());
-    WT_CHECK(t.sizes().size() == v.sizes.size(), ShapeError, "graph: expected ", v.sizes.size(),
-             " dims of input ", i, ", got ", AsShape{t.sizes()});
+    WT_CHECK(v.any_sizes || t.sizes().size() == v.sizes.size(), ShapeError, "graph: expected ",
+             v.sizes.size(), " dims of input ", i, ", got ", AsShape{t.sizes()});
     values_[g_.inputs[i].id] = t;
   }
   // A symbol is the first size that is it alone; every other size must agree.
@@ -181,6 +191,9 @@ class Run {
                          e->terms[0].factor == 1 && e->divisor == 1;
       if (alone && symbols_[e->terms[0].symbols[0]] < 0) symbols_[e->terms[0].symbols[0]] = size;
     });
+    each_size([&](Dim d, int64_t size, size_t) {
+      if (d.expr >= 0) solve(g_.exprs[static_cast<size_t>(d.expr)], size);
+    });
     for (size_t s = 0; s < symbols_.size(); ++s) {
       const Symbol& of = g_.symbols[s];
       WT_CHECK(symbols_[s] >= of.min && symbols_[s] <= of.max, ShapeError, "graph: ", of.name, " = ",
@@ -191,12 +204,29 @@ class Run {
                " of shape ", AsShape{values_[g_.inputs[input].id].sizes()}, ", got ", size);
     });
   }
+  // Of 2 * n + 1 that is 7, n is 3. What does not come out even is refused with all sizes that do not agree.
+  void solve(const Expr& e, int64_t size) {
+    __int128 rest = static_cast<__int128>(size) * e.divisor, factor = 0;
+    int symbol = -1;
+    for (const Expr::Term& t : e.terms) {
+      if (t.symbols.empty()) rest -= t.factor;
+      if (t.symbols.empty()) continue;
+      if (t.symbols.size() > 1 || symbol >= 0 || t.factor <= 0) return;
+      symbol = t.symbols[0];
+      factor = t.factor;
+    }
+    if (symbol < 0 || e.floor || symbols_[static_cast<size_t>(symbol)] >= 0 || rest < 0) return;
+    const __int128 value = rest / factor;
+    if (value <= INT64_MAX) symbols_[static_cast<size_t>(symbol)] = static_cast<int64_t>(value);
+  }
+  // Of the inputs, those that the graph knows.
   template <class F>
   void each_size(F&& f) const {
     for (size_t i = 0; i < g_.inputs.size(); ++i) {
       const uint32_t id = g_.inputs[i].id;
-      for (size_t d = 0; d < g_.values[id].sizes.size(); ++d)
-        f(g_.values[id].sizes[d], values_[id].sizes()[d], i);
+      for (size_t d = 0; !g_.values[id].any_sizes && d < g_.values[id].sizes.size(); ++d)
+        if (const Dim said = g_.values[id].sizes[d]; said.expr != Dim::kUnknown)
+          f(said, values_[id].sizes()[d], i);
     }
   }
 
@@ -210,12 +240,19 @@ class Run {
   }
 
   void call(const GraphCall& c) {
-    std::vector<Tensor> results = c.callee == Callee::Op ? call_op(c) : call_control(c);
+    std::vector<Tensor> results = c.mode == CallMode() ? call_plain(c) : call_in_mode(c);
     WT_CHECK(results.size() == c.out.size(), Error, "graph: ", c.name(), " returned ", results.size(),
-             " tensors instead of ", c.out.size());
-    for (size_t i = 0; i < results.size(); ++i)
-      if (c.out[i].id != ValueId::kNone) values_[c.out[i].id] = std::move(results[i]);
+             " tensors instead of ", c.out.size(), c.source.empty() ? "" : " at ", c.source);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (c.out[i].id == ValueId::kNone) continue;
+      WT_CHECK(results[i].defined(), Error, "graph: ", c.name(), " returned None instead of a tensor");
+      values_[c.out[i].id] = std::move(results[i]);
+    }
   }
+  std::vector<Tensor> call_plain(const GraphCall& c) {
+    return c.callee == Callee::Op ? call_op(c) : call_control(c);
+  }
+  std::vector<Tensor> call_in_mode(const GraphCall& c);
   std::vector<Tensor> call_op(const GraphCall& c);
   bool may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const;
   std::vector<Tensor> call_control(const GraphCall& c);
@@ -316,6 +353,20 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
   return results;
 }
 
+std::vector<Tensor> Run::call_in_mode(const GraphCall& c) {
+  ThreadState& s = thread_state;
+  const Restore<bool> grad(s.grad_mode, s.grad_mode && !c.mode.no_grad);
+  if (!c.mode.autocast) return call_plain(c);
+  constexpr uint32_t both = kAutocast | kAutocastCuda;
+  const Restore<uint32_t> dispatch(s.dispatch, (s.dispatch & ~both) | c.mode.autocast);
+  const Restore<DType> cpu(s.autocast_dtype, c.mode.cpu), cuda(s.autocast_cuda_dtype, c.mode.cuda);
+  struct Entered {  // casts are kept as long as the call
+    Entered() { enter_autocast(); }
+    ~Entered() { leave_autocast(); }
+  } const entered;
+  return call_plain(c);
+}
+
 // Nobody else can see x's memory, no gradient needs it, and the result would be laid out as x is.
 bool Run::may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const {
   if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !is_dense(x))
@@ -377,6 +428,7 @@ int64_t Expr::value(std::span<const int64_t> symbols) const {
     for (uint8_t s : t.symbols) x = product(x, symbols[s]);
     WT_CHECK(!__builtin_add_overflow(sum, x, &sum), ShapeError, "graph: a size does not fit into 63 bits");
   }
+  if (floor) return sum / divisor - (sum % divisor < 0);
   WT_CHECK(sum % divisor == 0, ShapeError, "graph: a size which must be a multiple of ", divisor, " is ", sum,
            ": these input sizes do not fit what was exported");
   return sum / divisor;
@@ -409,9 +461,11 @@ void Graph::finish() {
     if (last[v] != SIZE_MAX) dead_after_[last[v]].push_back(static_cast<uint32_t>(v));
 }
 
-std::vector<Tensor> Graph::run(std::span<const Tensor> tensors) const {
-  const auto run = [&] { return Run(*this, tensors)(); };
-  const bool plain = !thread_state.grad_mode && !thread_state.dispatch && !PlannedRun::current();
+std::vector<Tensor> Graph::run(std::span<const Tensor> tensors,
+                               std::span<const std::pair<uint32_t, Tensor>> constants) const {
+  const auto run = [&] { return Run(*this, tensors, constants)(); };
+  const bool plain =
+      !thread_state.grad_mode && !thread_state.dispatch && !PlannedRun::current() && constants.empty();
   return run_memory && plain ? run_memory->run(tensors, run) : run();
 }
 
@@ -435,10 +489,32 @@ uint32_t signature_hash(const OpInfo& op) {
   return hash;
 }
 
+namespace {
+
+// Private ops that traces record: they check their arguments as public ones do. All others trust their caller
+// or set the process's state.
+constexpr std::string_view kPrivateOps[] = {
+    "_slice", "slice", "numpy_T", "mT", "matrix_H", "mH", "_index", "_scatter_value", "_pad_by_index",
+    "_additive_mask", "_cross_entropy_float32", "_custom_op", "_without_derivative", "multi_head_attention",
+    "recurrent_layer", "standard_gamma", "_varlen_attention", "_csr_matmul", "_csr_sample",
+    "_conv2d_add_relu",
+    // layers with few bits
+    "_pack_signs", "_binary_linear", "_pack_linear_weight", "_packed_linear", "_quantize_linear_weight",
+    "_pack_linear_codes", "_quant_linear", "_float8_linear", "_int8_conv2d", "_max_pool_bytes",
+    "_quantize_bytes"};
+
+bool may_be_in_files(const OpInfo& op) {
+  const std::string_view name = op.name;
+  return (op.flags & kPlaces) != kPrivate || name.starts_with("torchvision_") ||
+         name.starts_with("torchaudio_") || std::ranges::find(kPrivateOps, name) != std::end(kPrivateOps);
+}
+
+}  // namespace
+
 const OpInfo& find_op(std::string_view name, uint32_t signature) {
   bool named = false;
   for (const OpInfo* op = all_ops(); op; op = op->next) {
-    if (name != op->name) continue;
+    if (name != op->name || !may_be_in_files(*op)) continue;
     if (signature_hash(*op) == signature) return *op;
     named = true;
   }

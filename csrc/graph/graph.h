@@ -17,6 +17,7 @@
 namespace warptape::graph {
 
 // A sum of products of symbols over a common divisor: (2*N*T + 4) / 2. Symbols are numbered.
+// With `floor` the quotient is rounded down; else it must be an integer.
 struct WT_API Expr {
   struct Term {
     int64_t factor = 0;
@@ -25,6 +26,7 @@ struct WT_API Expr {
   };
   std::vector<Term> terms;
   int64_t divisor = 1;
+  bool floor = false;
 
   bool operator==(const Expr&) const = default;
   // Throws a ShapeError where the result is no integer or does not fit into 63 bits.
@@ -33,7 +35,8 @@ struct WT_API Expr {
 
 // A size or another integer: a number, or an expression of the graph.
 struct Dim {
-  static constexpr int32_t kNumber = -1, kUnknown = -2;  // unknown: of results alone, `value` in the example
+  // Unknown: of results, and of inputs that may have any; `value` in the example.
+  static constexpr int32_t kNumber = -1, kUnknown = -2;
   int64_t value = 0;
   int32_t expr = kNumber;
   bool operator==(const Dim&) const = default;
@@ -61,12 +64,21 @@ enum class Callee : uint8_t {
   Scan,       // args: carried values, scanned values (along dim 0), further operands; graphs: body
 };
 
+// What of a thread's state a call was recorded in. What is not set is as the caller has it.
+struct WT_API CallMode {
+  bool no_grad = false;
+  uint32_t autocast = 0;  // kAutocast, kAutocastCuda
+  DType cpu = DType::BFloat16, cuda = DType::Float16;
+  bool operator==(const CallMode&) const = default;
+};
+
 struct WT_API GraphCall {
   Callee callee = Callee::Op;
   const OpInfo* op = nullptr;  // of Op
   std::vector<Attr> args;      // of Op: as declared
   std::vector<ValueId> out;
   std::vector<std::shared_ptr<const Graph>> graphs;
+  CallMode mode;
   std::string source;  // file:line of the caller
   // The form of `op` that Run may call to write the result onto the first argument, which nobody reads again:
   // where the run holds that memory alone and no gradient needs it. Not part of the text.
@@ -83,9 +95,10 @@ struct GraphValue {
   DType dtype = DType::Float32;
   Device device;
   Dims sizes;
-  std::string name;     // of a constant: of the parameter, if it is one
-  uint32_t memory = 0;  // values with the same number lie on the same memory
-  Tensor tensor;        // of a constant
+  std::string name;        // of a constant: of the parameter, if it is one
+  bool any_sizes = false;  // of an input: any number of dims too
+  uint32_t memory = 0;     // values with the same number lie on the same memory
+  Tensor tensor;           // of a constant
 };
 
 // A symbol, and what it may be.
@@ -111,7 +124,9 @@ struct WT_API Graph {
 
   // Runs the graph on its inputs, as eager code would.
   // Throws a ShapeError, DtypeError or DeviceError that names the input which does not fit.
-  std::vector<Tensor> run(std::span<const Tensor> tensors) const;
+  // `constants` stand for those with these numbers.
+  std::vector<Tensor> run(std::span<const Tensor> tensors,
+                          std::span<const std::pair<uint32_t, Tensor>> constants = {}) const;
   // Call by call, what no later call reads; outputs are never listed.
   const std::vector<std::vector<uint32_t>>& dead_after() const { return dead_after_; }
   // Checks the graph and prepares it to be run: to be called when it is complete.
@@ -131,7 +146,8 @@ WT_API Tensor moved(const Tensor& t, Device device);
 
 // Tells declarations with other arguments apart, also across versions of this library.
 WT_API uint32_t signature_hash(const OpInfo& op);
-// The op of that name and signature. Throws a NotImplementedError that says what there is.
+// The op of that name and signature, which programs of files may call. Throws a NotImplementedError that says
+// what there is.
 WT_API const OpInfo& find_op(std::string_view name, uint32_t signature);
 
 // Calls f(ValueId&) for each reference to a value among the arguments.

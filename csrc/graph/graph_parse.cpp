@@ -65,9 +65,10 @@ class Parser {
     if (r.id >= g_.values.size()) g_.values.resize(r.id + 1);
     in_.expect(":");
     const DType t = in_.dtype();
-    Dims sizes = dims();
+    const bool any = kind == GraphValue::Kind::Input && in_.take("[...]");
+    Dims sizes = any ? Dims() : dims();
     GraphValue& v = g_.values[r.id];
-    v = {kind, t, {}, std::move(sizes), {}, r.id, {}};
+    v = {kind, t, {}, std::move(sizes), {}, any, r.id, {}};
     if (in_.take("on ")) v.device = in_.device();
     return r;
   }
@@ -118,8 +119,22 @@ class Parser {
     } else {
       control(c, name);
     }
+    while (c.graphs.empty() && in_.take("under ")) mode(c.mode);
     if (in_.take("#")) c.source = in_.string();
     g_.calls.push_back(std::move(c));
+  }
+  void mode(CallMode& m) {
+    if (in_.take("no_grad")) {
+      m.no_grad = true;
+      return;
+    }
+    in_.expect("autocast");
+    const bool cpu = in_.take("cpu");
+    if (!cpu) in_.expect("cuda");
+    const DType t = in_.dtype();
+    if (t != DType::BFloat16 && t != DType::Float16) in_.fail("bfloat16 or float16 before this");
+    m.autocast |= cpu ? kAutocast : kAutocastCuda;
+    (cpu ? m.cpu : m.cuda) = t;
   }
   void arguments(GraphCall& c) {
     in_.expect("(");
@@ -137,6 +152,7 @@ class Parser {
     c.callee = cond ? Callee::Cond : loop ? Callee::WhileLoop : Callee::Scan;
     in_.expect("(");
     in_.list(")", [&] { c.args.push_back(in_.peek() == '[' ? Attr(refs()) : Attr(ref())); });
+    while (in_.take("under ")) mode(c.mode);
     in_.expect("{");
     while (in_.peek() == 'g')
       c.graphs.push_back(std::make_shared<Graph>(Parser(in_, constants_, depth_ + 1).graph()));
@@ -233,12 +249,12 @@ class Parser {
 
   Dim dim() {
     if (in_.take("?")) return {0, Dim::kUnknown};
-    const bool divided = in_.take("(");
+    const bool floor = in_.take("floor("), divided = floor || in_.take("(");
     Expr e;
     do {
       Expr::Term& t = e.terms.emplace_back();
       t.factor = 1;
-      if (std::isalpha(static_cast<unsigned char>(in_.peek())))
+      if (!in_.peek_word().empty() && !std::isdigit(static_cast<unsigned char>(in_.peek())))
         t.symbols.push_back(symbol());
       else
         t.factor = in_.number<int64_t>();
@@ -248,6 +264,7 @@ class Parser {
       in_.expect(")");
       in_.expect("/");
       e.divisor = in_.number<int64_t>();
+      e.floor = floor;
     }
     if (!divided && e.terms.size() == 1 && e.terms[0].symbols.empty()) return {e.terms[0].factor};
     const auto known = std::ranges::find(g_.exprs, e);

@@ -11,6 +11,9 @@
 //     return %4
 //   }
 //
+// A call with ` under no_grad` or ` under autocast cpu bfloat16` behind it runs in that state. `[...]` are
+// any sizes, `?` is any size, `floor(N)/2` a quotient that is rounded down.
+//
 // Values are numbered as in the graph. Behind an op's name stands the hash of its signature. Floats are
 // written so that they are read back to the bit.
 #include <charconv>
@@ -76,7 +79,10 @@ class Writer {
     }
     const GraphValue& v = g_.values[r.id];
     out_ << "%" << r.id << ": " << v.dtype;
-    (*this)(v.sizes);
+    if (v.any_sizes)
+      out_ << "[...]";
+    else
+      (*this)(v.sizes);
     if (!v.device.is_cpu()) out_ << " on " << v.device;
   }
   // Those of a constant that fills a block in another order of dims; what has gaps is written without them.
@@ -107,6 +113,7 @@ class Writer {
       std::visit(*this, c.args[i]);
     }
     out_ << ")";
+    mode(c.mode);
     const char* open = " {";
     for (const auto& branch : c.graphs) {
       out_ << std::exchange(open, "") << "\n" << indent_ << "    ";
@@ -116,7 +123,13 @@ class Writer {
     if (!c.source.empty()) out_ << "  # " << quoted(c.source);
     out_ << "\n";
   }
+  void mode(const CallMode& m) {
+    if (m.no_grad) out_ << " under no_grad";
+    if (m.autocast & kAutocast) out_ << " under autocast cpu " << m.cpu;
+    if (m.autocast & kAutocastCuda) out_ << " under autocast cuda " << m.cuda;
+  }
   void expr(const Expr& e) {
+    if (e.floor) out_ << "floor";
     if (e.divisor != 1) out_ << "(";
     const char* plus = "";
     for (const Expr::Term& t : e.terms) {

@@ -44,8 +44,7 @@ class Lexer {
   std::string_view word() {
     skip();
     const size_t from = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_'))
-      ++at_;
+    while (at_ < text_.size() && in_word(text_[at_])) ++at_;
     if (at_ == from) fail("a name");
     return text_.substr(from, at_ - from);
   }
@@ -67,8 +66,7 @@ class Lexer {
   std::string_view peek_word() {
     skip();
     size_t end = at_;
-    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '_'))
-      ++end;
+    while (end < text_.size() && in_word(text_[end])) ++end;
     return text_.substr(at_, end - at_);
   }
   // Whether the number that comes is a float: with a point, an exponent, or none.
@@ -127,6 +125,11 @@ class Lexer {
   }
 
  private:
+  // Letters beyond ASCII are bytes of UTF-8.
+  static bool in_word(char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return std::isalnum(byte) || c == '_' || byte >= 128;
+  }
   void skip() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
   }

@@ -31,6 +31,8 @@ void detach_constants(Graph& g) {
 PassCounts run_passes(Graph& g, const PassOptions& o) {
   PassCounts n;
   if (o.freeze) detach_constants(g);
+  if (!o.gradients)
+    for (GraphCall& c : g.calls) c.mode.no_grad = false;  // all calls are
   checked(g, o.freeze && o.fold_frozen_conv_bn, n.fold_frozen_conv_bn,
           [&] { return fold_frozen_conv_bn(g); });
   checked(g, o.freeze && o.channels_last, n.channels_last, [&] { return prefer_channels_last(g); });
@@ -42,7 +44,7 @@ PassCounts run_passes(Graph& g, const PassOptions& o) {
     checked(g, o.constant_propagation, n.constant_propagation, [&] { return propagate_constants(g, o); });
     checked(g, o.peephole, n.peephole, [&] { return peephole(g, o); });
     checked(g, o.cse, n.cse, [&] { return eliminate_common_subexpressions(g, o); });
-    checked(g, o.dce, n.dce, [&] { return eliminate_dead_code(g); });
+    checked(g, o.dce, n.dce, [&] { return eliminate_dead_code(g, !o.freeze); });
   }
   checked(g, o.reuse_memory, n.reuse_memory, [&] { return plan_reuse(g); });
   if (o.freeze) pack_frozen_weights(g);
@@ -120,7 +122,7 @@ bool same_sizes(const GraphValue& a, const GraphValue& b) {
   return a.sizes == b.sizes && std::ranges::all_of(a.sizes, known);
 }
 
-size_t eliminate_dead_code(Graph& g) {
+size_t eliminate_dead_code(Graph& g, bool keep_named) {
   std::vector<bool> read(g.values.size()), erased(g.calls.size());
   size_t count = 0;
   for (ValueId r : g.outputs) read[r.id] = true;
@@ -140,6 +142,7 @@ size_t eliminate_dead_code(Graph& g) {
   erase_calls(g, erased);
   for (size_t v = 0; v < g.values.size(); ++v) {
     if (g.values[v].kind != GraphValue::Kind::Constant || read[v]) continue;
+    if (keep_named && !is_literal(g, {static_cast<uint32_t>(v)})) continue;
     g.values[v].kind = GraphValue::Kind::Result;
     g.values[v].tensor = Tensor();
   }

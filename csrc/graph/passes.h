@@ -44,7 +44,8 @@ WT_API void verify_effects(const Graph& before, const Graph& after);
 size_t propagate_constants(Graph& g, const PassOptions& options);
 size_t peephole(Graph& g, const PassOptions& options);
 size_t eliminate_common_subexpressions(Graph& g, const PassOptions& options);
-size_t eliminate_dead_code(Graph& g);
+// Constants with a name of a module stay, though no call reads them, unless the graph is frozen.
+size_t eliminate_dead_code(Graph& g, bool keep_named = true);
 size_t fold_frozen_conv_bn(Graph& g);
 size_t prefer_channels_last(Graph& g);
 size_t fuse_frozen_conv_add_relu(Graph& g);

@@ -74,7 +74,7 @@ bool equal(const Tensor& a, const Tensor& b) {
 
 std::string at(const GraphCall& c) { return message(c.name(), c.source.empty() ? "" : " at ", c.source); }
 
-[[noreturn]] void refuse(const GraphCall& c, const char* why) {
+[[noreturn]] void refuse(const GraphCall& c, const std::string& why) {
   throw NotImplementedError(message("export: ", why, ": ", at(c)));
 }
 
@@ -82,8 +82,10 @@ std::string at(const GraphCall& c) { return message(c.name(), c.source.empty() ?
 // that correspond, and whether these are sizes of a result; all else must be equal.
 class Parallel {
  public:
-  Parallel(std::span<Graph* const> graphs, std::function<void(std::span<Dim* const>, bool of_result)> f)
-      : graphs_(graphs), f_(std::move(f)) {}
+  // `others`: what the graphs were recorded with other ones of, for errors.
+  Parallel(std::span<Graph* const> graphs, const char* others,
+           std::function<void(std::span<Dim* const>, bool of_result)> f)
+      : graphs_(graphs), others_(others), f_(std::move(f)) {}
 
   void walk() {
     const Graph& first = *graphs_[0];
@@ -101,16 +103,15 @@ class Parallel {
   }
 
  private:
-  static void check_calls(const Graph& a, const Graph& b) {
+  void check_calls(const Graph& a, const Graph& b) const {
     for (size_t i = 0; i < std::min(a.calls.size(), b.calls.size()); ++i) {
       const GraphCall &x = a.calls[i], &y = b.calls[i];
-      const bool same = x.callee == y.callee && x.op == y.op && x.out == y.out;
-      if (!same) refuse(y, "other ops are called for other sizes of the inputs");
+      const bool same = x.callee == y.callee && x.op == y.op && x.out == y.out && x.mode == y.mode;
+      if (!same) refuse(y, message("other ops are called for other ", others_, " of the inputs"));
     }
     WT_CHECK(a.calls.size() == b.calls.size() && a.values.size() == b.values.size() && a.outputs == b.outputs,
-             NotImplementedError,
-             "export: other ops are called for other sizes of the inputs: ", a.calls.size(), " calls become ",
-             b.calls.size());
+             NotImplementedError, "export: other ops are called for other ", others_,
+             " of the inputs: ", a.calls.size(), " calls become ", b.calls.size());
     for (size_t v = 0; v < a.values.size(); ++v) {
       const GraphValue &x = a.values[v], &y = b.values[v];
       const bool same = x.kind == y.kind && x.dtype == y.dtype && x.sizes.size() == y.sizes.size();
@@ -141,8 +142,10 @@ class Parallel {
     f_(dims, of_result_);
   }
   [[noreturn]] void different() const {
-    if (call_) refuse(*call_, "an argument which is no integer depends on the sizes of the inputs");
-    throw NotImplementedError("export: the number of dims depends on the sizes of the inputs");
+    if (call_)
+      refuse(*call_, message("an argument which is no integer depends on the ", others_, " of the inputs"));
+    throw NotImplementedError(
+        message("export: the number of dims depends on the ", others_, " of the inputs"));
   }
   void attr(size_t i, size_t a) {
     const auto of = [i, a](Graph& g) -> Attr& { return g.calls[i].args[a]; };
@@ -173,6 +176,7 @@ class Parallel {
   }
 
   std::span<Graph* const> graphs_;
+  const char* others_;
   std::function<void(std::span<Dim* const>, bool)> f_;
   bool of_result_ = false;
   const GraphCall* call_ = nullptr;
@@ -196,35 +200,63 @@ Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, IntList
   std::vector<Graph> rest(traces.begin(), traces.end());
   std::vector<Graph*> graphs = pointers(rest);
   graphs.insert(graphs.begin(), &out);
-  Parallel(graphs, [&](std::span<Dim* const> dims, bool) {
+  Parallel(graphs, "sizes", [&](std::span<Dim* const> dims, bool) {
     std::vector<int64_t> values;
-    for (const Dim* d : dims.subspan(1)) values.push_back(d->value);
-    *dims[0] = fitter.fit(values);
+    bool unknown = false;
+    for (const Dim* d : dims.subspan(1)) {
+      values.push_back(d->value);
+      unknown |= d->expr == Dim::kUnknown;
+    }
+    if (unknown)
+      dims[0]->expr = Dim::kUnknown;
+    else
+      *dims[0] = fitter.fit(values);
   }).walk();
   out.symbols = std::move(symbols);
   out.finish();
   return out;
 }
 
+namespace {
+
+// Whether the integer that is said is the one that is. A quotient that is none at these sizes, and was one at
+// all sizes before, becomes one that is rounded as it is here.
+bool holds(Graph& graph, Dim& said, int64_t is, IntList symbols) {
+  if (said.expr == Dim::kNumber) return said.value == is;
+  if (said.expr == Dim::kUnknown) return true;
+  Expr e = graph.exprs[static_cast<size_t>(said.expr)];
+  if (e.floor) return e.value(symbols) == is;
+  Expr whole = e;
+  whole.divisor = 1;
+  const int64_t n = whole.value(symbols);
+  if (n % e.divisor == 0) return n / e.divisor == is;
+  e.floor = true;
+  if (e.value(symbols) != is) {  // rounded up: with divisor - 1 more
+    auto number = std::ranges::find_if(e.terms, [](const Expr::Term& t) { return t.symbols.empty(); });
+    if (number == e.terms.end()) number = e.terms.insert(number, Expr::Term{});
+    if (__builtin_add_overflow(number->factor, e.divisor - 1, &number->factor)) return false;
+    if (e.value(symbols) != is) return false;
+  }
+  const auto known = std::ranges::find(graph.exprs, e);
+  said.expr = static_cast<int32_t>(known - graph.exprs.begin());
+  if (known == graph.exprs.end()) graph.exprs.push_back(std::move(e));
+  return true;
+}
+
+}  // namespace
+
 void check_trace(Graph& graph, const Graph& trace, IntList symbols) {
   Graph copy = trace;
   Graph* both[] = {&graph, &copy};
-  const auto holds = [&](Dim said, int64_t is) {
-    if (said.expr == Dim::kNumber) return said.value == is;
-    if (said.expr == Dim::kUnknown) return true;
-    const Expr& e = graph.exprs[static_cast<size_t>(said.expr)];
-    Expr whole = e;
-    whole.divisor = 1;
-    return whole.value(symbols) == is * e.divisor;
-  };
-  Parallel(both, [&](std::span<Dim* const> dims, bool of_result) {
-    if (holds(*dims[0], dims[1]->value)) return;
-    WT_CHECK(of_result, NotImplementedError,
-             "export: a number that ops get depends on the inputs, and is not linear "
-             "in each of the sizes that vary: it is ",
-             dims[0]->value, " and ", dims[1]->value);
+  const char* others = graph.symbols.empty() ? "values" : "sizes";
+  Parallel(both, others, [&](std::span<Dim* const> dims, bool of_result) {
+    if (holds(graph, *dims[0], dims[1]->value, symbols)) return;
+    const std::string how = graph.symbols.empty() ? "" : ", and is not linear in each of the sizes that vary";
+    WT_CHECK(of_result, NotImplementedError, "export: a number that ops get depends on the ", others,
+             " of the inputs", how, ": it is ", dims[0]->value, " and ", dims[1]->value);
     dims[0]->expr = Dim::kUnknown;
   }).walk();
+  graph.finish();
 }
 
 }  // namespace warptape::graph

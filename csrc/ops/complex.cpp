@@ -134,6 +134,7 @@ void abs_backward(Node& n, Gradients& g) { g.set(0, g[0] * complex_sgn(n.saved(0
 constexpr NodeType kAbs{"AbsBackward0", abs_backward};
 
 Tensor abs_impl(const Tensor& x) {
+  WT_CHECK(is_complex(x.dtype()), DtypeError, "_complex_abs: expected complex numbers, got ", x);
   Tensor out = pointwise("abs", hypot_slot, ResultRule::Same, {raw_part(x, 0), raw_part(x, 1)});
   if (needs_grad(x)) {
     Ref<Node> n = record(kAbs, x);
@@ -145,6 +146,7 @@ Tensor abs_impl(const Tensor& x) {
 
 // At 0 the value is 0, and so is the gradient.
 Tensor sgn_impl(const Tensor& x) {
+  WT_CHECK(is_complex(x.dtype()), DtypeError, "_complex_sgn: expected complex numbers, got ", x);
   const Tensor length = complex_abs(x), zero = eq_ts(length, 0), divisor = masked_fill(length, zero, 1);
   const Tensor masked = masked_fill(x, zero, 0);
   return complex(real(masked) / divisor, imag(masked) / divisor);

@@ -45,6 +45,25 @@ Tensor requires_grad_impl(const Tensor& x, bool value) {
 }
 bool is_same_size(const Tensor& a, const Tensor& b) { return a.sizes() == b.sizes(); }
 
+// What a user's own function made of `of` without a tape: it takes part in gradients, and whoever asks for
+// one through it is told so.
+void refuse_derivative(Node& n, Gradients&) {
+  throw NotImplementedError(message(
+      n.data<std::string>(),
+      ": a graph has no part of the backward of an autograd.Function. Write the function with ops that "
+      "have gradients, or as a torch.library.custom_op with register_autograd"));
+}
+constexpr NodeType kWithoutDerivative{"WithoutDerivativeBackward0", refuse_derivative};
+
+Tensor without_derivative(const Tensor& x, TensorList of, std::string_view name) {
+  Tensor out = alias(x);
+  if (!thread_state.grad_mode || !any_requires_grad(of)) return out;
+  Ref<Node> n = record_list(kWithoutDerivative, of);
+  n->emplace<std::string>(name);
+  set_history(out, n);
+  return out;
+}
+
 // ---- promotion ----
 
 void add_operand(PromotionState& state, const Tensor& t) {
@@ -126,6 +145,13 @@ const Op<bool(const Tensor&, const Tensor&)> is_same_size_op{"is_same_size",
                                                              {"input", "other"},
                                                              "Whether the sizes are equal."};
 
+const Op<Tensor(const Tensor&, TensorList, std::string_view)> without_derivative_op{
+    "_without_derivative",
+    without_derivative,
+    kPrivate | kComplex,
+    {"input", "of", "name"},
+    "The same memory, as a result of the tensors `of` whose gradient a graph does not have."};
+
 const char kResultDoc[] = "The dtype of an arithmetic op on two tensors or numbers.";
 const Op<DType(const Tensor&, const Tensor&)> result_type_tt{"result_type",
                                                              result_type<Tensor, Tensor>,
@@ -148,7 +174,7 @@ const Op<bool(DType, DType)> can_cast_op{"can_cast",
                                          kFunction | kComplex,
                                          {"from_", "to"},
                                          "Whether a result of one dtype may be stored in another."};
-const Sharing sharing{Sharing::Argument, {&requires_grad_op}};
+const Sharing sharing{Sharing::Argument, {&requires_grad_op}}, view{Sharing::View, {&without_derivative_op}};
 
 }  // namespace
 }  // namespace warptape::ops

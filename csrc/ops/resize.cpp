@@ -61,12 +61,14 @@ const Op<Tensor(const Tensor&, IntList, Format)> resize_{
     kMethod | kComplex,
     {{"input", kWritten}, {"size", kVarArgs}, kFormat},
     "Takes on other sizes, with the elements in the order of memory; new ones are not set."};
-const Op<Tensor(const Tensor&, const Tensor&, Format)> resize_as_{
-    "resize_as_",
-    resize_as_impl,
-    kFunction | kMethod | kComplex | kMixedDevices,
-    {{"input", kWritten}, "the_template", kFormat},
-    "resize_ to the sizes of another tensor."};
+}  // namespace
+
+decltype(resize_as_) resize_as_{"resize_as_",
+                                resize_as_impl,
+                                kFunction | kMethod | kComplex | kMixedDevices,
+                                {{"input", kWritten}, "the_template", kFormat},
+                                "resize_ to the sizes of another tensor."};
+namespace {
 const Op<Tensor(const Tensor&, IntList)> sum_to_size{"sum_to_size",
                                                      sum_to_size_impl,
                                                      kMethod | kComplex,

@@ -224,12 +224,31 @@ Tensor slice_of(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 }
 
 Tensor slice_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length, int64_t step) {
+  WT_CHECK(x.ndim() > 0, IndexError, "slice: slice() cannot be applied to a 0-dim tensor.");
+  const auto d = static_cast<size_t>(wrap_dim(dim, x.ndim(), "slice"));
+  const int64_t n = x.sizes()[d];
+  WT_CHECK(step > 0, ValueError, "slice: slice step must be positive, got ", step);
+  WT_CHECK(
+      start >= 0 && length >= 0 && (length == 0 || (start < n && (length - 1) <= (n - 1 - start) / step)),
+      IndexError, "slice: ", length, " indices from ", start, " on in steps of ", step,
+      " reach beyond dimension ", dim, " with size ", n);
   return region(x, [&](Shape& sizes, Shape& strides, int64_t& offset) {
-    const auto d = static_cast<size_t>(wrap_dim(dim, x.ndim(), "slice"));
-    offset += start * strides[d];
+    if (length) offset += start * strides[d];
     sizes[d] = length;
-    strides[d] *= step;
+    if (int64_t s; !__builtin_mul_overflow(strides[d], step, &s)) strides[d] = s;  // of one index: any
   });
+}
+
+// Bounds as Python has them: negative ones count from the end, and all are cut to the dim.
+Tensor slice_range_impl(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step) {
+  WT_CHECK(x.ndim() > 0, IndexError, "slice: slice() cannot be applied to a 0-dim tensor.");
+  WT_CHECK(step > 0, ValueError, "slice: slice step must be positive, got ", step);
+  const int64_t n = x.sizes()[wrap_dim(dim, x.ndim(), "slice")];
+  const auto cut = [n](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + n : i, 0, n); };
+  start = cut(start);
+  end = cut(end);
+  const int64_t length = end > start ? (end - start - 1) / step + 1 : 0;
+  return slice_impl(x, dim, length ? start : 0, length, step);
 }
 
 Tensor narrow_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
@@ -449,6 +468,11 @@ decltype(slice) slice{"_slice",
                       kPrivate | kComplex | kAlongDims | kLinear,
                       {"input", "dim", "start", "length", "step"},
                       "A view of every step-th index of a dim from start on."};
+decltype(slice) slice_range{"slice",
+                            slice_range_impl,
+                            kPrivate | kComplex | kAlongDims | kLinear,
+                            {"input", "dim", "start", "end", "step"},
+                            "input[start:end:step] of a dim, with bounds as Python's slices have them."};
 // After the ints, among which a 0-dim tensor counts.
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, int64_t)> narrow_tensor{
     "narrow",
@@ -514,7 +538,7 @@ const auto detach_copy = copy_of<detach>("detach_copy");
 const Sharing reshapes{
     Sharing::Reshape,
     {&view, &view_dtype, &reshape, &view_as, &reshape_as, &flatten, &unflatten, &ravel, &squeeze,
-     &squeeze_dim, &squeeze_list, &expand, &expand_as, &narrow, &slice, &narrow_tensor}};
+     &squeeze_dim, &squeeze_list, &expand, &expand_as, &narrow, &slice, &slice_range, &narrow_tensor}};
 const Sharing views{Sharing::View,
                     {&unsqueeze, &permute, &transpose, &swapaxes, &t, &movedim, &select, &diagonal,
                      &linalg_diagonal, &detach, &reversed, &mt, &h, &mh}};

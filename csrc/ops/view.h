@@ -35,8 +35,9 @@ extern WT_API const Op<Tensor(const Tensor&)> t, detach, squeeze;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> unsqueeze, squeeze_dim;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> select;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow;
-// dim, start, length, step
-extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t, int64_t)> slice;
+// dim, start, length, step; dim, start, end, step with bounds as Python's
+extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t, int64_t)> slice, slice_range;
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, std::optional<std::string_view>)> resize_as_;
 extern WT_API const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind;
 // input, offset, dim1, dim2
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal;

@@ -28,6 +28,28 @@ Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64
   return out;
 }
 
+// A storage that was resized to 0 holds no element of the tensors on it, which keep their geometry.
+bool is_resized_away(const Tensor& t) { return !t.storage().bytes() && t.numel(); }
+
+// Throws unless every element of `out` lies within its storage: no caller of alias() reaches beyond it,
+// whatever sizes it was asked for.
+void check_extent(const Tensor& t, const TensorImpl& out) {
+  int64_t last = out.offset;
+  bool fits = last >= 0, any = true;
+  for (size_t d = 0; d < out.sizes.size(); ++d) {
+    int64_t step;
+    any &= out.sizes[d] != 0;
+    fits &= out.sizes[d] >= 0 && (out.strides[d] >= 0 || out.sizes[d] <= 1);
+    fits &= !any || (!__builtin_mul_overflow(out.sizes[d] - 1, out.strides[d], &step) &&
+                     !__builtin_add_overflow(last, step, &last));
+  }
+  const size_t held = out.storage->bytes() / warptape::itemsize(out.dtype);
+  if (__builtin_expect(fits && (!any || static_cast<size_t>(last) < held), 1)) return;
+  WT_CHECK(fits && (t.storage().is_opaque() || is_resized_away(t)), ShapeError, "view: sizes ", out.sizes,
+           ", strides ", out.strides, " and offset ", out.offset, " reach beyond the ", held,
+           " elements of the storage");
+}
+
 void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
   DeviceType type = dst.device().is_cpu() ? src.device().type : dst.device().type;
   Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
@@ -137,6 +159,7 @@ Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset) {
 }
 Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype) {
   Tensor out = make(t->storage, dtype, std::move(sizes), std::move(strides), offset);
+  check_extent(t, *out.impl());
   out->inference = t->inference;
   out->own_version = t->own_version;
   return out;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ _DEVICES = (
 # Set by library.py: takes in what extensions registered meanwhile.
 load_registered: list[Callable[[], bool]] = []
 current_fake: list[FakeImplCtx] = []
+_by_name: dict[str, CustomOpDef] = {}  # the last that was made
 
 
 class FakeImplCtx:
@@ -45,6 +47,73 @@ def _tensors(values: Sequence[Any]) -> Iterator[Any]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+# ---- in graphs: one op, which calls those of here by name ----
+
+
+def _encoded(value: Any, written: bool, lists: tuple[list[Any], list[Any]]) -> Any:
+    """What JSON has for an argument, whose tensors go into one of the two lists."""
+    if isinstance(value, _C.TensorBase):
+        lists[written].append(value)
+        return {"written" if written else "tensor": len(lists[written]) - 1}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(v, written, lists) for v in value]
+    if isinstance(value, _C.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, _C.device):
+        return {"device": str(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise NotImplementedError(f"a graph cannot hold an argument of a custom op that is a {type(value)}")
+
+
+def _decoded(value: Any, tensors: Sequence[Any], written: Sequence[Any]) -> Any:
+    if isinstance(value, list):
+        return [_decoded(v, tensors, written) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, what),) = value.items()
+    if kind == "dtype":
+        return getattr(_C, what)
+    if kind == "device":
+        return _C.device(what)
+    return (written if kind == "written" else tensors)[what]
+
+
+def _recorded_call(op: CustomOpDef, positional: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """Calls an op so that the graph which is recorded calls it, whatever its function does."""
+    lists: tuple[list[Any], list[Any]] = [], []
+    arguments = op._schema.arguments if op._schema is not None else []
+    writes = {i for i, a in enumerate(arguments) if a.is_write}
+    named_writes = {a.name for a in arguments if a.is_write}
+    args = [_encoded(v, i in writes, lists) for i, v in enumerate(positional)]
+    kwargs = {k: _encoded(v, k in named_writes, lists) for k, v in keywords.items()}
+    out = _C._private._custom_op(op._qualname, json.dumps([args, kwargs]), *lists)
+    if op._returns_list():
+        return [*out]
+    if op._schema is not None:
+        return None if not op._schema.returns else out[0] if len(op._schema.returns) == 1 else tuple(out)
+    return out[0] if len(out) == 1 else tuple(out) if out else None
+
+
+def call_from_graph(name: str, arguments: str, tensors: list[Any], written: list[Any]) -> list[Any]:
+    """Runs an op for a graph; the tensors that it returns.
+
+    Raises:
+        NotImplementedError: an op that no program has made, or a result that is no tensor.
+    """
+    op = _by_name.get(name)
+    if op is None:
+        raise NotImplementedError(f"graph: there is no custom op {name}; import the module that makes it")
+    positional, named = json.loads(arguments)
+    args = _decoded(positional, tensors, written)
+    kwargs = {k: _decoded(v, tensors, written) for k, v in named.items()}
+    out = op._recorded(args, kwargs, [*_tensors([*args, *kwargs.values()])])
+    results = [] if out is None else [*out] if isinstance(out, (tuple, list)) else [out]
+    if not all(isinstance(t, _C.TensorBase) for t in results):
+        raise NotImplementedError(f"graph: {name} returned {out!r}; a graph has tensors alone")
+    return results
 
 
 class _Structured(Function):
@@ -138,6 +207,7 @@ class CustomOpDef:
         self._function: type[Function] = self._make_function()
         if fn is not None:
             self.register_kernel(device_types, fn)
+        _by_name[name] = self
 
     def __repr__(self) -> str:
         return f"<CustomOpDef({self._qualname})>"
@@ -314,6 +384,8 @@ class CustomOpDef:
         if self._composite is not None and not self._has_kernel(given):
             out = self._composite(*positional, **keywords)
             return out if self._schema is None else check_results(self._schema, out)
+        if _C._tracer() is not None:
+            return _recorded_call(self, positional, keywords)
         wants = _C.is_grad_enabled() and any(t.requires_grad for t in given)
         if self._autograd is not None and (wants or not self._kernels):
             return self._autograd(*positional, **keywords)

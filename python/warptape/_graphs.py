@@ -6,9 +6,15 @@ to run, is `_C._OpGraph` (csrc/graph/graph.h).
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import warptape
 
 from . import _C
 from ._tensor import Tensor
@@ -18,12 +24,77 @@ from .utils._pytree import LeafSpec, TreeSpec, tree_flatten, tree_unflatten
 _CONTAINERS = {"tuple": tuple, "list": list, "dict": dict}
 
 
-def named_tensors(fn: Any) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers of a module; nothing for a function."""
+def _module_of(fn: Any) -> Module | None:
+    """The module whose code a function is."""
+    if isinstance(fn, functools.partial):
+        return next(filter(None, map(_module_of, (fn.func, *fn.args))), None)
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
-    if isinstance(owner, Module):
-        yield from owner.named_parameters()
-        yield from owner.named_buffers()
+    return owner if isinstance(owner, Module) else None
+
+
+def _named_tensors(fn: Any) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of a module, shared ones under each of their names; nothing for a function."""
+    owner = _module_of(fn)
+    if owner is not None:
+        yield from owner.named_parameters(remove_duplicate=False)
+        yield from owner.named_buffers(remove_duplicate=False)
+
+
+def _transient(fn: Any) -> list[str]:
+    """The names of a module's buffers that no state_dict has."""
+    owner = _module_of(fn)
+    return [
+        f"{path}.{name}".lstrip(".")
+        for path, m in (owner.named_modules() if owner is not None else ())
+        for name in m._non_persistent_buffers_set
+    ]
+
+
+def positional_names(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """The parameters of the function that the positional arguments go to."""
+    try:
+        return list(inspect.signature(getattr(fn, "forward", fn)).bind_partial(*args).arguments)
+    except (TypeError, ValueError):
+        return []
+
+
+@contextlib.contextmanager
+def unchanged(fn: Any) -> Iterator[None]:
+    """After it the random state and the attributes of a module are what they were: recording is no step.
+
+    Raises:
+        NotImplementedError: the module assigned a buffer, which a graph would not do.
+    """
+    owner = _module_of(fn)
+    modules = [*owner.modules()] if owner is not None else []
+    before = [(dict(m.__dict__), dict(m._buffers)) for m in modules]
+    random_state = warptape.get_rng_state()
+    try:
+        yield
+        for m, (_, buffers) in zip(modules, before, strict=True):
+            for name, tensor in buffers.items():
+                if m._buffers.get(name) is not tensor:
+                    raise NotImplementedError(
+                        f"export: {type(m).__name__} assigns its buffer {name}, which a graph does not do: "
+                        f"write into it, as in self.{name}.copy_(...)"
+                    )
+    finally:
+        warptape.set_rng_state(random_state)
+        for m, (attributes, buffers) in zip(modules, before, strict=True):
+            for values, old in ((m.__dict__, attributes), (m._buffers, buffers)):
+                if values.keys() != old.keys() or any(values[k] is not old[k] for k in old):
+                    values.clear()
+                    values.update(old)
+
+
+def _in_order(value: Any, spec: TreeSpec) -> Any:
+    """The value with the entries of its dicts in the order of those that a graph was recorded with."""
+    children = spec.children_specs
+    if spec.type is dict and type(value) is dict and value.keys() == {*spec.context}:
+        return {k: _in_order(value[k], s) for k, s in zip(spec.context, children, strict=True)}
+    if spec.type in (tuple, list) and type(value) is spec.type and len(value) == len(children):
+        return spec.type(_in_order(v, s) for v, s in zip(value, children, strict=True))
+    return value
 
 
 class GraphFunction:
@@ -33,7 +104,13 @@ class GraphFunction:
         graph: the `_C._OpGraph`.
         in_spec, out_spec: the trees of (args, kwargs) and of the result.
         in_values, out_values: the leaves of these that are no tensors, by place.
+        names: of the positional arguments.
+        state: what is known of the graph's named constants: "transient" are those that no state_dict has,
+            "fixed" parameters that require no gradient, "aliases" further names.
+        sizes_told, number_of_dims_told: whether the function asked for these of its tensors.
     """
+
+    sizes_told = number_of_dims_told = True
 
     def __init__(
         self,
@@ -42,10 +119,26 @@ class GraphFunction:
         out_spec: TreeSpec,
         in_values: dict[int, Any],
         out_values: dict[int, Any],
+        names: list[str] | None = None,
+        state: dict[str, Any] | None = None,
     ) -> None:
         self.graph = graph
         self.in_spec, self.out_spec = in_spec, out_spec
         self.in_values, self.out_values = in_values, out_values
+        self.names, self.state = names or [], state or {}
+        self._nesting = repr(in_spec)
+
+    def with_graph(self, graph: Any) -> GraphFunction:
+        """The same function by another graph."""
+        made = copy.copy(self)
+        made.graph = graph
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphFunction:
+        graph = self.graph.copy()
+        for number, tensor in graph.constants.items():
+            graph.set_constant(number, copy.deepcopy(tensor, memo))
+        return self.with_graph(graph)
 
     def tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """The graph's inputs, of arguments nested as those that it was recorded with.
@@ -55,18 +148,36 @@ class GraphFunction:
             ValueError: another value of what is no tensor.
         """
         leaves, spec = tree_flatten((args, kwargs))
-        if repr(spec) != repr(self.in_spec):
+        if repr(spec) != self._nesting:
+            leaves, spec = tree_flatten(self._as_recorded(args, kwargs))
+        if repr(spec) != self._nesting:
             raise TypeError(f"the graph was recorded with arguments {self.in_spec}, got {spec}")
         for i, value in self.in_values.items():
             if isinstance(leaves[i], Tensor) or leaves[i] != value:
                 raise ValueError(f"the graph was recorded with {value!r} as argument {i}, got {leaves[i]!r}")
         return [x for i, x in enumerate(leaves) if i not in self.in_values]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        results = iter(self.graph.run(self.tensors(args, kwargs)))
+    def _as_recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Arguments by position or name, and entries of dicts, as they were when the graph was recorded."""
+        wanted, named = self.in_spec.children_specs
+        by_name = dict(kwargs)
+        if len(args) > wanted.num_children:
+            return args, kwargs
+        for name in self.names[len(args) : wanted.num_children]:
+            if name not in by_name:
+                return args, kwargs
+            args = (*args, by_name.pop(name))
+        return _in_order(args, wanted), _in_order(by_name, named)
+
+    def run(self, tensors: list[Tensor], constants: list[tuple[int, Tensor]]) -> Any:
+        """The result for the graph's inputs, with other tensors in the place of some constants."""
+        results = iter(self.graph.run(tensors, constants))
         count = self.out_spec.num_leaves
         leaves = [self.out_values[i] if i in self.out_values else next(results) for i in range(count)]
         return tree_unflatten(leaves, self.out_spec)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(self.tensors(args, kwargs), [])
 
     def optimised(self, **options: bool) -> tuple[GraphFunction, dict[str, int]]:
         """A copy after the passes of csrc/graph/passes.h, and how many calls each of these changed.
@@ -76,7 +187,7 @@ class GraphFunction:
         """
         graph = self.graph.copy()
         counts = graph.optimise(**options)
-        return GraphFunction(graph, self.in_spec, self.out_spec, self.in_values, self.out_values), counts
+        return self.with_graph(graph), counts
 
     def to_bytes(self, **more: Any) -> bytes:
         """The graph as a file's contents.
@@ -89,6 +200,8 @@ class GraphFunction:
             "out": _encode(self.out_spec),
             "in_values": [[i, v] for i, v in self.in_values.items()],
             "out_values": [[i, v] for i, v in self.out_values.items()],
+            "names": self.names,
+            "state": self.state,
             **more,
         }
         try:
@@ -111,14 +224,16 @@ class GraphFunction:
             spec = json.loads(text)
             taken, returned = ({int(i): v for i, v in spec.pop(k)} for k in ("in_values", "out_values"))
             nesting = _decode(spec.pop("in")), _decode(spec.pop("out"))
-            function = GraphFunction(graph, *nesting, taken, returned)
+            names, state = [*spec.pop("names", [])], dict(spec.pop("state", {}))
+            function = GraphFunction(graph, *nesting, taken, returned, names, state)
+            wanted = function.in_spec.num_leaves, function.out_spec.num_leaves
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"graph: the file does not say how arguments are nested: {error!r}") from None
-        tensors = (
-            function.in_spec.num_leaves - len(function.in_values),
-            function.out_spec.num_leaves - len(function.out_values),
-        )
-        if tensors != (len(graph.inputs), len(graph.outputs)):
+        places = [
+            [k for k in range(n) if k not in values]
+            for n, values in zip(wanted, (taken, returned), strict=True)
+        ]
+        if (*map(len, places),) != (len(graph.inputs), len(graph.outputs)):
             raise ValueError("graph: the file's arguments are not those of its graph")
         return function, spec
 
@@ -156,25 +271,60 @@ def record(
 
     Raises:
         RuntimeError: a value that is read, in strict mode; a result that is no tensor, number or string.
-        NotImplementedError: a backward pass, or a draw from a generator of the caller's.
+        NotImplementedError: a backward pass, a draw from a generator of the caller's, memory that is read or
+            written by other means than ops, or a size that depends on values.
     """
     leaves, in_spec = tree_flatten((args, kwargs or {}))
+    _C.clear_autocast_cache()  # what was cast for somebody else would be a constant
     tracer = _C._Tracer([x for x in leaves if isinstance(x, Tensor)])
     try:
         tracer.reads_are_errors = strict
-        for name, tensor in named_tensors(fn):
-            tracer.set_name(tensor, name)
-        results, out_spec = tree_flatten(fn(*args, **(kwargs or {})))
+        known: dict[int, str] = {}
+        aliases = {}
+        for name, tensor in _named_tensors(fn):
+            if known.setdefault(id(tensor), name) == name:
+                tracer.set_name(tensor, name)
+            else:
+                aliases[name] = known[id(tensor)]
+        own = iter(tracer.inputs)
+        given, named = tree_unflatten([next(own) if isinstance(x, Tensor) else x for x in leaves], in_spec)
+        results, out_spec = tree_flatten(fn(*given, **named))
         for x in results:
             if not isinstance(x, (Tensor, int, float, complex, str, type(None))):
                 raise RuntimeError(f"a graph returns tensors, numbers and strings, not {type(x).__name__}")
         graph = tracer.finish([x for x in results if isinstance(x, Tensor)])
+        read = {graph.values[i][3] for i in graph.constants}
+        for name, tensor in _named_tensors(fn):  # a state_dict has them all
+            if name not in read and name not in aliases:
+                graph.add_constant(name, tensor)
     finally:
         tracer.end()
+        _C.clear_autocast_cache()
+    fixed = [n for n, t in _named_tensors(fn) if isinstance(t, Parameter) and not t.requires_grad]
     in_values, out_values = (
         {i: x for i, x in enumerate(list_) if not isinstance(x, Tensor)} for list_ in (leaves, results)
     )
-    return GraphFunction(graph, in_spec, out_spec, in_values, out_values)
+    state = {"transient": _transient(fn), "fixed": fixed, "aliases": aliases}
+    made = GraphFunction(graph, in_spec, out_spec, in_values, out_values, positional_names(fn, args), state)
+    made.sizes_told, made.number_of_dims_told = tracer.sizes_told, tracer.number_of_dims_told
+    return made
+
+
+def _other_values(x: Any, change: str) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    other = x.detach()
+    if change == "numbers":
+        return other * 1.25 + 0.125 if x.is_floating_point() or x.is_complex() else other
+    if change == "integers":
+        return (
+            other
+            if x.is_floating_point() or x.is_complex()
+            else ~other
+            if x.dtype == warptape.bool
+            else other + 1
+        )
+    return other.roll(1, -1) if x.dim() else other
 
 
 def check_constants(
@@ -186,51 +336,104 @@ def check_constants(
         NotImplementedError: a tensor that no op made, or the course of calls, depends on the inputs.
     """
     leaves, spec = tree_flatten((args, kwargs))
-    other = [x.detach().roll(1, -1) if isinstance(x, Tensor) and x.dim() else x for x in leaves]
-    args, kwargs = tree_unflatten(other, spec)
-    _C._check_trace(recorded.graph, record(fn, args, kwargs).graph, [])
+    for change in ("order", "numbers", "integers"):
+        other_args, other_kwargs = tree_unflatten([_other_values(x, change) for x in leaves], spec)
+        try:
+            again = record(fn, other_args, other_kwargs)
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            if change == "order":
+                raise
+            continue  # not values that the function takes
+        _C._check_trace(recorded.graph, again.graph, [])
+        check_results(recorded, again, "values")
+
+
+def check_results(recorded: GraphFunction, again: GraphFunction, others: str) -> None:
+    """NotImplementedError: a result that is no tensor is another one for other `others`."""
+    if recorded.out_spec != again.out_spec or recorded.out_values != again.out_values:
+        raise NotImplementedError(
+            f"export: a result that is no tensor depends on the {others} of the inputs: it is "
+            f"{[*recorded.out_values.values()]} and {[*again.out_values.values()]}; return a tensor"
+        )
 
 
 class GraphModule(Module):
-    """A module that runs a graph. Its parameters and buffers have the names that the recorded module gave.
+    """A module that runs a graph. Its parameters and buffers have the names that the recorded module gave;
+    the graph reads them where the module has them.
 
     Without `trained`, which says what is a parameter, it has none of both: its graph is frozen.
     """
 
     def __init__(self, function: GraphFunction, trained: Callable[[str, Tensor], bool] | None) -> None:
         super().__init__()
-        self.__dict__["function"] = function
-        constants, values = function.graph.constants if trained else {}, function.graph.values
-        self.__dict__["_places"] = {}
-        for number, tensor in constants.items():
+        self.__dict__["_recorded"] = function
+        # By number: the dict of a module, the name in it, and the tensor that the graph has itself.
+        self.__dict__["_constants"] = []
+        if trained is None:
+            return
+        graph, state = function.graph, function.state
+        values, fixed = graph.values, {*state.get("fixed", ())}
+        transient, of_name = {*state.get("transient", ())}, {}
+        for number, tensor in graph.constants.items():
             name = values[number][3]
-            *path, last = name.split(".")
-            owner: Module = self
-            for part in path:
-                if part not in owner._modules:
-                    owner.add_module(part, Module())
-                owner = owner._modules[part]  # type: ignore[assignment]
-            if trained and trained(name, tensor):
-                owner.register_parameter(last, tensor if isinstance(tensor, Parameter) else Parameter(tensor))
-            else:
-                owner.register_buffer(last, tensor)
-            self._places[number] = (owner, last)
-        self._rebind()
+            if trained(name, tensor) and not isinstance(tensor, Parameter):
+                learns = name not in fixed and (tensor.is_floating_point() or tensor.is_complex())
+                tensor = Parameter(tensor, requires_grad=learns)
+                graph.set_constant(number, tensor)
+            literal = name == f"constant_{number}"  # no state_dict has it
+            space, last = self._place(name, tensor, literal or name in transient)
+            self._constants.append((number, space, last, tensor))
+            of_name[name] = tensor
+        for name, first in state.get("aliases", {}).items():
+            if first in of_name:
+                self._place(name, of_name[first], name in transient)
 
-    def _rebind(self) -> None:
-        for number, (owner, name) in self._places.items():
-            self.function.graph.set_constant(number, getattr(owner, name))
+    def _place(self, name: str, tensor: Tensor, transient: bool) -> tuple[dict[str, Any], str]:
+        """Registers a tensor, whatever attributes modules have; the dict that it is in, and its key."""
+        *path, last = name.split(".")
+        owner: Module = self
+        for part in path:
+            owner = owner._modules.setdefault(part, Module())  # type: ignore[assignment]
+        space: dict[str, Any] = owner._parameters if isinstance(tensor, Parameter) else owner._buffers
+        space[last] = tensor
+        if transient:
+            owner._non_persistent_buffers_set.add(last)
+        return space, last
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        super()._apply(fn, recurse)
-        self._rebind()  # buffers, and what a conversion of dtypes replaced
-        return self
+    def _replaced(self) -> list[tuple[int, Tensor]]:
+        """The constants for which the module has another tensor than the graph."""
+        out = []
+        for number, space, name, tensor in self._constants:
+            if (now := space.get(name)) is not tensor:
+                if now is None:
+                    raise RuntimeError(f"the graph reads {name}, which was taken out of the module")
+                out.append((number, now))
+        return out
+
+    def _current(self) -> GraphFunction:
+        """The function with the tensors that the module has."""
+        replaced = self._replaced()
+        if not replaced:
+            return self._recorded
+        graph = self._recorded.graph.copy()
+        for number, tensor in replaced:
+            graph.set_constant(number, tensor)
+        return self._recorded.with_graph(graph)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphModule:
+        made = self.__class__.__new__(self.__class__)
+        memo[id(self)] = made
+        made.__dict__.update(
+            copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "_constants"}, memo)
+        )
+        # The memo has the copies of the dicts that the tensors are in, and of the tensors.
+        made.__dict__["_constants"] = [
+            (number, memo[id(space)], name, copy.deepcopy(tensor, memo))
+            for number, space, name, tensor in self._constants
+        ]
+        return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph."""
-        return self.function(*args, **kwargs)
-
-    @property
-    def parameter_names(self) -> list[str]:
-        """The names of the constants that are parameters."""
-        return [name for name, _ in self.named_parameters()]
+        function = self._recorded
+        return function.run(function.tensors(args, kwargs), self._replaced())

@@ -186,14 +186,60 @@ _HINDRANCES: dict[type, str] = {
 }
 
 
+# Methods of Python's containers, and functions, that change an object.
+_CHANGING = frozenset(
+    (
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "pop",
+        "popleft",
+        "popitem",
+        "remove",
+        "discard",
+        "clear",
+        "update",
+        "setdefault",
+        "sort",
+        "reverse",
+        "rotate",
+        "send",
+        "throw",
+        "close",
+        "write",
+        "writelines",
+    )
+)
+_CHANGING_FUNCTIONS = frozenset(("setattr", "delattr", "next"))
+
+
+def _changed_by(call: ast.Call, nodes: list[Any]) -> str | None:
+    """The text of a call that changes a Python object, as the other outcome of a predicate must not."""
+    f = call.func
+    if isinstance(f, ast.Name):
+        return ast.unparse(f) if f.id in _CHANGING_FUNCTIONS else None
+    if not isinstance(f, ast.Attribute):
+        return None
+    # `add` is also an op: as a set's method its result is None and nobody takes it.
+    alone = f.attr == "add" and any(isinstance(n, ast.Expr) and n.value is call for n in in_scope(nodes))
+    return ast.unparse(f) if f.attr in _CHANGING or alone else None
+
+
 def hindrance(nodes: list[Any], shared: set[str], may_return: bool) -> str | None:
     """What keeps statements from becoming a function of their own that is run for both outcomes of a
     predicate; None where nothing does. `shared` are names of other scopes, which must not be bound."""
     for n in in_scope(nodes):
         if type(n) in _HINDRANCES:
             return _HINDRANCES[type(n)]
-        if isinstance(n, (ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Store):
+        if isinstance(n, (ast.Attribute, ast.Subscript)) and not isinstance(n.ctx, ast.Load):
             return f"an assignment to {ast.unparse(n)}"
+        containers = (ast.List, ast.Set, ast.Dict, ast.ListComp, ast.SetComp, ast.DictComp)
+        if isinstance(n, ast.AugAssign) and isinstance(n.value, containers):
+            return f"an object that is changed in place, {ast.unparse(n.target)},"
+        if isinstance(n, ast.Call) and (changed := _changed_by(n, nodes)):
+            return f"a call that changes an object, {changed},"
     for n in in_scope(nodes, _LOOPS):
         if isinstance(n, (ast.Break, ast.Continue)):
             return type(n).__name__.lower() + " here"

@@ -17,7 +17,9 @@ def _graph_of(name: str, function: Callable[..., tuple[Any, ...]], inputs: Leave
         raise RuntimeError(f"{name}: within a graph the operands must be tensors, not numbers")
     tracer = _C._Tracer(inputs)
     try:
-        outputs = [x if isinstance(x, Tensor) else warptape.tensor(x) for x in function(*inputs)]
+        # Tensors of their own: what the function uses otherwise is another value, the same object or not.
+        own = tracer.inputs
+        outputs = [x if isinstance(x, Tensor) else warptape.tensor(x) for x in function(*own)]
         graph = tracer.finish(outputs)
     finally:
         tracer.end()

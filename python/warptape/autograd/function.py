@@ -176,7 +176,33 @@ class Function:
         """Runs forward, and records it where an argument requires a gradient."""
         if _C._is_transforming():
             return in_transforms[0](cls, args, kwargs)
+        if _C._tracer() is not None:
+            return _apply_in_graph(cls, args, kwargs)
         return apply_on_tape(cls, args, kwargs)[0]
+
+
+def _apply_in_graph(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The output while a graph is recorded: it has the calls of forward, and no part of backward."""
+    ctx = context_class(cls)()
+    ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
+    ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
+    with no_grad():
+        if cls.setup_context is Function.setup_context:
+            out = cls.forward(ctx, *args, **kwargs)
+        else:
+            out = cls.forward(*args, **kwargs)
+            cls.setup_context(ctx, args, out)
+    of = [args[i] for i in ctx._tensor_inputs]
+
+    def learned(o: Any) -> Any:
+        learns = isinstance(o, _C.TensorBase) and (o.dtype.is_floating_point or o.dtype.is_complex)
+        if not learns or _has(ctx._non_differentiable, o) or _has(ctx._dirty, o):
+            return o
+        return _C._private._without_derivative(o, of, cls.__name__)
+
+    if not isinstance(out, (tuple, list)):
+        return learned(out)
+    return type(out)(*map(learned, out)) if hasattr(out, "_fields") else tuple(map(learned, out))
 
 
 def apply_on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -151,20 +151,43 @@ class Sizes:
             )
         self.places[i, dim] = of
 
-    def others(self) -> tuple[list[int], list[int]]:
-        """For each symbol a second size to record at, and a third to check at, within its range.
+    def second(self, s: int) -> list[int]:
+        """What symbol `s` may be beside the example's size: multiples come first, as what must be divisible
+        stays so.
 
-        Multiples of the example's size come first: what must be divisible stays so.
+        Raises:
+            ValueError: nothing.
         """
-        second, third = [], []
-        for d, n in zip(self.symbols, self.examples, strict=True):
-            tried = (2 * n, 3 * n, 4 * n, n + 1, n + 2, n - 1, n - 2, n // 2)
-            fit = [x for x in dict.fromkeys(tried) if x != n and x > 0 and d.min <= x <= d.max]
-            if not fit:
-                raise ValueError(f"dynamic_shapes: {d.__name__} can be {n} alone; leave it out")
-            second.append(fit[0])
-            third.append(fit[-1] if len(fit) < 3 else fit[1])
-        return second, third
+        d, n = self.symbols[s], self.examples[s]
+        tried = (2 * n, 3 * n, 4 * n, n + 1, n + 2, n - 1, n - 2, n // 2)
+        fit = [x for x in dict.fromkeys(tried) if x != n and x > 0 and d.min <= x <= d.max]
+        if not fit:
+            raise ValueError(f"dynamic_shapes: {d.__name__} can be {n} alone; leave it out")
+        return fit
+
+    def checked(self, high: list[int], tensors: list[Tensor], thorough: bool) -> list[list[int]]:
+        """Sizes of all symbols to check what was recorded at the example's and at `high`: a multiple, and if
+        `thorough` some that divide nothing, and the upper end where that is near."""
+        columns = []
+        largest = max([t.numel() for t in tensors], default=1)
+        for s, (d, n, h) in enumerate(zip(self.symbols, self.examples, high, strict=True)):
+            more = [n + 1, n + 3, h + 1, 2 * h + 5] if thorough else [n + 1]
+            if thorough and d.max * max(largest // max(n, 1), 1) <= 1 << 22:
+                more.append(d.max)
+            fit = [x for x in (*self.second(s), *more) if x not in (n, h) and d.min <= x <= d.max]
+            multiple = [x for x in fit if x in self.second(s)][:1]
+            columns.append([*multiple, *(x for x in more if x in fit and x not in multiple)] or [h])
+        rows = max(map(len, columns), default=0)
+        return [[c[min(k, len(c) - 1)] for c in columns] for k in range(rows)]
+
+    def low_ends(self) -> list[tuple[int, list[int]]]:
+        """(symbol, sizes of all) with one symbol at 1, then 0, where these are in its range."""
+        return [
+            (s, [size if k == s else n for k, n in enumerate(self.examples)])
+            for s, d in enumerate(self.symbols)
+            for size in (1, 0)
+            if d.min <= size < self.examples[s]
+        ]
 
     def resized(self, tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
         """The inputs with other sizes, their values repeated as often as they are needed."""

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
+import copy
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _C
-from .._graphs import GraphFunction, GraphModule, check_constants, record
+from .._graphs import (
+    GraphFunction,
+    GraphModule,
+    check_constants,
+    check_results,
+    positional_names,
+    record,
+    unchanged,
+)
 from .._tensor import Tensor
 from ..graph_drawing import Drawing, draw
 from ..nn import Module, Parameter
@@ -25,6 +33,17 @@ class ExportGraphSignature(NamedTuple):
     user_outputs: tuple[str, ...]
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
+
+
+class ExportedModule(GraphModule):
+    """A module that runs an exported graph, in the mode that it was recorded in."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Raises NotImplementedError: the graph is one of training or of evaluation, as it was recorded."""
+        raise NotImplementedError(
+            f"Calling {'train' if mode else 'eval'}() is not supported yet: the graph is the one of the mode "
+            "that the module was exported in. Call it before torch.export.export"
+        )
 
 
 class ExportedProgram:
@@ -56,18 +75,38 @@ class ExportedProgram:
         Calling it raises ShapeError, DtypeError or DeviceError for inputs that the graph is not for.
         """
         if self.is_frozen:
-            return GraphModule(self._function, None)
-        return GraphModule(self._function, lambda name, _: name in self._parameters)
+            return ExportedModule(self._function, None)
+        return ExportedModule(self._function, lambda name, _: name in self._parameters)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ExportedProgram:
+        made = copy.copy(self)
+        memo[id(self)] = made
+        made._function = copy.deepcopy(self._function, memo)
+        return made
+
+    def _named(self) -> dict[str, Tensor]:
+        """The constants that have names of the module's."""
+        values, constants = self._function.graph.values, self._function.graph.constants
+        return {values[i][3]: t for i, t in constants.items() if values[i][3] != f"constant_{i}"}
 
     @property
     def state_dict(self) -> dict[str, Tensor]:
         """Parameters and buffers by name."""
-        graph = self._function.graph
-        return {graph.values[i][3]: t for i, t in graph.constants.items()}
+        state, own = self._function.state, self._named()
+        own |= {name: own[first] for name, first in state.get("aliases", {}).items() if first in own}
+        transient = {*state.get("transient", ())}
+        return {name: t for name, t in own.items() if name not in transient}
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """The tensors that no state_dict has, by name: of the function itself, and buffers of that kind."""
+        graph, named = self._function.graph, self.state_dict
+        found = {graph.values[i][3]: t for i, t in graph.constants.items()}
+        return {name: t for name, t in found.items() if name not in named}
 
     def named_parameters(self) -> Any:
         """(name, tensor) of the parameters."""
-        return ((name, t) for name, t in self.state_dict.items() if name in self._parameters)
+        return ((name, t) for name, t in self._named().items() if name in self._parameters)
 
     def parameters(self) -> Any:
         """The parameters."""
@@ -75,7 +114,7 @@ class ExportedProgram:
 
     def named_buffers(self) -> Any:
         """(name, tensor) of what is no parameter."""
-        return ((name, t) for name, t in self.state_dict.items() if name not in self._parameters)
+        return ((name, t) for name, t in self._named().items() if name not in self._parameters)
 
     def buffers(self) -> Any:
         """The tensors that are no parameters."""
@@ -122,15 +161,6 @@ class ExportedProgram:
         return f"ExportedProgram:\n{self._function.graph.text()}"
 
 
-def _names_of_arguments(mod: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
-    """The parameters of the function that the positional arguments go to."""
-    forward = mod.forward if isinstance(mod, Module) else mod
-    try:
-        return list(inspect.signature(forward).bind_partial(*args).arguments)
-    except (TypeError, ValueError):
-        return []
-
-
 def specs_of(mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> list[Any]:
     """What `dynamic_shapes` says of each tensor."""
     leaves = tree_flatten((args, kwargs))[0]
@@ -139,7 +169,7 @@ def specs_of(mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: A
     if dynamic is None:
         return [None for x in leaves if isinstance(x, Tensor)]
     if isinstance(dynamic, dict):  # by the names of arguments
-        names = _names_of_arguments(mod, args)
+        names = positional_names(mod, args)
         unknown = dynamic.keys() - {*names, *kwargs}
         if unknown:
             raise ValueError(
@@ -150,33 +180,108 @@ def specs_of(mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: A
     return [s for s, x in zip(spec, leaves, strict=True) if isinstance(x, Tensor)]
 
 
+class _Recorder:
+    """Records a function at several sizes of its tensors."""
+
+    def __init__(
+        self,
+        mod: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        sizes: Sizes,
+        strict: bool,
+    ) -> None:
+        self.mod, self.sizes, self.strict = mod, sizes, strict
+        self.leaves, self.spec = tree_flatten((args, kwargs))
+        self.tensors = [x for x in self.leaves if isinstance(x, Tensor)]
+
+    def inputs(self, numbers: list[int]) -> list[Tensor]:
+        """The tensors at these sizes."""
+        return self.sizes.resized(self.tensors, numbers)
+
+    def __call__(self, numbers: list[int]) -> GraphFunction:
+        """The graph at these sizes."""
+        resized = iter(self.inputs(numbers))
+        other = [next(resized) if isinstance(x, Tensor) else x for x in self.leaves]
+        args, kwargs = tree_unflatten(other, self.spec)
+        return record(self.mod, args, kwargs, strict=self.strict)
+
+    def second(self) -> tuple[list[int], dict[int, GraphFunction]]:
+        """A second size of each symbol that the function takes, and the graphs by the symbol's bit."""
+        low, high, found = self.sizes.examples, [], {}
+        for s in range(len(low)):
+            tried = self.sizes.second(s)
+            for size in tried:
+                try:
+                    found[1 << s] = self([size if k == s else n for k, n in enumerate(low)])
+                except (ValueError, RuntimeError, IndexError, AssertionError):
+                    if size == tried[-1]:
+                        raise
+                    continue
+                high.append(size)
+                break
+        return high, found
+
+    def check(self, made: GraphFunction, numbers: list[int]) -> None:
+        """NotImplementedError: at these sizes the function does something else than the graph."""
+        try:
+            again = self(numbers)
+        except Exception as error:
+            try:
+                made.graph.run(self.inputs(numbers))
+            except (ValueError, RuntimeError, IndexError, TypeError):
+                return  # neither takes them
+            sizes = {d.__name__: n for d, n in zip(self.sizes.symbols, numbers, strict=True)}
+            raise NotImplementedError(
+                f"export: the function fails for {sizes}, which is in the range of dynamic_shapes: {error}. "
+                "Give the Dim a narrower range"
+            ) from error
+        _C._check_trace(made.graph, again.graph, numbers)
+        check_results(made, again, "sizes")
+
+
 def generalised(
-    mod: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], sizes: Sizes, strict: bool
+    mod: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    sizes: Sizes,
+    strict: bool,
+    thorough: bool = True,
 ) -> GraphFunction:
-    """The graph of `mod` for all of `sizes`, recorded at two of each and checked at a third.
+    """The graph of `mod` for all of `sizes`, recorded at two of each and checked at others.
+
+    Sizes 0 and 1 are taken out of a range where the function does something else for them.
+
+    Args:
+        thorough: checks at more sizes where the function asked for sizes, and with other values.
 
     Raises:
         NotImplementedError: the graph is another for other sizes: it says where.
     """
-    leaves, spec = tree_flatten((args, kwargs))
-    at = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
-
-    def recorded(numbers: list[int]) -> GraphFunction:
-        resized = sizes.resized([leaves[i] for i in at], numbers)
-        other = list(leaves)
-        for i, t in zip(at, resized, strict=True):
-            other[i] = t
-        other_args, other_kwargs = tree_unflatten(other, spec)
-        return record(mod, other_args, other_kwargs, strict=strict)
-
-    low, (high, third) = sizes.examples, sizes.others()
-    first = record(mod, args, kwargs, strict=strict)
-    graphs = [first.graph]
+    recorded = _Recorder(mod, args, kwargs, sizes, strict)
+    low = sizes.examples
+    first = recorded(low)
+    if thorough:
+        check_constants(mod, first, args, kwargs)
+    high, graphs = recorded.second()
     for mask in range(1, 1 << len(low)):
-        graphs.append(recorded([h if mask >> s & 1 else n for s, (n, h) in enumerate(zip(low, high))]).graph)
-    first.graph = _C._generalise(graphs, [(d.__name__, d.min, d.max) for d in sizes.symbols], low, high)
-    _C._check_trace(first.graph, recorded(third).graph, third)
-    return first
+        if mask not in graphs:
+            numbers = [h if mask >> s & 1 else n for s, (n, h) in enumerate(zip(low, high, strict=True))]
+            graphs[mask] = recorded(numbers)
+    corners = [first.graph, *(graphs[mask].graph for mask in range(1, 1 << len(low)))]
+    made = first.with_graph(
+        _C._generalise(corners, [(d.__name__, d.min, d.max) for d in sizes.symbols], low, high)
+    )
+    for numbers in sizes.checked(high, recorded.tensors, thorough and first.sizes_told):
+        recorded.check(made, numbers)
+    for symbol, numbers in sizes.low_ends() if thorough and first.sizes_told else ():
+        try:
+            recorded.check(made, numbers)
+        except NotImplementedError:
+            made.graph.set_min(
+                symbol, max(made.graph.symbols[sizes.symbols[symbol].__name__][0], numbers[symbol] + 1)
+            )
+    return made
 
 
 def export(
@@ -191,7 +296,8 @@ def export(
 ) -> ExportedProgram:
     """The graph of the ops that mod(*args, **kwargs) calls.
 
-    The function runs: once, and twice or more often for sizes that vary. Every integer that depends on these
+    The function runs several times, at several of the sizes that vary; what it writes to the module's tensors
+    and attributes is undone, and the random state stays what it was. Every integer that depends on these
     becomes an expression, linear in each of them; what else depends on them is an error that says where.
     Values that Python computes from anything but sizes are part of the graph.
 
@@ -215,11 +321,12 @@ def export(
     kwargs = kwargs or {}
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     sizes = Sizes(tensors, specs_of(mod, args, kwargs, dynamic_shapes))
-    if sizes.symbols:
-        function = generalised(mod, args, kwargs, sizes, True)
-    else:
-        function = record(mod, args, kwargs, strict=True)
-        check_constants(mod, function, args, kwargs)
+    with unchanged(mod):
+        if sizes.symbols:
+            function = generalised(mod, args, kwargs, sizes, True)
+        else:
+            function = record(mod, args, kwargs, strict=True)
+            check_constants(mod, function, args, kwargs)
     values, constants = function.graph.values, function.graph.constants
     parameters = frozenset(values[i][3] for i, t in constants.items() if isinstance(t, Parameter))
     return ExportedProgram(function, parameters, (args, kwargs))

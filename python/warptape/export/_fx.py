@@ -27,9 +27,15 @@ _METHOD = 1 << 1
 
 
 @functools.cache
-def _declarations() -> dict[tuple[Any, ...], list[Any]]:
-    """The arguments of each declaration, by its name, flags and the names of its arguments."""
-    return {(name, flags, *(a[0] for a in args)): args for name, flags, args, *_ in _C._list_ops()}
+def _declarations() -> dict[tuple[Any, ...], tuple[list[Any], str]]:
+    """The arguments and the kind of result of each declaration, by its name, flags and the names of its
+    arguments."""
+    return {(n, flags, *(a[0] for a in args)): (args, kind) for n, flags, args, kind, *_ in _C._list_ops()}
+
+
+def _first(found: Any) -> Any:
+    """The one tensor that an op gave, by itself or in a list, as its arguments asked."""
+    return found if isinstance(found, warptape.Tensor) else found[0]
 
 
 class _Builder:
@@ -51,7 +57,11 @@ class _Builder:
         for i, tensor in self.ops.constants.items():
             self.root[values[i][3]] = tensor
             self.nodes[i] = self.graph.get_attr(values[i][3])
-        for (name, args, outputs, source), flags in zip(self.ops.calls, self.ops.flags, strict=True):
+        calls = zip(self.ops.calls, self.ops.flags, self.ops.modes, strict=True)
+        for (name, args, outputs, source), flags, mode in calls:
+            if any(mode):
+                state = "no_grad" if mode[0] else "autocast"
+                raise NotImplementedError(f"fx: {name} at {source} runs under {state}, which is not written")
             self._call(name, flags, dict(args), outputs, source)
         results = iter([self.nodes[i] for i in self.ops.outputs])
         if out_spec is None:
@@ -66,7 +76,7 @@ class _Builder:
 
     def _read_symbols(self, i: int, sizes: list[Any]) -> None:
         for dim, size in enumerate(sizes):
-            if isinstance(size, int) or size.divisor != 1 or len(size.terms) != 1:
+            if size is None or isinstance(size, int) or size.divisor != 1 or len(size.terms) != 1:
                 continue
             factor, names = size.terms[0]
             if factor == 1 and len(names) == 1 and names[0] not in self.sizes:
@@ -91,6 +101,7 @@ class _Builder:
 
     def _call(self, name: str, flags: int, args: dict[str, Any], outputs: list[Any], source: str) -> None:
         branches = args.pop("graphs", None)
+        kind = "tuple"
         if branches is not None:
             node = self._control(name, list(args.values()), branches)
         else:
@@ -98,13 +109,16 @@ class _Builder:
             if place is None and not flags & _METHOD:
                 raise NotImplementedError(f"fx: op {name} has no name in Python")
             declaration = (name, flags, *args)
-            given, named = self._arguments(args, _declarations()[declaration])
+            declared, kind = _declarations()[declaration]
+            given, named = self._arguments(args, declared)
             if place is None:
                 node = self.graph.call_method(name, given, named)
             else:
                 node = self.graph.call_function(getattr(getattr(_C, place), name), given, named)
         node.meta["source"] = source
-        several = len(outputs) > 1 or branches is not None
+        if kind == "OneOrMany" and len(outputs) == 1:
+            node = self.graph.call_function(_first, (node,))
+        several = kind in ("tuple", "list", "TensorAndList") or len(outputs) > 1
         for k, i in enumerate(outputs):
             if i is not None:
                 self.nodes[i] = self.graph.call_function(operator.getitem, (node, k)) if several else node

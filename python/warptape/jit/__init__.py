@@ -14,7 +14,7 @@ from typing import Any, Final
 from .. import _C
 from .._control_flow import NotSupportedError
 from .._control_flow.convert import convert
-from .._graphs import GraphFunction, GraphModule, check_constants, record
+from .._graphs import GraphFunction, GraphModule, check_constants, record, unchanged
 from .._missing import install_getattr as _install_getattr
 from .._tensor import Tensor
 from ..export._dims import Dim, Sizes
@@ -87,7 +87,7 @@ class TracedModule(ScriptModule, GraphModule):
     """A module that runs a recorded graph."""
 
     def _graph_function(self) -> GraphFunction:
-        return self.function
+        return self._current()
 
 
 class _Calls:
@@ -111,7 +111,8 @@ class _Calls:
             converted = convert(self.fn)
         except NotSupportedError:  # no source, as of a lambda: then without control flow
             converted = self.fn
-        return _widest(converted, *self.example)
+        with unchanged(self.fn):
+            return _widest(converted, record(converted, *self.example), *self.example)
 
 
 class ScriptFunction:
@@ -158,6 +159,18 @@ class ScriptedModule(ScriptModule):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["original"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets the attribute where forward reads it: in the module."""
+        if "original" not in self.__dict__:
+            super().__setattr__(name, value)
+            return
+        setattr(self.original, name, value)
+        if name in self.__dict__:
+            self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.original, name)
 
 
 class FrozenModule(ScriptModule):
@@ -253,14 +266,20 @@ def _groups(tensors: list[Tensor]) -> Iterator[list[Any]]:
         yield [{place: dim} if t.dim() > place and t.shape[place] == size else {} for t in tensors]
 
 
-def _widest(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphFunction:
-    """The graph for those sizes of the inputs that can vary, one by one and together."""
-    first = record(fn, args, kwargs)
+def _widest(
+    fn: Callable[..., Any], first: GraphFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> GraphFunction:
+    """The graph for all sizes where the function did not ask for any; else for those sizes of the inputs that
+    can vary, one by one and together. `first` is the one for the example's."""
+    if not first.sizes_told:
+        made = first.with_graph(first.graph.copy())
+        made.graph.forget_sizes(not first.number_of_dims_told)
+        return made
     tensors = [x for x in tree_leaves((args, kwargs)) if _isinstance(x, Tensor)]
 
     def attempt(specs: list[Any]) -> GraphFunction | None:
         try:
-            return generalised(fn, args, kwargs, Sizes(tensors, specs), True)
+            return generalised(fn, args, kwargs, Sizes(tensors, specs), True, thorough=False)
         except (NotImplementedError, RuntimeError, ValueError, IndexError, AssertionError):
             return None  # other calls for other sizes, or sizes that the function does not take
 
@@ -279,7 +298,8 @@ def trace(
 ) -> Any:
     """A module or function that runs the ops which func(*example_inputs) calls.
 
-    The function runs several times: the graph is for all sizes of the inputs for which it calls the same ops.
+    The graph is for all sizes of the inputs where the function asks for none of its tensors' sizes. Else the
+    function runs several times, and the graph is for those for which it calls the same ops.
     What Python decides by values is decided as in the example, with a warning.
 
     Args:
@@ -296,12 +316,14 @@ def trace(
         raise RuntimeError("trace: example_kwarg_inputs or example_inputs must be given")
     args = (example_inputs,) if _isinstance(example_inputs, (Tensor, dict)) else tuple(example_inputs or ())
     named = example_kwarg_inputs or {}
-    made = _widest(func, args, named)
-    if check_trace:
-        try:
-            check_constants(func, made if not made.graph.symbols else record(func, args, named), args, named)
-        except NotImplementedError as error:
-            raise TracingCheckError(f"torch.jit.trace: {error}") from None
+    with unchanged(func):
+        first = record(func, args, named)
+        if check_trace:
+            try:
+                check_constants(func, first, args, named)
+            except NotImplementedError as error:
+                raise TracingCheckError(f"torch.jit.trace: {error}") from None
+        made = _widest(func, first, args, named)
     if _isinstance(func, Module):
         module = TracedModule(made, lambda _, t: _isinstance(t, Parameter))
         module.__dict__["training"] = func.training

@@ -338,7 +338,7 @@ def checkpoint(
             "checkpoint: expected debug=False, got True: operator traces are not recorded; compare the two "
             "runs with determinism_check='default', which names the first tensor that differs"
         )
-    if not warptape.is_grad_enabled():
+    if not warptape.is_grad_enabled() or warptape._C._tracer() is not None:  # a graph has no second run
         return function(*args, **kwargs)
     forward_context, recompute_context = context_fn()
     if _early_stop_override is not None:
