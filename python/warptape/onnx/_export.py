@@ -117,7 +117,10 @@ def _model_of(graph: Any, input_names: list[str], output_names: list[str]) -> An
     b = Builder(graph)
     for k, i in enumerate(graph.inputs):
         b.names[i] = input_names[k] if k < len(input_names) else f"input_{k}"
+    read = {x.id for _, args, *_ in graph.calls for x in tensors_of(args)} | {*graph.outputs}
     for i, tensor in graph.constants.items():
+        if i not in read:  # state that the module has and does not use
+            continue
         b.names[i] = b.initializer(graph.values[i][3], tensor)
     known: set[str] = set()
     for i in graph.inputs:

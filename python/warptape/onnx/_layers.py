@@ -345,8 +345,8 @@ def _recurrent(b: Builder, a: Args, out: int) -> Names:
     bias = None
     if a.bias_ih is not None:
         bias = b.node("Concat", stacked(a.bias_ih), stacked(a.bias_hh), axis=1)
-    steps, batch = len(a.batch_sizes), a.batch_sizes[0]
-    x = b.node("Reshape", b(a.input), b.ints([steps, batch, b.sizes(a.input)[-1]]))
+    batch = a.batch_sizes[0]
+    x = b.node("Reshape", b(a.input), b.ints([-1, batch, b.sizes(a.input)[-1]]))
     states = [b.node("Reshape", b(t), b.ints([1, batch, hidden])) for t in (a.hx, a.cx) if t is not None]
     more: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
     if kind == "RNN":
