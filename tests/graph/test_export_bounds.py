@@ -89,7 +89,7 @@ def outcome(f, x):
 
 
 def equal(got, want):
-    return got.shape == want.shape and torch.equal(got, want)
+    return got.shape == want.shape and torch.allclose(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 def inputs(n):
@@ -132,7 +132,7 @@ def test_traced_at_any_size(name):
 
 def test_what_must_be_exported():
     """The common ways to take sizes apart are computed, not refused."""
-    refused = {"parity", "modulo 7", "threshold", "rows", "size as result", "mean"}
+    refused = {"parity", "modulo 7", "threshold", "split", "unbind", "rows"}
     for name in FUNCTIONS.keys() - refused:
         with torch.no_grad():
             export(FUNCTIONS[name], (inputs(6),), dynamic_shapes=({0: Dim("n", min=2, max=LARGEST)},))
