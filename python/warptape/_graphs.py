@@ -92,8 +92,8 @@ def _same_buffers(fn: Any) -> Iterator[None]:
                 m._buffers.update(buffers)
     if assigned:
         raise NotImplementedError(
-            f"export: {assigned[0]} assigns its buffer {assigned[1]}, which a graph does not do: write into it, "
-            f"as in self.{assigned[1]}.copy_(...)"
+            f"export: {assigned[0]} assigns its buffer {assigned[1]}, which a graph does not do: write into "
+            f"it, as in self.{assigned[1]}.copy_(...)"
         )
 
 
