@@ -169,14 +169,11 @@ py::dict optimise(Graph& g, const py::kwargs& options) {
 }
 
 void forget_sizes(Graph& g, bool number_of_dims) {
-  for (const ValueId r : g.inputs) {
-    GraphValue& v = g.values[r.id];
+  for (GraphValue& v : g.values) {
+    if (v.kind == GraphValue::Kind::Constant) continue;
     v.any_sizes = number_of_dims;
-    if (number_of_dims) v.sizes = {};
+    for (Dim& d : v.sizes) d.expr = Dim::kUnknown;
   }
-  for (GraphValue& v : g.values)
-    for (Dim& d : v.sizes)
-      if (v.kind != GraphValue::Kind::Constant) d.expr = Dim::kUnknown;
   for (graph::GraphCall& c : g.calls)
     for (auto& branch : c.graphs) {
       auto made = std::make_shared<Graph>(*branch);

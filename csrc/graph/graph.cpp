@@ -245,9 +245,19 @@ class Run {
              " tensors instead of ", c.out.size(), c.source.empty() ? "" : " at ", c.source);
     for (size_t i = 0; i < results.size(); ++i) {
       if (c.out[i].id == ValueId::kNone) continue;
-      WT_CHECK(results[i].defined(), Error, "graph: ", c.name(), " returned None instead of a tensor");
+      check_result(c, g_.values[c.out[i].id], results[i]);
       values_[c.out[i].id] = std::move(results[i]);
     }
+  }
+  // What the graph says of a result, as far as it does: a graph of other results is none of this call.
+  void check_result(const GraphCall& c, const GraphValue& said, const Tensor& t) const {
+    WT_CHECK(t.defined(), Error, "graph: ", c.name(), " returned None instead of a tensor");
+    if (said.any_sizes) return;
+    bool same = said.sizes.size() == t.sizes().size();
+    for (size_t d = 0; same && d < said.sizes.size(); ++d)
+      same = said.sizes[d].expr == Dim::kUnknown || number(said.sizes[d]) == t.sizes()[d];
+    WT_CHECK(same, ShapeError, "graph: ", c.name(), " returned a tensor of shape ", t.sizes(),
+             ", which is not the one that the graph says", c.source.empty() ? "" : ": ", c.source);
   }
   std::vector<Tensor> call_plain(const GraphCall& c) {
     return c.callee == Callee::Op ? call_op(c) : call_control(c);
@@ -330,6 +340,8 @@ struct Run::Box {
 };
 
 std::vector<Tensor> Run::call_op(const GraphCall& c) {
+  WT_CHECK(!c.refused, NotImplementedError, "graph: op ", c.op->name,
+           " is private: programs in files may call public ops alone");
   SmallVector<Value, 8> args;
   args.resize(c.args.size());
   std::deque<std::variant<std::vector<Tensor>, std::vector<OptTensor>, Shape, std::vector<Shape>>> kept;
@@ -503,18 +515,18 @@ constexpr std::string_view kPrivateOps[] = {
     "_pack_linear_codes", "_quant_linear", "_float8_linear", "_int8_conv2d", "_max_pool_bytes",
     "_quantize_bytes"};
 
+}  // namespace
+
 bool may_be_in_files(const OpInfo& op) {
   const std::string_view name = op.name;
   return (op.flags & kPlaces) != kPrivate || name.starts_with("torchvision_") ||
          name.starts_with("torchaudio_") || std::ranges::find(kPrivateOps, name) != std::end(kPrivateOps);
 }
 
-}  // namespace
-
 const OpInfo& find_op(std::string_view name, uint32_t signature) {
   bool named = false;
   for (const OpInfo* op = all_ops(); op; op = op->next) {
-    if (name != op->name || !may_be_in_files(*op)) continue;
+    if (name != op->name) continue;
     if (signature_hash(*op) == signature) return *op;
     named = true;
   }

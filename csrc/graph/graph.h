@@ -79,7 +79,8 @@ struct WT_API GraphCall {
   std::vector<ValueId> out;
   std::vector<std::shared_ptr<const Graph>> graphs;
   CallMode mode;
-  std::string source;  // file:line of the caller
+  bool refused = false;  // a file calls a private op: running the call is an error
+  std::string source;    // file:line of the caller
   // The form of `op` that Run may call to write the result onto the first argument, which nobody reads again:
   // where the run holds that memory alone and no gradient needs it. Not part of the text.
   const OpInfo* in_place = nullptr;
@@ -96,7 +97,7 @@ struct GraphValue {
   Device device;
   Dims sizes;
   std::string name;        // of a constant: of the parameter, if it is one
-  bool any_sizes = false;  // of an input: any number of dims too
+  bool any_sizes = false;  // any number of dims too; `sizes` are of as many as the example has
   uint32_t memory = 0;     // values with the same number lie on the same memory
   Tensor tensor;           // of a constant
 };
@@ -146,9 +147,10 @@ WT_API Tensor moved(const Tensor& t, Device device);
 
 // Tells declarations with other arguments apart, also across versions of this library.
 WT_API uint32_t signature_hash(const OpInfo& op);
-// The op of that name and signature, which programs of files may call. Throws a NotImplementedError that says
-// what there is.
+// The op of that name and signature. Throws a NotImplementedError that says what there is.
 WT_API const OpInfo& find_op(std::string_view name, uint32_t signature);
+// Whether programs of files may call it.
+bool may_be_in_files(const OpInfo& op);
 
 // Calls f(ValueId&) for each reference to a value among the arguments.
 template <class Call, class F>

@@ -65,8 +65,10 @@ class Parser {
     if (r.id >= g_.values.size()) g_.values.resize(r.id + 1);
     in_.expect(":");
     const DType t = in_.dtype();
-    const bool any = kind == GraphValue::Kind::Input && in_.take("[...]");
-    Dims sizes = any ? Dims() : dims();
+    const bool any = kind != GraphValue::Kind::Constant && in_.take("[...");
+    Dims sizes;
+    if (!any) in_.expect("[");
+    in_.list("]", [&] { sizes.push_back(dim()); });
     GraphValue& v = g_.values[r.id];
     v = {kind, t, {}, std::move(sizes), {}, any, r.id, {}};
     if (in_.take("on ")) v.device = in_.device();
@@ -115,6 +117,7 @@ class Parser {
     const std::string name(in_.word());
     if (in_.take("#")) {
       c.op = &find_op(name, in_.number<uint32_t>(16));
+      c.refused = !may_be_in_files(*c.op);
       arguments(c);
     } else {
       control(c, name);

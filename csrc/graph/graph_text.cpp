@@ -11,8 +11,9 @@
 //     return %4
 //   }
 //
-// A call with ` under no_grad` or ` under autocast cpu bfloat16` behind it runs in that state. `[...]` are
-// any sizes, `?` is any size, `floor(N)/2` a quotient that is rounded down.
+// A call with ` under no_grad` or ` under autocast cpu bfloat16` behind it runs in that state. `?` is any
+// size,
+// `[...?, ?]` are any number of them, two in the example; `floor(N)/2` is a quotient that is rounded down.
 //
 // Values are numbered as in the graph. Behind an op's name stands the hash of its signature. Floats are
 // written so that they are read back to the bit.
@@ -79,10 +80,12 @@ class Writer {
     }
     const GraphValue& v = g_.values[r.id];
     out_ << "%" << r.id << ": " << v.dtype;
-    if (v.any_sizes)
-      out_ << "[...]";
-    else
-      (*this)(v.sizes);
+    const char* comma = v.any_sizes ? "[..." : "[";
+    for (Dim d : v.sizes) {
+      out_ << std::exchange(comma, ", ");
+      (*this)(d);
+    }
+    out_ << (v.sizes.empty() ? comma : "") << "]";
     if (!v.device.is_cpu()) out_ << " on " << v.device;
   }
   // Those of a constant that fills a block in another order of dims; what has gaps is written without them.

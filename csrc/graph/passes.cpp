@@ -30,6 +30,7 @@ void detach_constants(Graph& g) {
 
 PassCounts run_passes(Graph& g, const PassOptions& o) {
   PassCounts n;
+  for (GraphValue& v : g.values) v.any_sizes = false;  // passes go by the number of dims
   if (o.freeze) detach_constants(g);
   if (!o.gradients)
     for (GraphCall& c : g.calls) c.mode.no_grad = false;  // all calls are

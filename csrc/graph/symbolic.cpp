@@ -147,6 +147,20 @@ class Parallel {
     throw NotImplementedError(
         message("export: the number of dims depends on the ", others_, " of the inputs"));
   }
+  // A recurrent layer takes one batch size for all steps: of lists that differ in length, one is left where
+  // all are equal.
+  void shorten(size_t i, size_t a) const {
+    if (std::string_view(call_->name()) != "recurrent_layer") return;
+    bool differ = false, alike = true;
+    const auto of = [&](Graph* g) -> Dims& { return std::get<Dims>(g->calls[i].args[a]); };
+    for (Graph* g : graphs_) {
+      const Dims& list = of(g);
+      differ |= list.size() != of(graphs_[0]).size();
+      alike &= !list.empty() && std::ranges::all_of(list, [&](Dim d) { return d == list[0]; });
+    }
+    if (!differ || !alike) return;
+    for (Graph* g : graphs_) of(g).resize(1);
+  }
   void attr(size_t i, size_t a) {
     const auto of = [i, a](Graph& g) -> Attr& { return g.calls[i].args[a]; };
     Attr& first = of(*graphs_[0]);
@@ -154,6 +168,7 @@ class Parallel {
       if (of(*g).index() != first.index()) different();
     if (std::holds_alternative<Dim>(first))
       return one([&](Graph& g) -> Dim& { return std::get<Dim>(of(g)); });
+    if (std::holds_alternative<Dims>(first)) shorten(i, a);
     if (std::holds_alternative<Dims>(first))
       return each([&](Graph& g) -> Dims& { return std::get<Dims>(of(g)); });
     for (Graph* g : graphs_)

@@ -100,6 +100,16 @@ CallMode mode_of_thread() {
   return mode;
 }
 
+bool returns_tensors(const OpInfo& op) {
+  using Kind = Result::Kind;
+  return op.returns == Kind::Tensor || op.returns == Kind::Tuple || op.returns == Kind::List ||
+         op.returns == Kind::OneOrMany || op.returns == Kind::TensorAndList;
+}
+bool may_write(const OpInfo& op) {
+  const auto writes = [](const Arg& a) { return a.marks & (kWritten | kUpdated); };
+  return std::string_view(op.name).ends_with('_') || std::ranges::any_of(op.args, writes);
+}
+
 // Ops that tell what does not depend on sizes.
 bool tells_no_sizes(std::string_view name) {
   for (const char* of : {"is_floating_point", "is_complex", "is_signed", "is_inference", "element_size",
@@ -307,26 +317,40 @@ void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span
 // They may where sizes of arguments do, and where the op does not work without values.
 bool Tracer::sizes_depend_on_values(const OpInfo& op, std::span<const Value> args,
                                     std::span<const Tensor> tensors) const {
-  using Kind = Result::Kind;
-  if (op.returns != Kind::Tensor && op.returns != Kind::Tuple && op.returns != Kind::List &&
-      op.returns != Kind::OneOrMany && op.returns != Kind::TensorAndList)
-    return false;
   bool unknown = false, meta = tensors.empty() || (op.flags & kRandom);
   for (const Tensor& t : tensors) {
     meta |= t.device().is_meta();
     const auto known = values_.find(t.impl());
     unknown |= known != values_.end() && known->second.unknown_sizes;
   }
-  return unknown || (!meta && reads_values(op, args));
+  return unknown || (!meta && returns_tensors(op) && reads_values(op, args));
+}
+
+// Python has what an op told of a tensor: the graph has no call of it.
+void Tracer::tell(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors, Result& out) {
+  bool values;
+  {
+    Restore<uint32_t> untraced(thread_state.dispatch, thread_state.dispatch & ~(kTrace | kCapture));
+    op.run(op, args.data(), out);
+    values = !tensors.empty() && (std::string_view(op.name) == "data_ptr" || reads_values(op, args));
+  }
+  const std::string_view name = op.name;
+  for (const Tensor& t : tensors) {
+    if (values)
+      read(t, op.name);
+    else if (!tells_no_sizes(name))
+      tell_sizes(t, op.name, name == "dim");
+  }
 }
 
 void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
+  std::vector<Tensor> tensors;
+  each_tensor(op, args, [&](const Tensor& t) { tensors.push_back(t); });
+  if (!returns_tensors(op) && !may_write(op)) return tell(op, args, tensors, out);
   GraphCall call;
   call.op = &op;
   call.mode = mode_of_thread();
   for (size_t i = 0; i < args.size(); ++i) call.args.push_back(attr(op.args[i], args[i]));
-  std::vector<Tensor> tensors;
-  each_tensor(op, args, [&](const Tensor& t) { tensors.push_back(t); });
   keep_written(call, tensors);
   bool unknown_sizes;
   {
@@ -341,18 +365,6 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
       for (Dim& d : graph_.values.back().sizes) d.expr = Dim::kUnknown;
     }
   });
-  if (call.out.empty() && written(call).empty()) {  // Python has what it told of a tensor
-    const bool values =
-        !tensors.empty() && (std::string_view(op.name) == "data_ptr" || reads_values(op, args));
-    const std::string_view name = op.name;
-    for (const Tensor& t : tensors) {
-      if (values)
-        read(t, op.name);
-      else if (!tells_no_sizes(name))
-        tell_sizes(t, op.name, name == "dim");
-    }
-    return;
-  }
   call.source = where_called();
   graph_.calls.push_back(std::move(call));
   tensors.clear();

@@ -80,6 +80,7 @@ class WT_API Tracer {
   bool knows(const Tensor& t) const;
   bool sizes_depend_on_values(const OpInfo& op, std::span<const Value> args,
                               std::span<const Tensor> tensors) const;
+  void tell(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors, Result& out);
   void keep_written(const GraphCall& call, std::span<const Tensor> tensors);
   void undo_writes();
   void run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,

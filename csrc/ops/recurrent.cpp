@@ -289,9 +289,14 @@ std::vector<Tensor> recurrent_layer_impl(const Tensor& input, IntList batch_size
                                          const Tensor& weight_hh, const OptTensor& bias_ih,
                                          const OptTensor& bias_hh, const OptTensor& weight_hr,
                                          std::string_view mode, bool reverse) {
+  Shape steps(batch_sizes.begin(), batch_sizes.end());
+  // One size is that of every step.
+  if (steps.size() == 1 && steps[0] > 0 && input.ndim() == 2 && input.sizes()[0] > steps[0] &&
+      input.sizes()[0] % steps[0] == 0)
+    steps.resize(static_cast<size_t>(input.sizes()[0] / steps[0]), steps[0]);
   const Layer l{{input, hx, or_undefined(cx), weight_ih, weight_hh, or_undefined(bias_ih),
                  or_undefined(bias_hh), or_undefined(weight_hr)},
-                Shape(batch_sizes.begin(), batch_sizes.end()),
+                std::move(steps),
                 mode_of(mode),
                 reverse};
   check_steps(l);

@@ -60,31 +60,41 @@ def positional_names(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[str]
 
 @contextlib.contextmanager
 def unchanged(fn: Any) -> Iterator[None]:
-    """After it the random state and the attributes of a module are what they were: recording is no step.
-
-    Raises:
-        NotImplementedError: the module assigned a buffer, which a graph would not do.
-    """
+    """After it the random state and the attributes of a module are what they were: recording is no step."""
     owner = _module_of(fn)
-    modules = [*owner.modules()] if owner is not None else []
-    before = [(dict(m.__dict__), dict(m._buffers)) for m in modules]
+    before = [(m, dict(m.__dict__)) for m in (owner.modules() if owner is not None else ())]
     random_state = warptape.get_rng_state()
     try:
         yield
-        for m, (_, buffers) in zip(modules, before, strict=True):
-            for name, tensor in buffers.items():
-                if m._buffers.get(name) is not tensor:
-                    raise NotImplementedError(
-                        f"export: {type(m).__name__} assigns its buffer {name}, which a graph does not do: "
-                        f"write into it, as in self.{name}.copy_(...)"
-                    )
     finally:
         warptape.set_rng_state(random_state)
-        for m, (attributes, buffers) in zip(modules, before, strict=True):
-            for values, old in ((m.__dict__, attributes), (m._buffers, buffers)):
-                if values.keys() != old.keys() or any(values[k] is not old[k] for k in old):
-                    values.clear()
-                    values.update(old)
+        for m, attributes in before:
+            now = m.__dict__
+            if now.keys() != attributes.keys() or any(now[k] is not v for k, v in attributes.items()):
+                now.clear()
+                now.update(attributes)
+
+
+@contextlib.contextmanager
+def _same_buffers(fn: Any) -> Iterator[None]:
+    """Raises NotImplementedError where a module assigned a buffer, which a graph would not do."""
+    owner = _module_of(fn)
+    before = [(m, dict(m._buffers)) for m in (owner.modules() if owner is not None else ())]
+    assigned = None
+    try:
+        yield
+    finally:
+        for m, buffers in before:
+            changed = [k for k, t in buffers.items() if m._buffers.get(k) is not t]
+            if changed:
+                assigned = type(m).__name__, changed[0]
+                m._buffers.clear()
+                m._buffers.update(buffers)
+    if assigned:
+        raise NotImplementedError(
+            f"export: {assigned[0]} assigns its buffer {assigned[1]}, which a graph does not do: write into "
+            f"it, as in self.{assigned[1]}.copy_(...)"
+        )
 
 
 def _in_order(value: Any, spec: TreeSpec) -> Any:
@@ -288,7 +298,8 @@ def record(
                 aliases[name] = known[id(tensor)]
         own = iter(tracer.inputs)
         given, named = tree_unflatten([next(own) if isinstance(x, Tensor) else x for x in leaves], in_spec)
-        results, out_spec = tree_flatten(fn(*given, **named))
+        with _same_buffers(fn):
+            results, out_spec = tree_flatten(fn(*given, **named))
         for x in results:
             if not isinstance(x, (Tensor, int, float, complex, str, type(None))):
                 raise RuntimeError(f"a graph returns tensors, numbers and strings, not {type(x).__name__}")

@@ -421,7 +421,7 @@ def _cat(a: Arguments) -> Any:
     return [a.made(dims, np.concatenate([t.known_along(dim) for t in tensors]), dim)]
 
 
-@rule("split", "chunk", "unbind", "_slice", "select")
+@rule("split", "chunk", "unbind", "_slice", "slice", "select")
 def _cut(a: Arguments) -> Any:
     x = a.first()
     dim = (a["dim"] or 0) % len(x.sizes)
@@ -432,6 +432,7 @@ def _cut(a: Arguments) -> Any:
         along = x.dim - (x.dim > dim)
         return [a.made(list(dims), known, along, i) for i in range(len(a.out_sizes))]
     n, count = x.sizes[dim], len(a.out_sizes)
+    start = a["start"] or 0
     if a.op == "chunk":
         lengths = [min(-(-n // a["chunks"]), n)] * count
     elif a.op == "split":
@@ -439,9 +440,12 @@ def _cut(a: Arguments) -> Any:
         lengths = wanted if isinstance(wanted, list) else [wanted] * count
     elif a.op == "_slice":
         lengths = [a["length"]]
+    elif a.op == "slice":
+        indices = range(*slice(a["start"], a["end"], a["step"]).indices(n))
+        start, lengths = indices.start, [len(indices)]
     else:
         return None
-    at, step, made = a["start"] or 0, a["step"] or 1, []
+    at, step, made = start, a["step"] or 1, []
     for which, sizes in enumerate(a.out_sizes):
         part = slice(at, at + (lengths[which] - 1) * step + 1, step)
         dims = list(x.dims)

@@ -277,15 +277,15 @@ def _widest(
         return made
     tensors = [x for x in tree_leaves((args, kwargs)) if _isinstance(x, Tensor)]
 
-    def attempt(specs: list[Any]) -> GraphFunction | None:
+    def attempt(specs: list[Any], thorough: bool = False) -> GraphFunction | None:
         try:
-            return generalised(fn, args, kwargs, Sizes(tensors, specs), True, thorough=False)
+            return generalised(fn, args, kwargs, Sizes(tensors, specs), True, thorough)
         except (NotImplementedError, RuntimeError, ValueError, IndexError, AssertionError):
             return None  # other calls for other sizes, or sizes that the function does not take
 
     free = [specs for specs in _groups(tensors) if attempt(specs)][:4]
     together = [{k: d for s in specs for k, d in s.items()} for specs in zip(*free, strict=True)]
-    return (attempt(together) if free else None) or first
+    return (attempt(together, True) if free else None) or first
 
 
 def trace(

@@ -199,7 +199,11 @@ def _model_of(graph: _Recorded, input_names: list[str], output_names: list[str])
     for k, i in enumerate(graph.inputs):
         b.names[i] = input_names[k] if k < len(input_names) else b.fresh(f"input_{k}")
     output_names = output_names + [b.fresh(f"output_{k}") for k in range(len(output_names), len(results))]
+    read = {x.id for _, args, *_ in graph.calls for x in tensors_of(args)}
+    read |= {x for kind, x in results if kind == "tensor"}
     for i, constant in graph.constants.items():
+        if i not in read:  # state that the module has and does not use
+            continue
         b.names[i] = b.initializer(graph.values[i][3], constant)
     for name, (k, dim, factor, offset) in graph.read.items():
         b.read_symbol(name, b.names[graph.inputs[k]], dim, factor, offset)

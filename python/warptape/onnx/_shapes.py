@@ -119,6 +119,11 @@ def _slice(b: Builder, a: Args, out: int) -> str:
     return b.node("Slice", x, b.ints([a.start]), end, _axes(b, [a.dim]))
 
 
+@maps("slice")
+def _slice_range(b: Builder, a: Args, out: int) -> str:
+    return _sliced(b, str(b(a.input)), a.dim, a.start, a.end, a.step)  # bounds mean what they do here
+
+
 @maps("select")
 def _select(b: Builder, a: Args, out: int) -> str:
     return b.node("Gather", b(a.input), b.scalar(a.index), axis=a.dim)
