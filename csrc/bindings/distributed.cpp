@@ -145,6 +145,7 @@ void bind_worlds(py::module_& m) {
       },
       py::arg("rank"), py::arg("size"), py::arg("job"), py::arg("store").none(false), py::arg("timeout"));
   m.def("_has_backend", has_backend);
+  m.def("_call_site", call_site);
   m.def("_leave", [] {
     auto world = std::move(rank_context().world);
     GilRelease unlocked;

@@ -47,7 +47,7 @@ def _group(group: Any) -> Any:
         for made in state().groups.values():
             if get_process_group_ranks(made) == list(group):
                 return made
-        return resolve(new_group(list(group)))
+        return resolve(new_group(list(group), use_local_synchronization=True))
     raise ValueError(f"expected a ProcessGroup, a mesh, (mesh, axis), ranks or a name, got {group!r}")
 
 

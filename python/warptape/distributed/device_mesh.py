@@ -79,7 +79,9 @@ class DeviceMesh:
         if self.mesh.ndim == 1 and self.mesh.tolist() == list(range(state().world_size)):
             return state().world
         lines = self.mesh.movedim(dim, -1).flatten(0, -2).tolist() if self.ndim > 1 else [self.mesh.tolist()]
-        made = [groups.new_group(line) for line in lines]
+        named = f", mesh_dim_names={self.mesh_dim_names}" if self.mesh_dim_names else ""
+        of = f" of a DeviceMesh of {list(self.mesh.shape)}{named}"
+        made = [groups._make(line, None, None, of=of) for line in lines]
         mine = [g for g in made if g != GroupMember.NON_GROUP_MEMBER]
         return mine[0] if mine else GroupMember.NON_GROUP_MEMBER
 

@@ -14,6 +14,7 @@ import warptape
 from .._C import DistStoreError
 from .._C import _distributed as _C
 from . import _environment, _join
+from ._agreement import Agreement
 from ._state import (
     DEFAULT_TIMEOUT,
     Group,
@@ -309,29 +310,43 @@ def new_group(
     """A group of some ranks of the job; all ranks of the job make it, in the same order.
 
     Returns: the ProcessGroup, or GroupMember.NON_GROUP_MEMBER on ranks that are not in it. With
-    `use_local_synchronization` only the group's own ranks call, and one group of the same ranks may exist.
-    Raises: ValueError for ranks that are not in the job or given twice.
+    `use_local_synchronization` only the group's own ranks call.
+    Raises: ValueError for ranks that are not in the job or given twice, DistBackendError where ranks ask for
+    different groups, or one does not come.
     """
     here = state()
     chosen = list(range(here.world_size)) if ranks is None else [int(r) for r in ranks]
-    if not use_local_synchronization:
-        chosen.sort()
-    if len(set(chosen)) != len(chosen) or not all(0 <= r < here.world_size for r in chosen):
-        raise ValueError(
-            f"new_group: expected distinct ranks below the world size ({here.world_size}), got {chosen}"
-        )
-    if use_local_synchronization:
-        name = "ranks_" + "_".join(map(str, chosen))
+    return _make(chosen, timeout, backend, use_local_synchronization)
+
+
+def _make(
+    chosen: list[int], timeout: timedelta | None, backend: str | None, local: bool = False, of: str = ""
+) -> Any:
+    """As new_group; `of` is what the group is made for."""
+    here = state()
+    if not local:
+        chosen = sorted(chosen)
+    if local:
+        name = "ranks_" + "_".join(map(str, sorted(chosen)))
         here.made_locally[name] += 1
         name += f"/{here.made_locally[name]}"
     else:
         here.made += 1
         name = f"group{here.made}"
+    how = f", backend={backend!r}" if backend else ""
+    members = sorted(set(chosen)) if local else list(range(here.world_size))
+    agreement = Agreement(here, name, members, f"new_group({chosen}{how}){of}")
+    if len(set(chosen)) != len(chosen) or not all(0 <= r < here.world_size for r in chosen):
+        why = f"expected distinct ranks below the world size ({here.world_size}), got {chosen}"
+        if not local:
+            agreement.refuse(why)
+        raise ValueError(f"new_group: {why}")
+    if here.rank in members:
+        agreement.wait(timeout or here.timeout)
     if here.rank not in chosen:
         return GroupMember.NON_GROUP_MEMBER
     backends = here.backends if backend is None else _backends(backend, here.store._shares_files())
-    group = _C._new_group(chosen, name, *backends, timeout or here.timeout)
-    here.groups[name] = group
+    here.groups[name] = group = _C._new_group(chosen, name, *backends, timeout or here.timeout)
     return group
 
 
@@ -375,15 +390,31 @@ def split_group(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> Any:
-    """The part of a group that this rank belongs to, or None; `split_ranks` are numbers in the parent."""
-    parent = resolve(parent_pg)
+    """The part of a group that this rank belongs to, or None; `split_ranks` are numbers in the parent, whose
+    ranks all call, with the same.
+
+    Raises: ValueError for numbers that are not in the parent or there twice, DistBackendError as new_group.
+    """
+    parent, here = resolve(parent_pg), state()
     if not split_ranks:
         raise ValueError("split_group: split_ranks is empty")
-    mine = None
-    for part in split_ranks:
-        group = new_group([parent._ranks[r] for r in part], timeout, use_local_synchronization=True)
-        mine = mine if group == GroupMember.NON_GROUP_MEMBER else group
-    return mine
+    parts = [[int(r) for r in part] for part in split_ranks]
+    key = f"split/{parent.group_name}"
+    here.made_locally[key] += 1
+    key += f"/{here.made_locally[key]}"
+    agreement = Agreement(here, key, list(parent._ranks), f"split_group({parts})")
+    flat = [r for part in parts for r in part]
+    if len(set(flat)) != len(flat) or not all(0 <= r < parent.size() for r in flat):
+        why = f"expected distinct numbers of ranks below {parent.size()}, got {parts}"
+        agreement.refuse(why)
+        raise ValueError(f"split_group: {why}")
+    agreement.wait(timeout or here.timeout)
+    for i, part in enumerate(parts):
+        if parent.rank() in part:
+            name, ranks = f"{key}/{i}", [parent._ranks[r] for r in part]
+            here.groups[name] = group = _C._new_group(ranks, name, *here.backends, timeout or here.timeout)
+            return group
+    return None
 
 
 def abort_process_group(group: Group = None) -> None:

@@ -67,9 +67,15 @@ def _decode(value: Any, data: memoryview, at: list[int]) -> Any:
         return base64.b64decode(inner)
     if kind == "float":
         return float(inner)
+    if kind != "tensor":
+        raise ValueError(f"expected an object of a kind that is known, got {kind!r:.50}")
     name, shape = inner
     dtype = getattr(warptape, name)
+    if not isinstance(dtype, warptape.dtype) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"expected a dtype and a shape, got {inner!r:.100}")
     end = at[0] + math.prod(shape) * dtype.itemsize
+    if end > len(data):
+        raise ValueError(f"a tensor of {shape!r:.50} has more bytes than came")
     raw, at[0] = bytes(data[at[0] : end]), end
     return _C._tensor_from_bytes(raw, dtype, shape)
 

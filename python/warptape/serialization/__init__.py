@@ -156,7 +156,7 @@ def load(
     mmap: bool | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Reads what save() or torch.save() wrote.
+    """Reads what save() or torch.save() wrote, and the tensors of a path that ends in .safetensors.
 
     Args:
         f: a path, or a seekable file open for reading.
@@ -194,6 +194,9 @@ def load(
     if isinstance(f, str | os.PathLike):
         shared = bool(mmap) and get_default_mmap_options() == MAP_SHARED
         with open(f, "r+b" if shared else "rb") as file:
+            if os.fsdecode(f).endswith(".safetensors") and _read.is_safetensors(file.read(9)):
+                return _read.from_safetensors(os.fsdecode(f), map_location)
+            file.seek(0)
             return _read.from_file(file, map_location, module, pickle_load_args, bool(mmap), shared)
     if mmap:
         raise ValueError("f must be a file path in order to use the mmap argument")

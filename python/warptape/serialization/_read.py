@@ -179,6 +179,24 @@ def from_file(
         return _unpickle(data, source.size, _Storages(held, map_location, order), module, options)
 
 
+def is_safetensors(start: bytes) -> bool:
+    """Whether these are the first nine bytes of a safetensors file: the length of a JSON object, and its
+    first byte."""
+    return len(start) == 9 and int.from_bytes(start[:8], "little") <= 100_000_000 and start[8:] == b"{"
+
+
+def from_safetensors(path: str, map_location: Any) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, at one device."""
+    if isinstance(map_location, dict) or callable(map_location):
+        kind = "dict" if isinstance(map_location, dict) else "callable"
+        raise RuntimeError(
+            f"Loading safetensors file with {kind} map_location is not supported. "
+            "Use a device string or torch.device instead."
+        )
+    device = "cpu" if map_location is None else map_location
+    return warptape.utils.safetensors.load_file(path, device=device)
+
+
 def unsafe_names(file: Any) -> list[str]:
     """What in a file's pickle is not on the closed list."""
     source = Source(file)
@@ -200,6 +218,11 @@ def _is_legacy(source: Source) -> bool:
     source.file.seek(source.base)
     if start == _LEGACY_START:
         return True
+    if is_safetensors(start[:9]):
+        raise FileError(
+            "load: this is a safetensors file; read it with warptape.utils.safetensors.load_file(path), its "
+            "bytes with load(data), or give a path that ends in .safetensors"
+        )
     if not start.startswith(LOCAL):
         raise FileError("load: this is not a file that torch.save wrote, or its first bytes are damaged")
     return False

@@ -109,3 +109,24 @@ def test_sizes_beyond_four_bytes_are_in_zip64_fields() -> None:
     at = len(head) + size
     assert b"\x01\x00\x08\x00" + at.to_bytes(8, "little") in bytes(directory)
     assert b"PK\x06\x06" in directory and b"PK\x06\x07" in directory
+
+
+def test_paths_of_safetensors_are_loaded(tmp_path) -> None:
+    from warptape.utils import safetensors
+
+    path = tmp_path / "x.safetensors"
+    safetensors.save_file({"a": torch.arange(3.0)}, path)
+    for options in ({}, {"weights_only": False}, {"mmap": True}, {"map_location": "cpu"}):
+        assert torch.load(path, **options)["a"].tolist() == [0, 1, 2]
+    assert torch.load(str(path), map_location=torch.device("cpu"))["a"].dtype == torch.float32
+    for where, kind in (({"cpu": "cpu"}, "dict"), (lambda storage, place: storage, "callable")):
+        with pytest.raises(RuntimeError, match=f"safetensors file with {kind} map_location"):
+            torch.load(path, map_location=where)
+    with pytest.raises(pickle.UnpicklingError, match=r"load_file\(path\)"):
+        torch.load(io.BytesIO(path.read_bytes()))
+    other = tmp_path / "saved.safetensors"
+    torch.save({"b": 1}, other)  # whatever its name says
+    assert torch.load(other) == {"b": 1}
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(safetensors.SafetensorError, match="truncated"):
+        torch.load(path)

@@ -7,6 +7,7 @@ from typing import Any
 import warptape
 
 from ...utils.safetensors import KINDS
+from .layout import CheckpointException
 from .load import find, load, read_manifest
 from .save import save
 from .state import decode_object
@@ -26,7 +27,11 @@ def dcp_to_torch_save(dcp_checkpoint_dir: Any, torch_save_path: Any) -> None:
     load(dict(values), checkpoint_id=dcp_checkpoint_dir, no_dist=True)
     values |= {alias: values[name] for alias, name in manifest["aliases"].items()}
     values |= {name: decode_object(entry) for name, entry in manifest["objects"].items()}
-    warptape.save(nested(manifest["containers"], values), torch_save_path)
+    try:
+        state = nested(manifest["containers"], values)
+    except (ValueError, KeyError, RecursionError) as error:
+        raise CheckpointException(f"{dcp_checkpoint_dir}: {error}; no save wrote it") from error
+    warptape.save(state, torch_save_path)
 
 
 def torch_save_to_dcp(torch_save_path: Any, dcp_checkpoint_dir: Any) -> None:

@@ -141,6 +141,8 @@ def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any], left: dict[str
         left[piece["file"]] -= count
         if left[piece["file"]] < 0:
             return f"its bytes in {piece['file']} are another tensor's, too"
+        if type(piece["checksums"]) is not list:
+            return "its checksums are no list"
         if len(piece["checksums"]) != -(-count // BLOCK):
             return f"{len(piece['checksums'])} checksums for {count} bytes"
     return fault_of_tiling(shape, [piece["box"] for piece in entry["pieces"]])

@@ -136,8 +136,21 @@ def _blocks(manifest: dict[str, Any], parts: list[Part]) -> dict[tuple[str, int,
 
 def _verify(shards: Shards, blocks: list[tuple[Any, ...]]) -> None:
     """Raises CheckpointException that names the damaged tensors."""
-    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
-        faults = [fault for fault in pool.map(lambda block: shards.fault_of_block(*block), blocks) if fault]
+    tasks: list[list[tuple[Any, ...]]] = [[]]  # each of about a block's bytes
+    size = 0
+    for block in blocks:
+        _, _, i, length = block
+        size += min(BLOCK, length - i * BLOCK)
+        if size > BLOCK and tasks[-1]:
+            tasks.append([])
+            size = min(BLOCK, length - i * BLOCK)
+        tasks[-1].append(block)
+
+    def check(task: list[tuple[Any, ...]]) -> list[str]:
+        return [fault for block in task if (fault := shards.fault_of_block(*block))]
+
+    with ThreadPoolExecutor(min(8, len(tasks), len(os.sched_getaffinity(0)))) as pool:
+        faults = [fault for found in pool.map(check, tasks) for fault in found]
     if faults:
         more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
         raise CheckpointException("; ".join(faults[:8]) + more)

@@ -34,6 +34,7 @@ from .slices import Slice
 from .state import Collected, collect
 
 PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written its shard
+TOGETHER = 1 << 16  # bytes; what is smaller is gathered before it is written
 READING = timedelta(seconds=30)  # in which the slowest rank must have read the result
 Piece = tuple[str, str, tuple[int, ...], Slice, Tensor]  # name, kind, shape of the whole, where, values
 _in_flight: set[str] = set()  # temporary folders of saves of this process
@@ -56,11 +57,24 @@ def aside(path: Path) -> Path:
 def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
     """A new file, on the disk when this returns."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    small = bytearray()  # parts that are written together
+
+    def write(data: memoryview | bytearray) -> None:
+        with memoryview(data) as view:
+            at = 0
+            while at < len(view):
+                at += os.write(fd, view[at : at + (1 << 30)])
+
     try:
         for part in parts:
-            view = memoryview(part)
-            while view:
-                view = view[os.write(fd, view[: 1 << 30]) :]
+            if len(part) >= TOGETHER or len(small) + len(part) >= 16 * TOGETHER:
+                write(small)
+                small.clear()
+            if len(part) >= TOGETHER:
+                write(memoryview(part))
+            else:
+                small += part
+        write(small)
         os.fsync(fd)
     finally:
         os.close(fd)

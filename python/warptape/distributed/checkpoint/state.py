@@ -78,8 +78,11 @@ def encode_object(value: Any) -> dict[str, Any]:
 
 
 def decode_object(entry: dict[str, Any]) -> Any:
-    """What encode_object was given."""
-    return _decode(entry["value"], memoryview(base64.b64decode(entry.get("data", ""))), [0])
+    """What encode_object was given. Raises CheckpointException for what it did not make."""
+    try:
+        return _decode(entry["value"], memoryview(base64.b64decode(entry.get("data", ""))), [0])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointException(f"an object of the manifest is none that a save writes: {error}") from error
 
 
 def modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
