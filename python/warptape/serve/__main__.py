@@ -68,9 +68,9 @@ def log_file(name: str) -> IO[str] | None:
 
 def is_model(folder: str) -> bool:
     """Whether a folder is a model's, or that of a model with its versions, and no repository."""
-    names = os.listdir(folder)
-    files = any(name.endswith((".safetensors", ".gguf")) or name == "config.json" for name in names)
-    return files or any(name.isdigit() for name in names)
+    folders = [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.isdigit())]
+    names = [name for each in folders if os.path.isdir(each) for name in os.listdir(each)]
+    return any(name.endswith((".safetensors", ".gguf")) or name == "config.json" for name in names)
 
 
 def serve(options: argparse.Namespace) -> int:

@@ -255,7 +255,7 @@ class App:
         notes.setdefault("model", scope.get("path_params", {}).get("model"))
         for name in ("key", "model", "version", "prompt_tokens", "completion_tokens", "error"):
             if notes.get(name) not in (None, ""):
-                line[name] = notes[name]
+                line[name] = notes[name][:1000] if isinstance(notes[name], str) else notes[name]
         self.note(line)
 
     def note(self, line: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import socket
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -98,7 +99,7 @@ async def read_frame(
 
 
 class FrameSocket:
-    """The worker's end: blocking, used by one thread.
+    """The worker's end: blocking; one thread receives, any may send.
 
     Args:
         connection: a connected stream socket, which is its own from now on.
@@ -106,6 +107,7 @@ class FrameSocket:
 
     def __init__(self, connection: socket.socket, most: int = MOST_FRAME_BYTES) -> None:
         self._socket, self._most = connection, most
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         """For select()."""
@@ -114,9 +116,9 @@ class FrameSocket:
     def send(self, header: Mapping[str, Any], buffers: Iterable[Buffer] = ()) -> None:
         """Writes a frame. Raises: FrameError, and OSError where the peer is gone."""
         parts = encode_frame(header, buffers, self._most)
-        if len(parts) == 1 or sum(map(len, parts)) < 1 << 16:
-            self._socket.sendall(b"".join(parts))
-        else:
+        if sum(map(len, parts)) < 1 << 16:
+            parts = [b"".join(parts)]
+        with self._lock:
             for part in parts:
                 self._socket.sendall(part)
 

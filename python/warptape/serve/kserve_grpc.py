@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import math
 import time
@@ -24,6 +25,7 @@ from .kserve_codec import (
 )
 from .kserve_proto import METHODS, PACKAGE, SERVICE, messages
 from .models import Models
+from .texts import LONG_BODY
 from .workers import RequestError
 
 # By datatype, where a tensor lies that does not come as raw bytes; FP16 and BF16 have no such place.
@@ -175,12 +177,17 @@ class _Service:
         return self.m.RepositoryModelUnloadResponse()
 
     async def ModelInfer(self, message: Any, left: float | None) -> Any:
-        request = request_of(message)
+        request = await _apart(message.ByteSize(), request_of, message)
         deadline = None if left is None else time.monotonic() + left
         version, outputs = await infer(
             self.models, self.metrics, message.model_name, message.model_version, request, deadline
         )
         return response_of(request, version.name, version.number, outputs)
+
+
+async def _apart(size: int, work: Callable[..., Any], *given: Any) -> Any:
+    """What a function makes of a message, a large one in a thread."""
+    return work(*given) if size < LONG_BODY else await asyncio.to_thread(work, *given)
 
 
 Authorize = Callable[[str], bool]
@@ -211,15 +218,17 @@ def _handler(grpc: Any, name: str, service: _Service, allowed: Authorize, admit:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
         try:
             # Here and not by grpc, which would call a message that is none an internal error.
-            message = request_class.FromString(data)
+            message = await _apart(len(data), request_class.FromString, data)
         except Exception as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no {name}Request: {error}")
         try:
             left = context.time_remaining()
             if admit is None or name != "ModelInfer":
-                return (await method(message, left)).SerializeToString()
-            async with admit(context):
-                return (await method(message, left)).SerializeToString()
+                answer = await method(message, left)
+            else:
+                async with admit(context):
+                    answer = await method(message, left)
+            return await _apart(answer.ByteSize(), answer.SerializeToString)
         except Exception as error:
             status, kind = status_of(error)
             code = getattr(grpc.StatusCode, CODES.get(status, "INTERNAL"))

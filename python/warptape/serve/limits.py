@@ -17,7 +17,14 @@ MOST_JSON = 8 << 20  # bytes, unless the server says another number
 # Of JSON: to parse it holds up everybody, by 0.25 us for a value and 1 us for an object or list.
 MOST_VALUES, MOST_CONTAINERS = 1 << 19, 1 << 16
 # By field of SamplingParams: how many, and characters of one; steps look at all of them, for each token.
-MOST_LISTED = {"stop": 64, "stop_token_ids": 1024, "bad_words": 256, "logit_bias": 4096}
+MOST_LISTED = {
+    "stop": 64,
+    "stop_token_ids": 1024,
+    "bad_words": 256,
+    "logit_bias": 4096,
+    "allowed_token_ids": 1 << 18,
+}
+MOST_BAD = 1 << 14  # characters of all bad words, which are tokenised between two steps
 MOST_CHARACTERS = 4096  # of a stop text, a bad word, a choice, a cache salt
 MOST_CHOICES, MOST_GRAMMAR = 4096, 1 << 19  # characters: compiling takes its time
 STEP = 0.01  # seconds of writing JSON, after which others have their turn
@@ -63,6 +70,8 @@ def bounded(params: dict[str, Any]) -> None:
         if len(given) > most:
             raise RequestError(f"{name} may have at most {most} entries, got {len(given)}")
         _check_texts(name, given)
+        if name == "bad_words" and sum(len(each) for each in given if isinstance(each, str)) > MOST_BAD:
+            raise RequestError(f"bad_words may have at most {MOST_BAD} characters in all")
     wanted = params.get("structured_outputs")
     if not isinstance(wanted, dict):
         return

@@ -231,7 +231,7 @@ class OpenAI:
         if chat:
             if tokenizer is None:
                 raise refuse(f"{asked.model} has no tokenizer, which chat needs", "model")
-            whole = await self._texts.render(tokenizer, asked.messages, asked.chat_template, **asked.template)
+            whole = await self._texts.render(tokenizer, asked.messages, asked.chat_template, asked.template)
             (tokens,) = await self._texts.encode(tokenizer, [whole], False, most, asked.truncate is not None)
             out.append((tokens, whole))
             # Mistral's mark of calls is a special token, which must stand in the text.

@@ -140,13 +140,15 @@ class Texts:
                 )
 
     async def render(
-        self, tokenizer: Tokenizer, messages: list[Any], template: str | None = None, **variables: Any
+        self, tokenizer: Tokenizer, messages: list[Any], template: str | None, variables: dict[str, Any]
     ) -> str:
         """A conversation as text. RequestError for what the template refuses or takes too long for.
 
         Args:
             template: None: the model's.
+            variables: what it finds by name.
         """
+        variables = dict(variables)
         continued = variables.pop("continue_final_message", False)
         try:
             text, special = tokenizer.chat_template(template, variables.get("tools"))

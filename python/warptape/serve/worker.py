@@ -23,12 +23,15 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
 from .frames import FrameError, FrameSocket, tensors_from_frame, tensors_to_frame
-from .workers import WorkerSpec
+from .workers import HEARTBEAT, WorkerSpec
 
+LEAST_USED = 0.01  # of a heartbeat, in seconds of the processor in a quarter of it: less is no computing
+MOST_STEP = 10  # heartbeats that a step may take
 MOST_READING = 0.02  # seconds between two steps, however many requests come
 # The module of this package, and its class; each loads what the others do not need.
 KINDS = {
@@ -104,6 +107,36 @@ def failure(number: Any, error: BaseException) -> dict[str, Any]:
     return {"id": number, "error": text or repr(error), "refused": True}
 
 
+class _Life:
+    """Signs of life while a step takes long, from a thread: while the process computes, and within limits.
+
+    Args:
+        heartbeat: seconds after which the front would end the process.
+
+    Attributes:
+        began: when the step did (time.monotonic()); 0: none is under way.
+    """
+
+    def __init__(self, frames: FrameSocket, heartbeat: float) -> None:
+        self._frames, self._heartbeat, self.began = frames, heartbeat, 0.0
+        threading.Thread(target=self._beat, name="warptape-life", daemon=True).start()
+
+    def _beat(self) -> None:
+        used = time.process_time()
+        while True:
+            time.sleep(self._heartbeat / 4)
+            before, used = used, time.process_time()
+            long = self.began and time.monotonic() - self.began > self._heartbeat / 4
+            if long and used - before > LEAST_USED * self._heartbeat and not self._hangs():
+                try:
+                    self._frames.send({"pong": True})
+                except (OSError, FrameError):
+                    return
+
+    def _hangs(self) -> bool:
+        return time.monotonic() - self.began > MOST_STEP * self._heartbeat
+
+
 def serve(connection: socket.socket, module: Any = None) -> None:
     """Answers until the front leaves or says so."""
     frames = FrameSocket(connection)
@@ -116,13 +149,17 @@ def serve(connection: socket.socket, module: Any = None) -> None:
         frames.send({"error": f"{type(error).__name__}: {error}"})
         return
     frames.send({"metadata": metadata})
+    life = _Life(frames, float(spec.options.get("heartbeat_s", HEARTBEAT)))
     busy = getattr(model, "busy", lambda: False)
     while True:
+        life.began = 0.0
         until = time.monotonic() + MOST_READING
         while not busy() or (time.monotonic() < until and select.select([frames], [], [], 0)[0]):
             header, buffers = frames.receive()
+            life.began = time.monotonic()
             if not _answer(frames, model, header, buffers):
                 return
+        life.began = time.monotonic()
         events, answers = model.step()
         for answer, parts in answers:
             frames.send(answer, parts)

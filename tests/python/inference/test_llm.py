@@ -457,6 +457,19 @@ def test_chat_in_the_terminal(folder, llm, monkeypatch, capsys):
     assert (status, out) == (0, f"{first}\n{second}\n")
 
 
+def test_weights_of_float16_are_taken(folder, tmp_path):
+    """As float32, whose tokens they give; a draft model's, too."""
+    half = shutil.copytree(folder, tmp_path / "half")
+    Decoder.from_pretrained(folder).half().save_pretrained(half)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    expected = LLM(Decoder.from_pretrained(half).float()).generate([[1, 2]], params)[0].outputs[0].token_ids
+    for more in ({}, {"speculative_config": {"num_speculative_tokens": 2, "model": str(half)}}):
+        llm = LLM(half, **more)
+        assert llm.llm_engine.runner.model.embed_tokens.weight.dtype == torch.float32
+        assert llm.generate([[1, 2]], params)[0].outputs[0].token_ids == expected
+    assert LLM(half, dtype="bfloat16").llm_engine.runner.model.embed_tokens.weight.dtype == torch.bfloat16
+
+
 def test_options_of_the_terminal_that_are_wrong(folder, tmp_path, monkeypatch, capsys):
     for arguments, text in (
         (("pack", folder, tmp_path / "p", "--dtype", "int3"), "dtype must be 'auto' or one of"),

@@ -147,6 +147,7 @@ def test_what_is_kept_of_a_request_is_bounded(server) -> None:
     refused("stop may have at most 64 entries", stop=["x" * i for i in range(1, 99)])
     refused("stop: a text may have at most 4096 characters", stop="x" * 5000)
     refused("bad_words may have at most 256 entries", bad_words=["a"] * 300)
+    refused("bad_words may have at most 16384 characters", bad_words=["x" * 200] * 100)
     refused("stop_token_ids may have at most 1024 entries", stop_token_ids=[1] * 2000)
     refused(
         "choice may have at most 4096 texts", structured_outputs={"choice": [f"{i}" for i in range(9999)]}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import time
 import pytest
 from serving_models import write_llm
 from time_limits import seconds
+from warptape.serve import worker as worker_process
 from warptape.serve.workers import RequestError, Worker, WorkerError, WorkerSpec
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
@@ -108,6 +110,38 @@ def test_a_hang_is_a_death(spec):
         await worker.close()
 
     asyncio.run(main())
+
+
+def test_a_long_step_gives_signs_of_life_while_it_computes(monkeypatch):
+    monkeypatch.setattr(worker_process, "MOST_STEP", 8)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    frames, beat = worker_process.FrameSocket(theirs), 0.4
+    life = worker_process._Life(frames, beat)
+
+    def heard(work):
+        life.began = time.monotonic()
+        work()
+        life.began = 0.0
+        try:
+            return len(ours.recv(1 << 16)) > 0
+        except BlockingIOError:
+            return False
+
+    def compute(limit):
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            pass
+
+    assert heard(lambda: compute(1.0))
+    assert not heard(lambda: time.sleep(1.0))  # it waits for something, perhaps for ever
+    life.began = time.monotonic() - 10.0  # far too long
+    compute(0.5)
+    life.began = 0.0
+    with pytest.raises(BlockingIOError):
+        ours.recv(1)
+    for each in (ours, theirs):
+        each.close()
 
 
 def test_a_stream_that_is_left_gives_its_pages_back(spec):
