@@ -144,3 +144,23 @@ def test_sums_of_products_are_refused() -> None:
             DTensor.from_local(wt.ones(2), mesh, [Partial(), Partial("product")])
 
     simulate((2, 2), check)
+
+
+@pytest.mark.parametrize("placements", [(Shard(0),), (Shard(1),), (Partial(),)], ids=str)
+def test_products_with_a_plain_element(placements: tuple[Placement, ...]) -> None:
+    """Ranks that hold nothing of the factor need nothing of the element."""
+
+    def check(mesh: dist.DeviceMesh) -> None:
+        plain = wt.full((1, 1), 3.0, dtype=wt.float64, requires_grad=True)
+        whole = wt.full((1, 1), 2.0, dtype=wt.float64)
+        factor = distribute_tensor(whole, mesh).redistribute(placements=placements)
+        for product, expected in (
+            (factor @ plain, 6),
+            (plain @ factor, 6),
+            (wt.addmm(plain, factor, plain), 9),
+        ):
+            assert product.full_tensor().item() == expected
+        (factor @ plain).sum().backward()
+        assert plain.grad.item() == 2
+
+    simulate((3,), check)

@@ -172,7 +172,19 @@ class DistributedDataParallel(Module, Joinable):
 
     def _buffers_of_now(self) -> list[Tensor]:
         """Those of now: modules may have replaced them. What is saved for backward stays valid."""
-        return [b.data for _, b in self._used(self.module.named_buffers())]
+        if getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()):
+            return [b.data for _, b in self._used(self.module.named_buffers())]
+        found: dict[int, Tensor] = {}  # as named_buffers(), whose names take time
+        seen: set[Module | None] = {None}
+        open_ = [self.module]
+        while open_:
+            module = open_.pop()
+            seen.add(module)
+            for b in module._buffers.values():
+                if b is not None:
+                    found[id(b)] = b
+            open_ += [m for m in reversed(module._modules.values()) if m not in seen]  # type: ignore[misc]
+        return [b.data for b in found.values()]
 
     def _trained(self) -> list[tuple[str, Tensor]]:
         """The parameters whose gradients the reducer averages."""

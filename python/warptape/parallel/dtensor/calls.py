@@ -111,7 +111,6 @@ def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outpu
         local = plain(t)
         if layout is None:  # every rank has it: where the others add up to a sum, one of them adds it
             layout = Layout(mesh, (Replicate(),) * mesh.ndim, tuple(t.shape), t.dtype)
-            want = tuple(w if isinstance(w, Partial) else Replicate() for w in want)
         local = moved(local, layout, want)
         if local.requires_grad and warptape.is_grad_enabled() and not (call.inplace and not ready):
             for axis, where in enumerate(want):

@@ -212,9 +212,9 @@ class ParameterGroup:
                 entry.empty()
             if written:
                 raise RuntimeError(
-                    f"fully_shard: {', '.join(written)} was changed in place while gathered, and the "
-                    "gathered copy goes; change it between passes, when this rank has its part, or leave it out by "
-                    "ignored_params"
+                    f"fully_shard: {', '.join(written)} was changed in place while gathered, a change that "
+                    "goes with the gathered copy; make it between passes, when this rank has its part, or "
+                    "leave the parameter out by ignored_params"
                 )
 
     def trained(self) -> int:
