@@ -1,6 +1,7 @@
 // Group and batch norm: tensors [batch, channels, inner], inner being all further dims.
 #include "kernels/norm.h"
 #include "ops/compose.h"
+#include "ops/constant.h"
 #include "ops/copy.h"
 #include "ops/norm.h"
 #include "ops/view.h"
@@ -253,6 +254,8 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
   check_channels("batch_norm", input, w, "weight");
   check_channels("batch_norm", input, b, "bias");
   check_batch_norm(d, input, rm, rv, training);
+  check_constant("batch_norm", "running_mean", rm);
+  check_constant("batch_norm", "running_var", rv);
   if (training && input.numel() == 0) {  // no statistics: the running ones stay
     Shape row(input.sizes().size(), 1);
     row[1] = d.channels;

@@ -2,6 +2,7 @@
 // where the code is within its bounds and is zero elsewhere ("Estimating or Propagating Gradients Through
 // Stochastic Neurons", Bengio et al. 2013).
 #include "ops/compose.h"
+#include "ops/constant.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -56,6 +57,7 @@ Tensor per_tensor_impl(const Tensor& x, double scale, int64_t zero_point, int64_
 Tensor per_tensor_t_impl(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t low,
                          int64_t high) {
   check_bounds(kPerTensor, x, low, high);
+  check_constant(kPerTensor, "scale", scale);
   WT_CHECK(scale.numel() == 1 && zero_point.numel() == 1, ShapeError, kPerTensor,
            ": expected scale and zero_point of one element, got shapes ", scale.sizes(), " and ",
            zero_point.sizes());
@@ -65,6 +67,7 @@ Tensor per_tensor_t_impl(const Tensor& x, const Tensor& scale, const Tensor& zer
 Tensor per_channel_impl(const Tensor& x, const Tensor& scale, const Tensor& zero_point, int64_t axis,
                         int64_t low, int64_t high) {
   check_bounds(kPerChannel, x, low, high);
+  check_constant(kPerChannel, "scale", scale);
   WT_CHECK(axis >= 0 && axis < x.ndim(), IndexError, kPerChannel,
            ": `axis` must be between 0 and number of dimensions of input, got ", axis, " for shape ",
            x.sizes());

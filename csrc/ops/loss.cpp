@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "ops/compose.h"
+#include "ops/constant.h"
 #include "ops/copy.h"
 #include "ops/gather.h"
 #include "ops/masked.h"
@@ -280,6 +281,7 @@ Tensor cross_entropy_in(DType dtype, const Tensor& input, const Tensor& target, 
            target.dtype());
   if (is_floating(target.dtype()))
     return cross_entropy_of_probabilities(input, target, or_undefined(weight), d);
+  check_constant("cross_entropy", "weight", weight);
   return cross_entropy_of_indices(input, target, or_undefined(weight), d, dtype);
 }
 
@@ -309,6 +311,7 @@ Tensor cross_entropy_float32_impl(const Tensor& input, const Tensor& target, con
 Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
                      std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
                      std::string_view reduction) {
+  check_constant("nll_loss", "weight", weight);
   check_target("nll_loss", input, target, or_undefined(weight));
   const Reduction how = reduction_of("nll_loss", size_average, reduce, reduction);
   RowWeights rows = row_weights(one_class(input), input.dtype(), target, or_undefined(weight), ignore_index);
@@ -406,6 +409,7 @@ Tensor linear_cross_entropy_impl(const Tensor& x, const Tensor& w, const Tensor&
                                  std::optional<int64_t> ignore_index, double label_smoothing,
                                  std::optional<int64_t> options) {
   const char* op = "linear_cross_entropy";
+  if (!is_floating(target.dtype())) check_constant(op, "weight", weight);
   WT_CHECK(x.ndim() == 1 || x.ndim() == 2, ShapeError, op,
            ": expected input with dimensionality 1 or 2, got ", x.ndim());
   WT_CHECK(w.ndim() >= 2, ShapeError, op, ": expected linear_weight with dimensionality at least 2, got ",

@@ -6,6 +6,7 @@
 #include "kernels/regression.h"
 #include "ops/activation.h"
 #include "ops/compose.h"
+#include "ops/constant.h"
 #include "ops/reduce.h"
 
 namespace warptape::ops {
@@ -167,8 +168,7 @@ Tensor huber_loss_impl(const Tensor& x, const Tensor& y, std::string_view reduct
 // A weight in the input's dtype; undefined where absent.
 Tensor weight_for(const char* op, const Tensor& x, const OptTensor& weight, const char* what) {
   if (!weight) return Tensor();
-  WT_CHECK(!needs_grad(*weight), Error, op, ": the function is not differentiable with respect to argument '",
-           what, "'. This input cannot have requires_grad True; detach() it");
+  check_constant(op, what, *weight);
   WT_CHECK(broadcast_shapes(x.sizes(), weight->sizes(), op) == x.sizes(), ShapeError, op, ": ", what,
            " of shape ", weight->sizes(), " does not broadcast to the input's shape ", x.sizes());
   return raw_cast(*weight, x.dtype());

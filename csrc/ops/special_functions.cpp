@@ -155,7 +155,7 @@ Tensor apply_pair(const A& a, const B& b) {
     pair_slot(Launch(device), D.function, dtype, out.numel(), out.data(), x.data(), y.data());
   }
   if (D.function == SpecialPairFunction::Zeta && needs_grad(tb)) {
-    Ref<Node> n = record(kZeta, tb);
+    Ref<Node> n = record(kZeta, ta, tb);
     n->save(ta);
     n->save(tb);
     set_history(out, n);
@@ -191,7 +191,9 @@ WT_PAIR(zeta, Zeta, false, "input", "other",
 
 void zeta_backward(Node& n, Gradients& g) {
   Tensor x = n.saved(0), q = n.saved(1);
-  g.set(0, g[0] * -x * zeta(x + 1, q));
+  if (g.wants(0))
+    throw NotImplementedError("the derivative for 'special_zeta: input' is not implemented; detach() it");
+  g.set(1, g[0] * -x * zeta(x + 1, q));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Maxima put back in place, and maxima of windows at pseudo-random distances. Legend: N batch, C channels.
 #include <array>
 
+#include "ops/constant.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/factory.h"
@@ -141,6 +142,7 @@ template <int N>
 std::vector<Tensor> fractional_both(const Tensor& x, IntList kernel_size, std::optional<IntList> output_size,
                                     std::optional<std::span<const double>> output_ratio, bool,
                                     const OptTensor& random_samples) {
+  check_constant("fractional_max_pool", "_random_samples", random_samples);
   Tensor places = fractional_places<N>(x, kernel_size, output_size, output_ratio, random_samples);
   const int64_t planes = x.ndim() - N;
   Tensor values = gather(flatten(x, planes, -1), -1, flatten(places, planes, -1), false);

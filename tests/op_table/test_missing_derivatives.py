@@ -7,7 +7,7 @@ or raises, or gives a result that is declared to have none.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from . import convert, numdiff
-from .checks import describe, samples_for
+from .checks import describe, leaves_of, samples_for, tensors
 from .driver import callable_of, count, rows
 from .table import Op, S, Sample
 
@@ -41,8 +41,29 @@ UNREAD = {
     "Tensor.reshape_as": 1,
     "nn.functional.hinge_embedding_loss": 1,
 }
-# Gradients that differ from the derivative by their definition, as PyTorch's do.
-BY_DEFINITION: dict[str, str] = {}
+
+# Gradients that are no derivatives by their definition, as in PyTorch: of one triangle, of log-probabilities
+# whose sum is taken for 1, straight through a rounding, without a row, of one of several equal values; and
+# results that are statistics and the state of an optimizer.
+BY_DEFINITION = {
+    *("linalg.cholesky", "linalg.eigvalsh", "svd_lowrank", "pca_lowrank", "nn.functional.ctc_loss"),
+    *("fake_quantize_per_tensor_affine", "fake_quantize_per_tensor_affine by tensors"),
+    *(
+        "fake_quantize_per_channel_affine",
+        "embedding, padding_idx",
+        "sort, stable with ties",
+        "native_layer_norm",
+    ),
+    *("native_batch_norm", "batch_norm, running statistics", "_fused_adam_", "_fused_adamw_", "_fused_sgd_"),
+}
+
+# Rows with inputs that are not read, or whose gradient is dropped by definition: of boxes, as in torchvision.
+NOT_OF_ALL = {
+    *UNREAD,
+    *BY_DEFINITION,
+    *("ops.torchvision.roi_align", "ops.torchvision.roi_pool", "ops.torchvision.ps_roi_align"),
+    "ops.torchvision.ps_roi_pool",
+}
 
 
 def inputs(sample: Sample, original: Sample) -> Iterator[int | str]:
@@ -65,6 +86,19 @@ def alone(op: Op, sample: Sample, place: int | str) -> Op:
     return dataclasses.replace(op, nograd=tuple(each for each in every if each != place))
 
 
+def compare(value: Callable[[], float], cells: list[Any], found: list[Any], rt: Any, where: str) -> None:
+    """Gradients against finite differences, where those of two steps agree: elsewhere there is a jump."""
+    for cell, gradient in zip(cells, found, strict=True):
+        for name, direction in numdiff.directions(cell.shape, 3):
+            want, again = (n * numdiff.derivative(value, cell, direction / n) for n in (1, 4))
+            if not abs(want - again) < 1e-4 * (1 + abs(want)):
+                continue
+            got = float((convert.to_numpy(rt, gradient) * direction).sum())
+            assert abs(got - want) < 1e-4 * (1 + abs(want)), (
+                f"{where}, {name}: finite differences {want}, got {got}"
+            )
+
+
 def check(rt: Any, op: Op, call: Any, original: Sample, sample: Sample) -> int:
     """Checks one sample; returns for how many inputs."""
     checked = 0
@@ -82,21 +116,37 @@ def check(rt: Any, op: Op, call: Any, original: Sample, sample: Sample) -> int:
         except (RuntimeError, ValueError):  # refused, by the call or by its backward
             checked += 1
             continue
-        gradients = [convert.to_numpy(rt, one) for one in found]
         where = f"{describe(op, 'float64', 0, sample)}, by input {place} alone"
-        if original.grad and op.ref is not None and op.id not in BY_DEFINITION:
-            numdiff.compare_gradient(
-                lambda p=problem, w=weights: p.value(w), problem.cells, gradients, where, 4
-            )
+        if original.grad and op.ref is not None:
+            compare(lambda p=problem, w=weights: p.value(w), problem.cells, found, rt, where)
         checked += 1
     return checked
 
 
-@rows(lambda op: "float64" in op.dtypes and not (op.grad and not op.nograd))
+@rows(lambda op: "float64" in op.dtypes and op.id not in BY_DEFINITION and not (op.grad and not op.nograd))
 def test_every_input(rt: ModuleType, op: Op, request: pytest.FixtureRequest) -> None:
     call = callable_of(rt, op, request)
     total = sum(check(rt, op, call, original, sample) for _, original, sample in samples_for(op, "float64"))
     request.node.user_properties.append(("missing_derivatives", total))
+
+
+@rows(lambda op: "float64" in op.dtypes and op.id not in NOT_OF_ALL and op.nograd)
+def test_all_inputs_together(rt: ModuleType, op: Op, request: pytest.FixtureRequest) -> None:
+    """An input without a derivative is not forgotten beside one that has one."""
+    call = callable_of(rt, op, request)
+    for _, original, sample in samples_for(op, "float64"):
+        every = dataclasses.replace(op, nograd=())
+        try:
+            args, kwargs, leaves_ = leaves_of(rt, every, sample, original, "float64")
+            results = [one for one in tensors(rt, call(*args, **kwargs)) if one.requires_grad]
+            found = (
+                rt.autograd.grad([one.sum() for one in results], leaves_, allow_unused=True)
+                if results
+                else ()
+            )
+        except (RuntimeError, ValueError):
+            continue
+        assert all(one is not None for one in found), describe(op, "float64", 0, sample)
 
 
 @rows(lambda op: "float64" in op.dtypes and op.grad and not op.nograd)

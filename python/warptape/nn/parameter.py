@@ -101,26 +101,18 @@ class UninitializedTensorMixin:
     """A tensor that has dtype and device, but no shape until `materialize` gives it one."""
 
     _becomes: type
-    # What is asked of a module's parameters before they have a shape.
-    _allowed = (
-        *(
-            "__get__",
-            "__set__",
-            "__hash__",
-            "size",
-            "copy_",
-            "is_complex",
-            "is_floating_point",
-            "get_device",
-            "to",
-        ),
-        *("cpu", "cuda", "half", "float", "double", "bfloat16", "char", "short", "int", "long"),
-    )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in cls._allowed:
+        # What a module does with parameters that have no shape yet: queries and conversions.
+        moves = isinstance(getattr(warptape, name, None), warptape.dtype) or name in (
+            "to",
+            "cpu",
+            "cuda",
+            "copy_",
+        )
+        if moves or name in ("__get__", "__set__", "__hash__", "size") or name.startswith(("is_", "get_")):
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[misc]
         raise ValueError(
             f"{name}: Attempted to use an uninitialized parameter. This error happens when you are using a "
