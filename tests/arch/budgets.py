@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 54_934
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        8_712,
+        8_725,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -78,13 +78,13 @@ BUDGETS = {
         ),
     ),
     "DTensor": (
-        2_307,
+        2_363,
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        26_392,
+        26_736,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -160,5 +160,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (30_608, ("python/warptape/",)),
+    "the Python library": (30_847, ("python/warptape/",)),
 }

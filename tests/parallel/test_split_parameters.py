@@ -153,6 +153,31 @@ def test_optimizers_do_what_one_process_does(name: str, layout: str) -> None:
     simulate(LAYOUTS[layout], rank)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adafactor", "Muon", "LBFGS"])
+def test_optimizers_of_dtensors_do_what_one_process_does(name: str, ranks: int) -> None:
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (ranks,))
+        plain = started(lambda: nn.Linear(5, 6, bias=False))
+        part = nn.Parameter(distribute_tensor(plain.weight.detach(), mesh, [tp.Shard(0)]))
+        x = batch()
+        for weight, given in ((plain.weight, x), (part, distribute_tensor(x, mesh))):
+            optimizer = getattr(optim, name)([weight], lr=0.05)
+
+            def closure(optimizer: Any = optimizer, weight: Any = weight, given: Any = given) -> Any:
+                optimizer.zero_grad()
+                loss = (given @ weight.T).square().sum()
+                loss.backward()
+                return loss
+
+            for _ in range(3):
+                optimizer.step(closure)
+        found: Any = part.detach()
+        assert wt.allclose(found.full_tensor(), plain.weight, rtol=0, atol=1e-6)
+
+    simulate(ranks, rank)
+
+
 class Lamb(optim.Optimizer):
     """One that reads a norm of each parameter, and says so."""
 

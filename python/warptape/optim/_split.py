@@ -23,6 +23,23 @@ def refuse_split(optimizer: Any, params: list[Any]) -> None:
             )
 
 
+def _is_split(p: Any) -> bool:
+    """Whether this rank has a part of it; of a DTensor, too, whose products of parts round otherwise."""
+    if hasattr(type(p), "like_whole"):
+        return any(where.is_shard() for where in p.placements)
+    return bool(getattr(p, "_norm_groups", ()))
+
+
+def _gathered(p: Any, t: Any) -> Any:
+    """The whole of a tensor that lies as a parameter does."""
+    return t.full_tensor() if hasattr(type(t), "like_whole") else p.full_tensor(t)
+
+
+def _part_of(p: Any, whole: Any) -> Any:
+    """What lies of a whole tensor where a parameter does."""
+    return p.like_whole(whole) if hasattr(type(p), "like_whole") else p.part_of(whole)
+
+
 def update_split(
     optimizer: Any, group: dict[str, Any], params: list[Tensor], grads: list[Any]
 ) -> tuple[list[Tensor], list[Any]]:
@@ -30,20 +47,19 @@ def update_split(
     keeps its part. Returns the others. Collective."""
     left: tuple[list[Tensor], list[Any]] = [], []
     for p, grad in zip(params, grads):
-        if not getattr(p, "_norm_groups", ()):
+        if not _is_split(p):
             left[0].append(p)
             left[1].append(grad)
             continue
-        part: Any = p
-        whole, state = part.full_tensor(), optimizer.state[p]
+        whole, state = _gathered(p, p.detach()), optimizer.state[p]
         laid = [name for name in optimizer._laid_as_parameter if name in state]
-        state |= {name: part.full_tensor(state[name]) for name in laid}
+        state |= {name: _gathered(p, state[name]) for name in laid}
         optimizer.state[whole] = state
         try:
-            optimizer._update(group, [whole], [part.full_tensor(grad)])
+            optimizer._update(group, [whole], [_gathered(p, grad)])
         finally:
             del optimizer.state[whole]
             laid = [name for name in optimizer._laid_as_parameter if name in state]
-            state |= {name: part.part_of(state[name]) for name in laid}
-        part.copy_(part.part_of(whole))
+            state |= {name: _part_of(p, state[name]) for name in laid}
+        p.copy_(_part_of(p, whole))
     return left
