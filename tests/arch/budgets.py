@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_934
+MAX_TOTAL_LINES = 54_971
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        26_392,
+        27_062,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -160,5 +160,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (30_608, ("python/warptape/",)),
+    "the Python library": (30_725, ("python/warptape/",)),
 }
