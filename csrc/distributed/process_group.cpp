@@ -318,7 +318,7 @@ std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool 
     if (!async) job->wait(std::nullopt);
     return job;
   }
-  busy_ = true;
+  busy_ = true, runner_ = std::this_thread::get_id();
   lock.unlock();
   {
     const Waiting waiting(*world_);
@@ -472,7 +472,7 @@ void ProcessGroup::run_queue() {
     if (queue_.empty()) return;
     auto job = std::move(queue_.front());
     queue_.pop_front();
-    busy_ = true;
+    busy_ = true, runner_ = std::this_thread::get_id();
     lock.unlock();
     execute(*job);
     auto self = job->group;
@@ -515,13 +515,15 @@ void ProcessGroup::close() {
     std::unique_lock lock(mutex_);
     closed_ = true;
     changed_.notify_all();
-    while (busy_ || !queue_.empty()) {
+    // A signal's handler may leave while its thread is within a call, which then ends by itself.
+    const bool within = busy_ && runner_ == std::this_thread::get_id();
+    while (!within && (busy_ || !queue_.empty())) {
       changed_.wait_for(lock, Milliseconds(20));
       lock.unlock();
       kernels::cpu::poll_interrupt();
       lock.lock();
     }
-    worker = std::move(worker_);
+    if (!within || queue_.empty()) worker = std::move(worker_);
   }
   if (worker.joinable()) {
     if (worker.get_id() == std::this_thread::get_id())

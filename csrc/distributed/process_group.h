@@ -100,7 +100,8 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::mutex backends_mutex_;
   std::unique_ptr<Backend> backends_[kNumDeviceTypes];
   std::deque<std::shared_ptr<Job>> queue_;
-  bool busy_ = false;  // a thread carries out a call
+  bool busy_ = false;       // a thread carries out a call:
+  std::thread::id runner_;  // this one, or the last that did
   bool closed_ = false;
   uint64_t sequence_ = 0;
   std::string dump_;  // where the flight record was written when the group came to its end

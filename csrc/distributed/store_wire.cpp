@@ -95,7 +95,10 @@ Decoded decode(std::string_view bytes, File& file, Message& out) {
   bool has_file = r.number<uint8_t>() != 0;
   out.number = r.number<int64_t>();
   out.texts.clear();
-  while (r.ok && !r.rest.empty()) out.texts.emplace_back(r.bytes(r.number<uint32_t>()));
+  while (r.ok && !r.rest.empty()) {
+    if (out.texts.size() == kMaxTexts) return Decoded::kBroken;
+    out.texts.emplace_back(r.bytes(r.number<uint32_t>()));
+  }
   if (!r.ok || has_file != static_cast<bool>(file)) return Decoded::kBroken;
   out.file = std::move(file);
   return Decoded::kWhole;

@@ -66,6 +66,8 @@ struct Message {
 };
 
 inline constexpr size_t kMaxMessage = 64 << 20;
+inline constexpr size_t kMaxTexts = 1
+                                    << 20;  // keys that are waited for: empty ones take eight times a message
 // With its length; ValueError when it is too large.
 std::string encode(const Message& m);
 

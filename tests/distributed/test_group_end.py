@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 import warptape as torch
+from launched import launch
 from warptape import _C
 from warptape import distributed as dist
 from warptape._C import DistBackendError
@@ -73,3 +74,26 @@ def test_closing_waits_for_the_queue_and_ends_what_comes_after():
             t.join(60)
         assert all(work.is_completed() for work in works)
         assert len(refused) == 2 and "was destroyed" in refused[0]
+
+
+LEAVES = """
+import os, signal, sys, time
+import warptape.distributed as dist
+
+def leave(*_):
+    dist.destroy_process_group()
+    sys.exit(7)
+
+dist.init_process_group()
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGALRM, leave)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    dist.barrier()
+time.sleep(20)
+"""
+
+
+def test_a_handler_leaves_from_within_a_call(tmp_path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(LEAVES)
+    assert launch("--nproc-per-node=2", path)[0] == 7

@@ -47,7 +47,7 @@ class Agreement:
             return
         deadline = time.monotonic() + timeout.total_seconds()
         self._come()
-        rank, asked, site = self.store.get(f"{self.at}/first").decode().split("\n")
+        rank, asked, site = self.store.get(f"{self.at}/first").decode().split("\n", 2)
         if asked != self.asked:
             both = sorted([(int(rank), asked, site), (self.here.rank, self.asked, self.site)])
             text = "the ranks ask for different groups:" + "".join(self._said(*each) for each in both)
@@ -72,27 +72,29 @@ class Agreement:
                 self.store.wait([f"{self.at}/end"], timedelta(seconds=max(0.001, min(left, LOOK))))
                 return
             except DistStoreError:
-                if left <= LOOK:
-                    self._late(timeout)
+                if left <= 0:
+                    self._late(timeout, left)
             for _ in range(min(AT_ONCE, len(self.members))):
                 rank = self.members[looked_at % len(self.members)]
                 looked_at += 1
-                if self.store.check([f"gone/{rank}"]) and not self.store.check([f"{self.at}/{rank}"]):
+                if self.store.check([f"gone/{rank}"]):
                     reason = self.store.get(f"gone/{rank}").decode()
                     raise DistBackendError(f"{self.asked} at {self.site} on rank {self.here.rank}: {reason}")
 
-    def _late(self, timeout: timedelta) -> None:
+    def _late(self, timeout: timedelta, left: float) -> None:
         missing = [rank for rank in self.members if not self.store.check([f"{self.at}/{rank}"])]
-        if not missing:
-            return  # they came while this was asked
-        named = ", ".join(map(str, missing))
+        if not missing and left > -READING:
+            return  # they have come, and are about to agree
+        named = (
+            f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}" if missing else "their answers"
+        )
         text = (
             f"{self.asked} at {self.site} on rank {self.here.rank}: timed out after "
-            f"{timeout.total_seconds():g} s waiting for rank{'s' * (len(missing) > 1)} {named}"
+            f"{timeout.total_seconds():g} s waiting for {named}"
         )
         for rank in missing[:4]:
             if self.store.check([f"asked/last/{rank}"]):
-                _, asked, site = self.store.get(f"asked/last/{rank}").decode().split("\n")
+                _, asked, site = self.store.get(f"asked/last/{rank}").decode().split("\n", 2)
                 text += f"; rank {rank} last asked for {asked} at {site}"
             else:
                 text += f"; rank {rank} has asked for no group"
