@@ -73,7 +73,7 @@ std::string python_traceback() {
     PyErr_Clear();
     return "";
   }
-  return PyUnicode_AsUTF8(text.get());
+  return shown_text(text.get());
 }
 
 #define WT_FLAG(field)                                                                        \

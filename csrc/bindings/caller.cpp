@@ -1,7 +1,5 @@
 #include "bindings/caller.h"
 
-#include <cstring>
-
 namespace py = pybind11;
 
 namespace warptape::bindings {
@@ -17,11 +15,9 @@ std::string call_site() {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
     Object code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
     auto* c = reinterpret_cast<PyCodeObject*>(code.get());
-    const char* file = PyUnicode_AsUTF8(c->co_filename);
-    const char* function = PyUnicode_AsUTF8(c->co_name);
-    if (!file || !function) throw PythonErrorSet();
-    if (std::strncmp(file, package_folder.c_str(), package_folder.size()) != 0)
-      return std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(f)) + " in " + function;
+    const std::string file = shown_text(c->co_filename);
+    if (!file.starts_with(package_folder))
+      return file + ":" + std::to_string(PyFrame_GetLineNumber(f)) + " in " + shown_text(c->co_name);
     frame = Object(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
   }
   return "warptape";

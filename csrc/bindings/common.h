@@ -6,6 +6,8 @@
 #include <Python.h>
 #include <cxxabi.h>
 
+#include <string_view>
+
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/errors.h"
@@ -42,6 +44,21 @@ inline Object checked(PyObject* owned) {
 }
 inline void checked(int status) {
   if (status < 0) throw PythonErrorSet();
+}
+
+// The UTF-8 of a str, as long as it lives; UnicodeEncodeError for a lone surrogate. Nobody else asks Python
+// for it, so nobody can forget that there may be none.
+inline std::string_view utf8(PyObject* text) {
+  Py_ssize_t n;
+  const char* chars = PyUnicode_AsUTF8AndSize(text, &n);
+  if (!chars) throw PythonErrorSet();
+  return {chars, static_cast<size_t>(n)};
+}
+// The same for messages and stacks: surrogates, as file names have that are no UTF-8, are written as
+// "\udc80".
+inline std::string shown_text(PyObject* text) {
+  Object bytes = checked(PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace"));
+  return {PyBytes_AS_STRING(bytes.get()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()))};
 }
 
 // The items of a list or tuple, which stay while converting one of them runs Python code.

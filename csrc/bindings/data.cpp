@@ -121,13 +121,17 @@ void collect_scalar(PyObject* o, Nested& out) {
     out.kind.add_dimensioned(DType::Int64);
     return out.values.push_back(Scalar(static_cast<int64_t>(bits)));
   }
-  if (!to_scalar(o, s)) {
+  int overflow = 0;
+  if (PyLong_Check(o) && (PyLong_AsLongLongAndOverflow(o, &overflow), overflow)) {
+    const double d = PyLong_AsDouble(o);
+    if (d == -1 && PyErr_Occurred()) throw PythonErrorSet();
+    s = d, out.too_wide = true;
+  } else if (!to_scalar(o, s)) {
     const char* type = Py_TYPE(o)->tp_name;
     WT_CHECK(!out.infers || PyUnicode_Check(o), DtypeError, "tensor: Could not infer dtype of ", type,
              "; expected numbers or nested sequences of them");
     throw TypeError(message("tensor: must be real number, not ", type));
   }
-  out.too_wide |= PyLong_Check(o) && s.is_floating();
   if (!out.in_tensor) out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
 }

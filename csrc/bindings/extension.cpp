@@ -88,7 +88,7 @@ void to_list(PyObject* o, wtx_value& v, Frame& frame) {
     WT_CHECK(to_scalar(item, s) && !s.is_complex(), TypeError,
              "expected a list of numbers or tensors, with a ", Py_TYPE(item)->tp_name, " among them");
     numbers.push_back(s.to_double());
-    if (!s.is_floating()) list.push_back(s.to_int());
+    if (!s.is_floating() && !s.exceeds_int64()) list.push_back(s.to_int());
   }
   if (list.size() == all.size()) return set_list(v, WTX_KIND_INTS, list);
   set_list(v, WTX_KIND_DOUBLES, numbers);
@@ -100,7 +100,7 @@ void to_number(PyObject* o, wtx_value& v) {
   if (s.is_complex()) {
     v.kind = WTX_KIND_COMPLEX;
     v.d[0] = s.to_complex().re, v.d[1] = s.to_complex().im;
-  } else if (s.is_floating()) {
+  } else if (s.is_floating() || s.exceeds_int64()) {
     v.kind = WTX_KIND_DOUBLE, v.d[0] = s.to_double();
   } else {
     v.kind = s.is_bool() ? WTX_KIND_BOOL : WTX_KIND_INT, v.i = s.to_int();
@@ -113,10 +113,8 @@ wtx_value to_value(PyObject* o, Frame& frame) {
   if (is_tensor(o)) {
     v.kind = WTX_KIND_TENSOR, v.tensor = ext::handle(tensor_of(o));
   } else if (PyUnicode_Check(o)) {
-    Py_ssize_t size;
-    v.kind = WTX_KIND_STRING, v.list.data = PyUnicode_AsUTF8AndSize(o, &size);
-    if (!v.list.data) throw PythonErrorSet();
-    v.list.size = static_cast<size_t>(size);
+    const std::string_view text = utf8(o);
+    v.kind = WTX_KIND_STRING, v.list.data = text.data(), v.list.size = text.size();
   } else if (PyTuple_Check(o) || PyList_Check(o)) {
     to_list(o, v, frame);
   } else if (is_dtype(o)) {

@@ -8,6 +8,7 @@
 #include "bindings/override.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
+#include "core/environment.h"
 #include "core/memory_trace.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
@@ -122,6 +123,7 @@ PYBIND11_MODULE(_C, m) {
   });
   try {
     b::init_errors(m.ptr());
+    warptape::check_environment();
     b::init_values(m.ptr());
     b::init_layouts(m.ptr());
     b::init_tensor_type(m.ptr());

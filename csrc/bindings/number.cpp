@@ -151,7 +151,9 @@ int truth(PyObject* a) {
 PyObject* to_int(PyObject* a) {
   return guarded([&] {
     Scalar s = real_item(a, "int()");
-    return s.is_floating() ? PyLong_FromDouble(s.to_double()) : PyLong_FromLongLong(s.to_int());
+    return s.is_floating() ? PyLong_FromDouble(s.to_double())
+           : s.is_bool()   ? PyLong_FromLong(s.to_bool())
+                           : wrap(s);
   });
 }
 
@@ -163,7 +165,8 @@ PyObject* to_index(PyObject* a) {
   return guarded([&] {
     WT_CHECK(tensor_of(a).numel() == 1 && category(tensor_of(a).dtype()) <= DTypeCategory::Integral,
              TypeError, "only integer tensors of a single element can be converted to an index");
-    return PyLong_FromLongLong(item_unlocked(tensor_of(a)).to_int());
+    const Scalar s = item_unlocked(tensor_of(a));
+    return s.is_bool() ? PyLong_FromLong(s.to_bool()) : wrap(s);
   });
 }
 

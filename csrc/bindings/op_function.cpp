@@ -128,7 +128,7 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
     for (Py_ssize_t i = call.self ? -1 : 0; i < call.nargs; ++i, comma = ", ")
       out << comma << Py_TYPE(i < 0 ? call.self : call.args[i])->tp_name;
     for (Py_ssize_t k = 0; call.kwnames && k < PyTuple_GET_SIZE(call.kwnames); ++k, comma = ", ")
-      out << comma << PyUnicode_AsUTF8(PyTuple_GET_ITEM(call.kwnames, k)) << "="
+      out << comma << shown_text(PyTuple_GET_ITEM(call.kwnames, k)) << "="
           << Py_TYPE(call.args[call.nargs + k])->tp_name;
     out << "), but expected one of:";
     for (size_t i = 0; i < group.overloads.size(); ++i) {
@@ -291,11 +291,13 @@ PyObject* list_ops(PyObject*, PyObject*) {
   });
 }
 PyObject* is_elementwise(PyObject*, PyObject* name) {
-  const char* text = PyUnicode_AsUTF8(name);
-  if (!text) return nullptr;
-  const OpGroup* group = find_op(text);
-  if (!group || group->overloads[0]->batching() != Batching::Pointwise) return PyLong_FromLong(0);
-  return PyLong_FromLong(group->overloads[0]->flags & kLinear ? 2 : 1);
+  return guarded([&] {
+    WT_CHECK(PyUnicode_Check(name), TypeError, "_is_elementwise: expected a str, got ",
+             Py_TYPE(name)->tp_name);
+    const OpGroup* group = find_op(shown_text(name).c_str());
+    if (!group || group->overloads[0]->batching() != Batching::Pointwise) return PyLong_FromLong(0);
+    return PyLong_FromLong(group->overloads[0]->flags & kLinear ? 2 : 1);
+  });
 }
 
 PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},

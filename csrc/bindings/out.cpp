@@ -59,15 +59,20 @@ void check_dtype(const OpInfo& op, const Tensor& out, const Tensor& result) {
              " can't be cast to the desired output type ", to);
 }
 
-// Refuses an `out` that overlaps an argument, also where it will once it has the result's sizes.
+// Refuses an `out` that overlaps an argument, also where it will once it has the result's sizes. Of
+// elementwise ops it may be an argument.
 void check_apart(const OpInfo& op, const Frame& frame, const Tensor& out, const Shape& sizes) {
+  const bool elementwise = op.batching() == Batching::Pointwise;
+  if (!elementwise && !(op.flags & kOutApart)) return;
+  const int64_t end = out.offset() + numel_of(sizes, op.name);
+  if (out.sizes() != sizes && static_cast<size_t>(end) * out.itemsize() > out.storage().bytes())
+    return;  // it will get memory of its own
   const Tensor target =
       out.sizes() == sizes ? out : alias(out, sizes, contiguous_strides(sizes), out.offset());
   each_argument(op, frame, [&](const Tensor& t) {
-    WT_CHECK(
-        t.same(out) ? !target.numel() : !overlap(target, t), Error, op.name,
-        ": unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-        "single memory location. Please clone() the tensor before performing the operation.");
+    const Overlap found = overlap_of(target, t);
+    const bool allowed = elementwise ? found == Overlap::Full : t.same(out) && !target.numel();
+    WT_CHECK(allowed || found == Overlap::None || found == Overlap::Unordered, Error, op.name, kOverlap);
   });
 }
 
@@ -132,8 +137,7 @@ PyObject* finish_out(const OpInfo& op, const Frame& frame, Result& result) {
            Py_TYPE(out)->tp_name);
   WT_CHECK(one || (!is_tensor(out) && outs.size() == results.size()), TypeError, op.name,
            "(): argument 'out' must be a tuple of ", results.size(), " Tensors");
-  if (op.flags & kOutApart)
-    for (size_t i = 0; i < outs.size(); ++i) check_apart(op, frame, outs[i], results[i].sizes());
+  for (size_t i = 0; i < outs.size(); ++i) check_apart(op, frame, outs[i], results[i].sizes());
   const auto write = graph::Tracer::recording() ? write_out_by_ops : write_out;
   for (size_t i = 0; i < outs.size(); ++i) write(op, outs[i], results[i]);
   return Py_NewRef(out);

@@ -389,7 +389,7 @@ PyObject* handle(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* k
     for (PyObject* o : asked)
       if (Object out = call.ask(o); out.get() != Py_NotImplemented) return out.release();
     throw TypeError(
-        message("no implementation found for ", PyUnicode_AsUTF8(checked(PyObject_Repr(args[0])).get())));
+        message("no implementation found for ", shown_text(checked(PyObject_Repr(args[0])).get())));
   });
 }
 // as_subclass(cls): the same tensor, history included, as an object of another class.
@@ -500,7 +500,7 @@ PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, P
   std::string types;
   for (PyObject* o : asked) types.append(types.empty() ? "" : ", ").append(Py_TYPE(o)->tp_name);
   Object text = checked(PyObject_Repr(func));
-  throw TypeError(message("no implementation found for ", PyUnicode_AsUTF8(text.get()),
+  throw TypeError(message("no implementation found for ", shown_text(text.get()),
                           " on types that implement __torch_function__: [", types, "]"));
 }
 

@@ -39,6 +39,11 @@ bool to_double(PyObject* o, double& out, bool read_devices) {
     out = PyFloat_AS_DOUBLE(o);
     return true;
   }
+  if (PyLong_CheckExact(o)) {  // of any size
+    out = PyLong_AsDouble(o);
+    if (out == -1 && PyErr_Occurred()) throw PythonErrorSet();
+    return true;
+  }
   Scalar s;
   if (!to_scalar(o, s, read_devices) || s.is_complex()) return false;
   out = s.to_double();
@@ -156,10 +161,8 @@ bool to_string_view(PyObject* o, Value& v) {
     if (format) v.list = {format, std::strlen(format)};
     return format;
   }
-  Py_ssize_t n;
-  const char* text = PyUnicode_AsUTF8AndSize(o, &n);
-  if (!text) throw PythonErrorSet();
-  v.list = {text, static_cast<size_t>(n)};
+  const std::string_view text = utf8(o);
+  v.list = {text.data(), text.size()};
   return true;
 }
 
@@ -262,24 +265,23 @@ bool no_fit(Frame& frame, bool explain, auto&&... parts) {
 }
 
 // Other names for the same arguments: NumPy's, and those of PyTorch's methods where its function has another.
-const char* alias_of(const char* name) {
-  if (std::strcmp(name, "axis") == 0) return "dim";
-  if (std::strcmp(name, "keepdims") == 0) return "keepdim";
-  if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0 ||
-      std::strcmp(name, "A") == 0)
-    return "input";
-  if (std::strcmp(name, "x2") == 0) return "other";
-  if (std::strcmp(name, "split_size") == 0) return "split_size_or_sections";
+std::string_view alias_of(std::string_view name) {
+  if (name == "axis") return "dim";
+  if (name == "keepdims") return "keepdim";
+  if (name == "x" || name == "self" || name == "a" || name == "A") return "input";
+  if (name == "x2") return "other";
+  if (name == "split_size") return "split_size_or_sections";
   return name;
 }
 
 int find_name(std::span<PyObject* const> names, PyObject* key) {
   for (size_t i = 0; i < names.size(); ++i)
     if (names[i] == key) return static_cast<int>(i);
-  const char* text = PyUnicode_AsUTF8(key);
+  const std::string given = shown_text(key);
+  std::string_view text = given;
   for (int attempt = 0; attempt < 2; ++attempt) {
     for (size_t i = 0; i < names.size(); ++i)
-      if (std::strcmp(PyUnicode_AsUTF8(names[i]), text) == 0) return static_cast<int>(i);
+      if (utf8(names[i]) == text) return static_cast<int>(i);
     text = alias_of(text);
   }
   return -1;
@@ -304,9 +306,9 @@ bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
     int overflow = 0;
     int64_t i = PyLong_AsLongLongAndOverflow(o, &overflow);
     if (!overflow) return out = i, true;
-    double d = PyLong_AsDouble(o);
-    if (d == -1 && PyErr_Occurred()) throw PythonErrorSet();
-    return out = d, true;
+    const unsigned long long bits = PyLong_AsUnsignedLongLong(o);  // OverflowError beyond 64 bits
+    if (PyErr_Occurred()) throw PythonErrorSet();
+    return out = Scalar::of_unsigned(bits), true;
   }
   if (is_tensor(o)) {
     const Tensor& t = tensor_of(o);
@@ -426,7 +428,7 @@ bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const Ca
       if (is_default_option(op, key, o)) continue;
       if (is_layout_option(key))
         return no_fit(frame, explain, "argument 'layout' must be torch.layout, not ", Py_TYPE(o)->tp_name);
-      return no_fit(frame, explain, "got an unexpected keyword argument '", PyUnicode_AsUTF8(key), "'");
+      return no_fit(frame, explain, "got an unexpected keyword argument '", shown_text(key), "'");
     }
     const Arg& arg = op.args[at];
     if (seen[at]) return no_fit(frame, explain, "got multiple values for argument '", arg.name, "'");

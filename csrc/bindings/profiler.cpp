@@ -116,10 +116,8 @@ std::string python_stack(bool waits) {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
     Object code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
     auto* c = reinterpret_cast<PyCodeObject*>(code.get());
-    const char* file = PyUnicode_AsUTF8(c->co_filename);
-    const char* function = PyUnicode_AsUTF8(c->co_name);
-    if (!file || !function) throw PythonErrorSet();
-    out += message(file, "(", PyFrame_GetLineNumber(f), "): ", function, "\n");
+    out += message(shown_text(c->co_filename), "(", PyFrame_GetLineNumber(f), "): ", shown_text(c->co_name),
+                   "\n");
     frame = Object(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
   }
   return out;

@@ -139,9 +139,8 @@ void PythonCalls::end(PyObject* code) {
 uint32_t PythonCalls::number_of(Object code) {
   const auto [at, fresh] = code_numbers_.try_emplace(code.get(), static_cast<uint32_t>(codes_.size()));
   if (fresh) {
-    const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
-    if (!file) PyErr_Clear();
-    hidden_.push_back(file && std::ranges::count(hidden_files(), file));
+    const std::string file = shown_text(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
+    hidden_.push_back(std::ranges::count(hidden_files(), file) > 0);
     codes_.push_back(std::move(code));
   }
   return at->second;

@@ -17,6 +17,7 @@ PyObject* wrap(const Scalar& s) {
   if (s.is_complex()) return PyComplex_FromDoubles(s.to_complex().re, s.to_complex().im);
   if (s.is_floating()) return PyFloat_FromDouble(s.to_double());
   if (s.is_bool()) return PyBool_FromLong(s.to_bool());
+  if (s.exceeds_int64()) return PyLong_FromUnsignedLongLong(static_cast<uint64_t>(s.to_int()));
   return PyLong_FromLongLong(s.to_int());
 }
 

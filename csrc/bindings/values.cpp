@@ -46,12 +46,7 @@ const char* foreign_kind(std::string_view text) {
   return nullptr;
 }
 
-Device parsed_device(PyObject* text) {
-  Py_ssize_t n;
-  const char* chars = PyUnicode_AsUTF8AndSize(text, &n);
-  if (!chars) throw PythonErrorSet();
-  return parse_device({chars, static_cast<size_t>(n)});
-}
+Device parsed_device(PyObject* text) { return parse_device(utf8(text)); }
 Ref<Generator>& generator_value(PyObject* o) { return reinterpret_cast<GeneratorObject*>(o)->value; }
 
 // ---- dtype ----
@@ -100,10 +95,7 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     const char* foreign = is_device(what) ? device_foreign(what) : nullptr;
     Device d;
     if (PyUnicode_Check(what)) {
-      Py_ssize_t n;
-      const char* chars = PyUnicode_AsUTF8AndSize(what, &n);
-      if (!chars) throw PythonErrorSet();
-      std::string text(chars, static_cast<size_t>(n));
+      std::string text(utf8(what));
       foreign = foreign_kind(text);
       // The number is written as CUDA's are.
       d = parse_device(foreign ? text.replace(0, std::strlen(foreign), "cuda") : text);

@@ -212,7 +212,7 @@ void give_number(const Scalar& s, wtx_value& out) {
   if (s.is_complex()) {
     out.kind = WTX_KIND_COMPLEX;
     out.d[0] = s.to_complex().re, out.d[1] = s.to_complex().im;
-  } else if (s.is_floating()) {
+  } else if (s.is_floating() || s.exceeds_int64()) {
     out.kind = WTX_KIND_DOUBLE, out.d[0] = s.to_double();
   } else {
     out.kind = s.is_bool() ? WTX_KIND_BOOL : WTX_KIND_INT, out.i = s.to_int();

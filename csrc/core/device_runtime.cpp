@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "core/dtype.h"
+#include "core/environment.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "kernels/dispatch.h"
@@ -58,8 +59,7 @@ int machine_level() {
     if (__builtin_cpu_supports("x86-64-v4")) level = 3;
     if (level == 3 && __builtin_cpu_supports("avx512bf16")) level = 4;
 #endif
-    if (const char* cap = std::getenv("WARPTAPE_CPU_LEVEL")) level = std::min(level, std::atoi(cap));
-    return level;
+    return std::min(level, allowed_cpu_level());
   }();
   return level;
 }
@@ -155,10 +155,9 @@ std::string plugin_build(DeviceType type) {
 DeviceRuntime* find_runtime(DeviceType type, std::string* why) {
   Registry& r = registry();
   int slot = static_cast<int>(type);
-  if (!__atomic_load_n(&r.runtimes[slot], __ATOMIC_ACQUIRE)) {
-    std::lock_guard lock(r.plugins);
-    open_plugin(type);
-  }
+  if (DeviceRuntime* runtime = __atomic_load_n(&r.runtimes[slot], __ATOMIC_ACQUIRE)) return runtime;
+  std::lock_guard lock(r.plugins);
+  open_plugin(type);
   if (why) *why = r.failures[slot];
   return r.runtimes[slot];
 }

@@ -60,16 +60,11 @@ class SmallVector {
   void reserve(size_t n) {
     if (n <= capacity_) return;
     n = std::max<size_t>(n, 2 * size_t{capacity_});
-    T* fresh = static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(alignof(T))));
-    std::uninitialized_move(begin(), end(), fresh);
-    std::destroy(begin(), end());
-    free_heap();
-    data_ = fresh;
-    capacity_ = static_cast<uint32_t>(n);
+    move_to(allocate(n), n);
   }
   template <class... A>
   T& emplace_back(A&&... args) {
-    if (size_ == capacity_) reserve(size_ + 1);
+    if (__builtin_expect(size_ == capacity_, 0)) return emplace_grown(std::forward<A>(args)...);
     T* p = new (data_ + size_) T(std::forward<A>(args)...);
     ++size_;
     return *p;
@@ -100,6 +95,30 @@ class SmallVector {
   }
 
  private:
+  static T* allocate(size_t n) {
+    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(alignof(T))));
+  }
+  void move_to(T* fresh, size_t n) {
+    std::uninitialized_move(begin(), end(), fresh);
+    std::destroy(begin(), end());
+    free_heap();
+    data_ = fresh;
+    capacity_ = static_cast<uint32_t>(n);
+  }
+  // The arguments may lie in this vector, so the new element is made before the others move.
+  template <class... A>
+  T& emplace_grown(A&&... args) {
+    const size_t n = std::max<size_t>(size_ + 1, 2 * size_t{capacity_});
+    T* fresh = allocate(n);
+    try {
+      new (fresh + size_) T(std::forward<A>(args)...);
+    } catch (...) {
+      ::operator delete(fresh, std::align_val_t(alignof(T)));
+      throw;
+    }
+    move_to(fresh, n);
+    return data_[size_++];
+  }
   T* inline_data() { return reinterpret_cast<T*>(buffer_); }
   void free_heap() {
     if (data_ != inline_data()) ::operator delete(data_, std::align_val_t(alignof(T)));

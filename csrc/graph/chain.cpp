@@ -237,8 +237,9 @@ void Chain::mark_uses(std::vector<CallUse>& uses) const {
 }
 
 void Chain::set_number(kernels::Operand& to, Number& number, const Scalar& s) {
-  to.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
-  if (s.is_floating())
+  const bool floating = s.is_floating() || s.exceeds_int64();
+  to.dtype = floating ? DType::Float64 : DType::Int64;
+  if (floating)
     number.d = s.to_double();
   else
     number.i = s.to_int();

@@ -34,6 +34,7 @@ class Key {
   void operator()(Complex<double> x) { (*this)(x.re), (*this)(x.im); }
   void operator()(const Scalar& s) {
     add(static_cast<uint64_t>(s.kind()));
+    add(s.exceeds_int64());
     add(static_cast<uint64_t>(s.to_int()));
     (*this)(s.to_complex());
   }

@@ -186,7 +186,7 @@ class Writer {
   void operator()(const Scalar& s) {
     if (s.is_complex())
       (*this)(s.to_complex());
-    else if (s.is_floating())
+    else if (s.is_floating() || s.exceeds_int64())
       (*this)(s.to_double());
     else if (s.is_bool())
       (*this)(s.to_bool());

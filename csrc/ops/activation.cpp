@@ -34,8 +34,10 @@ struct ActivationDef {
 
 // The numbers of an integer input are integers, so that its dtype stays.
 Scalar number_for(const Tensor& x, double v) {
-  check_fits(v, x.dtype());
-  return is_floating(x.dtype()) ? Scalar(v) : Scalar(static_cast<int64_t>(v));
+  const bool whole = !is_floating(x.dtype()) && std::abs(v) < 0x1p63;
+  const Scalar number = whole ? Scalar(static_cast<int64_t>(v)) : Scalar(v);
+  check_fits(number, opmath_dtype(x.dtype()));
+  return number;
 }
 
 Tensor launch(const char* op, ElementwiseSlot& slot, int count, const Tensor& x, const Numbers& v) {

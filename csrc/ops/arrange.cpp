@@ -236,14 +236,14 @@ struct UnfoldData {
 void unfold_backward(Node& n, Gradients& g) {
   const UnfoldData& d = n.data<UnfoldData>();
   if (d.sizes.empty()) return g.set(0, d.size ? reshape(g[0], Shape{}) : zeros({}, options_of(g[0])));
-  // Windows overlap, so each is added in turn.
-  Tensor out = zeros(d.sizes, options_of(g[0]));
+  // Windows overlap, so each is added in turn, to sums that are rounded once.
+  Tensor out = zeros(d.sizes, {opmath_dtype(g[0].dtype()), g[0].device()});
   for (int64_t i = 0; i < g[0].sizes()[d.dim]; ++i) {
     Tensor window = transpose(unsqueeze(select(g[0], d.dim, i), d.dim), d.dim, -1);
     Tensor place = narrow(out, d.dim, i * d.step, d.size);
     add_(place, squeeze_dim(window, -1), 1);
   }
-  g.set(0, out);
+  g.set(0, cast(out, g[0].dtype()));
 }
 constexpr NodeType kUnfold{"UnfoldBackward0", unfold_backward};
 

@@ -83,7 +83,7 @@ struct Composed {
     const TensorOptions options{stats_dtype(query.dtype()), query.device()};
     const auto at = static_cast<int64_t>(query.sizes().size()) - 3;
     const int64_t heads = query.sizes()[at], shared = key.sizes()[at];
-    Shape grouped = split_heads(query.sizes(), at, shared, heads / shared);
+    Shape grouped = split_heads(query.sizes(), at, shared, shared ? heads / shared : 1);
     q = reshape(tape_cast(query, options.dtype), grouped);
     k = reshape(tape_cast(key, options.dtype), split_heads(key.sizes(), at, shared, 1));
     v = reshape(tape_cast(value, options.dtype), split_heads(value.sizes(), at, shared, 1));

@@ -122,8 +122,8 @@ Tensor copy_impl(const Tensor& self, const Tensor& src, bool non_blocking) {
   check_inplace(self, "copy_", recorded);
   Ref<Node> n = recorded ? record(kCopy, self, src) : Ref<Node>();
   // Memory that overlaps is read whole before it is written.
-  bool overlaps = self->storage == src->storage && !self.same(src);
-  if (!self.same(src)) raw_copy(self, overlaps ? raw_clone(src) : src, non_blocking);
+  const Overlap common = overlap_of(self, src);
+  if (common != Overlap::Full) raw_copy(self, common != Overlap::None ? raw_clone(src) : src, non_blocking);
   self.bump_version();
   if (n) rebase_history(self, n);
   return self;
@@ -305,7 +305,7 @@ decltype(zero_) zero_{
 decltype(copy_) copy_{"copy_",
                       copy_impl,
                       kMethod | kMixedDevices | kComplex | kPointwise,
-                      {{"input", kWritten}, "src", {"non_blocking", false}},
+                      {{"input", kWritten}, Arg("src", kReadFirst), {"non_blocking", false}},
                       "Copies src, broadcast and converted, into the tensor."};
 const char kToDoc[] =
     "The tensor in another dtype or on another device. A copy with non_blocking between page-locked memory "

@@ -2,6 +2,7 @@
 // multiplication where nothing is summed).
 #include <array>
 
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/sharing.h"
@@ -112,10 +113,10 @@ Sizes label_sizes(const Equation& e, TensorList operands) {
   for (size_t i = 0; i < operands.size(); ++i)
     for (size_t d = 0; d < e.inputs[i].size(); ++d) {
       int64_t &known = sizes[e.inputs[i][d]], here = operands[i].sizes()[d];
-      WT_CHECK(known <= 1 || here == 1 || known == here, ShapeError,
+      WT_CHECK(known == -1 || known == 1 || here == 1 || known == here, ShapeError,
                "einsum: operands do not broadcast: subscript ", text_of(e.inputs[i][d]), " has size ", here,
                " in operand ", i, " and ", known, " before");
-      if (known <= 1) known = here;
+      if (known == -1 || known == 1) known = here;
     }
   for (size_t i = 0; i < e.output.size(); ++i) {
     WT_CHECK(sizes[e.output[i]] >= 0, ShapeError, "einsum: output subscript ", text_of(e.output[i]),
@@ -161,7 +162,8 @@ void sum_out(Term& x, F&& keep) {
     }
   }
   if (labels.size() == x.labels.size()) return;
-  x.t = reshape(tape_reduce_to(x.t, ones), left);
+  const Tensor terms = x.t.dtype() == DType::Bool ? cast(x.t, DType::Int64) : x.t;  // as sum counts them
+  x.t = reshape(tape_reduce_to(terms, ones), left);
   x.labels = std::move(labels);
 }
 

@@ -43,6 +43,12 @@ Scalar negated(const Scalar& s) {
   return s.is_floating() ? Scalar(-s.to_double()) : Scalar(-s.to_int());
 }
 
+// Of bools -1 is True, as any factor but 0.
+template <class A, class B>
+bool subtracts(const A& a, const B& b) {
+  return a.dtype() != DType::Bool || b.dtype() != DType::Bool;
+}
+
 // alpha has no say in the dtype; as a number of the result's category it does not change it.
 template <class A, class B>
 Scalar factor(const A& a, const B& b, const Scalar& alpha) {
@@ -56,7 +62,7 @@ template <class A, class B>
 Tensor add_out_of_place(const char* op, const A& a, const B& b, const Scalar& alpha) {
   check_alpha(op, a, b, alpha);
   if (alpha.equal(1)) return pointwise(op, add_slot, ResultRule::Same, {a, b});
-  if (alpha.equal(-1)) return pointwise(op, sub_slot, ResultRule::Same, {a, b});
+  if (alpha.equal(-1) && subtracts(a, b)) return pointwise(op, sub_slot, ResultRule::Same, {a, b});
   return pointwise(op, add_scaled_slot, ResultRule::Same, {a, b, factor(a, b, alpha)});
 }
 
@@ -92,7 +98,8 @@ Tensor add_into(const char* op, const NodeType& type, const Tensor& self, const 
   };
   check_alpha(op, self, b, alpha);
   if (alpha.equal(1)) return inplace(op, add_slot, ResultRule::Same, self, {self, b}, node);
-  if (alpha.equal(-1)) return inplace(op, sub_slot, ResultRule::Same, self, {self, b}, node);
+  if (alpha.equal(-1) && subtracts(self, b))
+    return inplace(op, sub_slot, ResultRule::Same, self, {self, b}, node);
   return inplace(op, add_scaled_slot, ResultRule::Same, self, {self, b, factor(self, b, alpha)}, node);
 }
 

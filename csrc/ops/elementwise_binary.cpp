@@ -123,9 +123,12 @@ Tensor pow_exponent_gradient(const Tensor& g, const Tensor& a, const Tensor& b) 
   const Tensor base = one_where(still, is_complex(g.dtype()) ? tape_cast(a, g.dtype()) : a);
   return zero_where(still, g * (pow(base, b) * log(base)));
 }
-void check_negative_power(const Tensor& a, const Scalar& e) {
+void check_exponent(const Tensor& a, const Scalar& e) {
   WT_CHECK(is_differentiable(a.dtype()) || e.kind() >= DTypeCategory::Floating || e.to_int() >= 0, Error,
            "pow: Integers to negative integer powers are not allowed. Convert the base to a floating dtype");
+  const PointwiseInput both[] = {a, e};
+  const DType t = promoted_dtype(both);
+  if (is_integral(t) || opmath_dtype(t) != t) check_fits(e, t);
 }
 }  // namespace
 WT_BINARY_DEF(pow, "PowBackward1", Same, false, check_no_bool, pow_base_gradient(g, a, b),
@@ -157,7 +160,7 @@ ElementwiseSlot* root_slot(const Scalar& e) {
 Tensor pow_scalar(const Tensor& a, const Scalar& e) {
   if (a.dtype() == DType::Bool && e.is_bool())
     return e.to_bool() ? raw_clone(a) : full(a.sizes(), true, options_of(a));
-  check_negative_power(a, e);
+  check_exponent(a, e);
   check_binary(pow_def, "pow", a, e);
   ElementwiseSlot* root = e.is_complex() ? nullptr : root_slot(e);
   Tensor out = root ? pointwise("pow", *root, ResultRule::Float, {a})
@@ -166,7 +169,7 @@ Tensor pow_scalar(const Tensor& a, const Scalar& e) {
   return out;
 }
 Tensor pow_scalar_inplace(const Tensor& a, const Scalar& e) {
-  check_negative_power(a, e);
+  check_exponent(a, e);
   auto node = [&] { return record_pow(a, clone_with_history(a), e); };
   if (ElementwiseSlot* root = e.is_complex() ? nullptr : root_slot(e))
     return inplace("pow_", *root, ResultRule::Float, a, {a}, node);

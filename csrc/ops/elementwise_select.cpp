@@ -32,7 +32,7 @@ Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInp
   const PointwiseInput values[] = {a, b};
   const DType result = promoted_dtype(values);
   for (const PointwiseInput& v : values)
-    if (!v.tensor && !is_differentiable(result)) check_fits(v.scalar, result);
+    if (!v.tensor && opmath_dtype(result) == result) check_fits(v.scalar, result);
   const PointwiseInput all[] = {c, a, b};
   Tensor out = pointwise_output("where", all, result);
   run_elementwise(where_slot, compute_dtype(result), out, all);
@@ -71,8 +71,17 @@ Ref<Node> record_clamp(const Tensor& x, const Tensor& saved, Bound lo, Bound hi)
   n->save(saved);
   return n;
 }
-void check_bounds(const char* op, bool any) {
-  WT_CHECK(any, Error, op, ": At least one of 'min' or 'max' must not be None");
+template <class B>
+void check_bounds(const char* op, const Tensor& x, const B& lo, const B& hi) {
+  WT_CHECK(lo || hi, Error, op, ": At least one of 'min' or 'max' must not be None");
+  if constexpr (std::is_same_v<B, Bound>) {
+    PromotionState state;
+    for (const Bound* b : {&lo, &hi})
+      if (*b) state.add_scalar((*b)->dtype());
+    x.ndim() ? state.add_dimensioned(x.dtype()) : state.add_zero_dim(x.dtype());
+    for (const Bound* b : {&lo, &hi})
+      if (*b) check_fits(**b, state.result());
+  }
 }
 // With tensor bounds: inputs x, min, max; absent bounds are undefined tensors. A minimum above the maximum
 // loses.
@@ -105,7 +114,7 @@ Ref<Node> record_clamp(const Tensor& x, const Tensor& saved, const OptTensor& lo
 // B: Bound or const OptTensor&. `op` is the name in errors.
 template <class B>
 Tensor clamped(const char* op, const Tensor& x, B lo, B hi) {
-  check_bounds(op, lo || hi);
+  check_bounds<std::remove_cvref_t<B>>(op, x, lo, hi);
   Tensor out = lo && hi ? pointwise(op, clamp_slot, ResultRule::Same, {x, *lo, *hi})
                : lo     ? pointwise(op, clamp_min_slot, ResultRule::Same, {x, *lo})
                         : pointwise(op, clamp_max_slot, ResultRule::Same, {x, *hi});
@@ -116,7 +125,7 @@ Tensor clamped(const char* op, const Tensor& x, B lo, B hi) {
 }
 template <class B>
 Tensor clamp_into(const char* op, const Tensor& x, B lo, B hi) {
-  check_bounds(op, lo || hi);
+  check_bounds<std::remove_cvref_t<B>>(op, x, lo, hi);
   auto node = [&] { return record_clamp(x, clone_with_history(x), lo, hi); };
   if (lo && hi) return inplace(op, clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
   return lo ? inplace(op, clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
@@ -174,6 +183,7 @@ Ref<Node> record_lerp(const Tensor& a, const Tensor& saved, const Tensor& b, con
 template <class W>
 Tensor lerp_impl(const Tensor& a, const Tensor& b, const W& w) {
   check_lerp(a, b);
+  if constexpr (std::is_same_v<W, Scalar>) check_fits(w, opmath_dtype(a.dtype()));
   if (is_complex(a.dtype())) return a + (b - a) * w;
   Tensor out = pointwise("lerp", lerp_slot, ResultRule::Same, {a, b, w});
   if (needs_grad(a, b, w)) set_history(out, record_lerp(a, a, b, w));
@@ -182,6 +192,7 @@ Tensor lerp_impl(const Tensor& a, const Tensor& b, const W& w) {
 template <class W>
 Tensor lerp_inplace(const Tensor& a, const Tensor& b, const W& w) {
   check_lerp(a, b);
+  if constexpr (std::is_same_v<W, Scalar>) check_fits(w, opmath_dtype(a.dtype()));
   if (is_complex(a.dtype())) return copy_(a, lerp_impl(a, b, w), false);
   return inplace("lerp_", lerp_slot, ResultRule::Same, a, {a, b, w},
                  [&] { return record_lerp(a, requires_grad(w) ? clone_with_history(a) : Tensor(), b, w); });
@@ -217,6 +228,7 @@ void check_addc(const char* op, const Tensor& a, const Tensor& b, const Tensor& 
            "Integer division with addcdiv is no longer supported; convert to a floating dtype before ", op);
   WT_CHECK(!value.is_floating() || is_differentiable(t), DtypeError, op,
            ": for integral input tensors, argument value must not be a floating point number.");
+  check_fits(value, opmath_dtype(t));
 }
 template <AddC& D>
 Ref<Node> record_addc(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {

@@ -89,9 +89,7 @@ Tensor gather_classes(const char* op, const Tensor& x, int64_t dim, const Tensor
 }
 
 void check_no_overlap(const char* op, const Tensor& self, const Tensor& index, const Tensor& source) {
-  WT_CHECK(!overlap(self, index) && !overlap(self, source), Error, op,
-           ": unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-           "single memory location. Please clone() the tensor before performing the operation.");
+  WT_CHECK(!overlap(self, index) && !overlap(self, source), Error, op, kOverlap);
 }
 
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
@@ -282,6 +280,7 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
            source.dtype(), ") must have the same scalar type");
   WT_CHECK(i.ndim() == 1 && from.sizes() == expected, ShapeError, "index_add_: expected source of shape ",
            expected, ", got ", source);
+  check_fits(alpha, self.dtype());
   bool recorded = needs_grad(self, source);
   check_inplace(self, "index_add_", recorded);
   Ref<Node> n;

@@ -185,6 +185,8 @@ constexpr NodeType kSample{"GridSamplerBackward0", sample_backward};
 
 Tensor sample(const Tensor& input, const Tensor& places, const Sampling& s) {
   check_grid(input, places, s.mode);
+  if (input.device().is_cpu() && opmath_dtype(input.dtype()) != input.dtype())
+    return cast(sample(cast(input, DType::Float32), cast(places, DType::Float32), s), input.dtype());
   // Kernels are the CPU's, of float32 and float64.
   if (input.device().is_cuda() || (input.dtype() != DType::Float32 && input.dtype() != DType::Float64))
     return composed_sample(input, places, s);

@@ -189,7 +189,33 @@ void index_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kIndex{"IndexBackward0", index_backward};
 
+bool is_single_mask(const OptTensor& index) {
+  return index && index->ndim() == 0 && (index->dtype() == DType::Bool || index->dtype() == DType::UInt8);
+}
+
+// A 0-dim mask is one over a new dim of size 1.
+struct WithMaskDims {
+  Tensor x;
+  std::vector<OptTensor> indices;
+
+  WithMaskDims(const Tensor& given, Indices from) : x(given), indices(from.begin(), from.end()) {
+    int64_t dim = 0;
+    for (OptTensor& t : indices) {
+      if (is_single_mask(t)) {
+        x = unsqueeze(x, dim++);
+        t = expand_view(*t, Shape{1});
+      } else {
+        dim += t && (t->dtype() == DType::Bool || t->dtype() == DType::UInt8) ? t->ndim() : 1;
+      }
+    }
+  }
+};
+
 Tensor index_impl(const Tensor& x, Indices indices) {
+  if (std::any_of(indices.begin(), indices.end(), is_single_mask)) {
+    const WithMaskDims with(x, indices);
+    return index_impl(with.x, with.indices);
+  }
   Plan plan = make_plan("index", x, indices);
   Tensor front = permuted_view(x, plan.order);
   Shape sizes = plan.shape;
@@ -237,14 +263,21 @@ bool is_unknown_mask(const OptTensor& index) {
 }
 
 Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, bool accumulate) {
+  if (std::any_of(indices.begin(), indices.end(), is_single_mask)) {
+    const WithMaskDims with(self, indices);
+    index_put_impl(with.x, with.indices, given, accumulate);
+    return self;
+  }
   WT_CHECK(given.device() == self.device() || given.ndim() == 0, DeviceError,
            "index_put_: expected values on ", self.device(), ", got ", given.device());
   Tensor values =
       given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false, false);
   // One number where masks say, as masked_fill_ takes it.
-  if (values.numel() == 1 && !accumulate && can_cast(values.dtype(), self.dtype()) &&
-      std::all_of(indices.begin(), indices.end(), is_mask))
+  if (values.numel() == 1 && !accumulate && values.dtype() != self.dtype() &&
+      std::all_of(indices.begin(), indices.end(), is_mask)) {
+    if (values.device().is_cpu() && !is_opaque(values)) check_fits(item(values), self.dtype());
     values = cast(values, self.dtype());
+  }
   bool recorded = needs_grad(self, values) && is_differentiable(self.dtype());
   check_inplace(self, "index_put_", recorded);
   const bool unknown =
@@ -256,8 +289,13 @@ Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, 
     n->emplace<PutData>(accumulate);
     save_indices(*n, indices);
   }
-  if (!unknown)
-    put("index_put_", plan, self, values->storage == self->storage ? raw_clone(values) : values, accumulate);
+  if (!unknown) {
+    const auto apart = [&](const Tensor& t) {
+      return overlap_of(self, t) == Overlap::None ? t : raw_clone(t);
+    };
+    for (Tensor& t : plan.indices) t = apart(t);
+    put("index_put_", plan, self, apart(values), accumulate);
+  }
   self.bump_version();
   if (n) rebase_history(self, n);
   return self;

@@ -68,6 +68,7 @@ Tensor masked_scatter_inplace(const Tensor& self, const Tensor& mask, const Tens
       raw_contiguous(expand_view(mask, broadcast_shapes(self.sizes(), mask.sizes(), "masked_scatter_")));
   WT_CHECK(m.sizes() == self.sizes(), ShapeError, "masked_scatter_: mask ", mask.sizes(), " does not fit ",
            self.sizes());
+  WT_CHECK(!overlap(self, mask) && !overlap(self, source), Error, "masked_scatter_", kOverlap);
   bool recorded = needs_grad(self, source);
   check_inplace(self, "masked_scatter_", recorded);
   if (!self.is_meta()) {

@@ -34,7 +34,7 @@ void run_product(kernels::MatmulPlan& p, const Tensor& out, const Tensor& bias, 
 }
 
 // The rows of all matrices as rows of one, if the strides allow.
-bool fold_rows(const Tensor& a, kernels::MatmulPlan& p) {
+[[nodiscard]] bool fold_rows(const Tensor& a, kernels::MatmulPlan& p) {
   const Shape &sizes = a.sizes(), &strides = a.strides();
   int64_t rows = 1, step = 0;  // step: of the innermost dim that has more than one row
   for (size_t d = sizes.size() - 1; d-- > 0;) {
@@ -49,7 +49,8 @@ bool fold_rows(const Tensor& a, kernels::MatmulPlan& p) {
 }
 
 // Merges batch dims that both operands step through evenly; false when more than two remain.
-bool collapse_batch(kernels::MatmulPlan& p, const Shape& sizes, const Shape& a, const Shape& b) {
+[[nodiscard]] bool collapse_batch(kernels::MatmulPlan& p, const Shape& sizes, const Shape& a,
+                                  const Shape& b) {
   int at = 2;  // of the outermost dim so far
   for (size_t d = sizes.size(); d-- > 0;) {
     if (sizes[d] == 1) continue;
@@ -116,19 +117,26 @@ Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tenso
   }
   if (out.numel() == 0) return out;
   if (b.ndim() == 2) {
-    const Tensor rows = fold_rows(a, p) ? a : raw_contiguous(a);
-    if (!rows.same(a)) p = plan_of(rows, b), fold_rows(rows, p);
+    Tensor rows = a;
+    if (!fold_rows(rows, p)) {
+      rows = raw_contiguous(a);
+      p = plan_of(rows, b);
+      WT_CHECK(fold_rows(rows, p), Error, op, ": cannot merge the rows of ", a);
+    }
     run_product(p, out, bias, alpha, beta);
     return out;
   }
+  // Matrices without elements are all the same.
   auto strides = [&](const Tensor& x) {
+    if (!p.k) return Shape(batch.size(), 0);
     return broadcast_strides(batch_of(x.sizes()), {x.strides().data(), x.strides().size() - 2}, batch);
   };
   Tensor dense_a, dense_b;  // held until the product has run
   if (!collapse_batch(p, batch, strides(a), strides(b))) {
     dense_a = densely(a, batch), dense_b = densely(b, batch);
     p = plan_of(dense_a, dense_b);
-    collapse_batch(p, batch, strides(dense_a), strides(dense_b));
+    WT_CHECK(collapse_batch(p, batch, strides(dense_a), strides(dense_b)), Error, op,
+             ": cannot merge the batch dims ", batch);
   }
   run_product(p, out, bias, alpha, beta);
   return out;
@@ -328,6 +336,7 @@ constexpr NodeType kAddmm{"AddmmBackward0", add_product_backward},
 // The shape of a b; throws where input, a and b do not fit each other.
 Shape check_add_product(const char* op, const Tensor& input, const Tensor& a, const Tensor& b,
                         const Scalar& beta, const Scalar& alpha) {
+  for (const Scalar& v : {beta, alpha}) check_fits(v, opmath_dtype(a.dtype()));
   check_operands(op, a, b);
   check_operands(op, input, a);
   check_inner(op, a, b, a.sizes().back(), b.ndim() == 1 ? b.sizes()[0] : b.sizes()[b.sizes().size() - 2]);
@@ -421,6 +430,7 @@ const kernels::ChainPlan* take_epilogue(const Tensor& out) {
 }
 
 Scalar factor_for(const Tensor& x, const Scalar& v) {
+  check_fits(v, opmath_dtype(x.dtype()));
   return is_differentiable(x.dtype()) || !v.is_floating() ? v : Scalar(v.to_int());
 }
 

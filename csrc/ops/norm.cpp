@@ -157,18 +157,10 @@ Tensor layer_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, 
   return forward<true>("layer_norm", x, shape, or_undefined(weight), or_undefined(bias), eps);
 }
 
+// The machine epsilon of what is computed in, which is float32 for narrower dtypes.
 double epsilon_of(DType t) {
-  switch (t) {
-    case DType::Float64:
-    case DType::Complex128:
-      return std::numeric_limits<double>::epsilon();
-    case DType::BFloat16:
-      return 0.0078125;
-    case DType::Float16:
-      return 0.0009765625;
-    default:
-      return std::numeric_limits<float>::epsilon();
-  }
+  return real_of(t) == DType::Float64 ? std::numeric_limits<double>::epsilon()
+                                      : double{std::numeric_limits<float>::epsilon()};
 }
 
 Tensor rms_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, std::optional<double> eps) {
@@ -198,7 +190,7 @@ decltype(rms_norm) rms_norm{
     rms_norm_impl,
     kFunction | kNN | kComplex | kLeading,
     {"input", "normalized_shape", {"weight", none}, {"eps", none}},
-    "input / sqrt(mean(input^2) + eps) * weight over the last dims; eps defaults to the dtype's "
-    "machine epsilon."};
+    "input / sqrt(mean(input^2) + eps) * weight over the last dims; eps defaults to the machine "
+    "epsilon of float32, of float64 for float64."};
 
 }  // namespace warptape::ops

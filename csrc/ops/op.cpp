@@ -1,5 +1,6 @@
 #include "ops/op.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <memory>
@@ -61,6 +62,126 @@ void not_implemented_backward(Node& n, Gradients&) {
                                     " is not implemented; take detach() of its inputs if none is wanted"));
 }
 constexpr NodeType kNotImplemented{"NotImplemented", not_implemented_backward};
+
+// ---- arguments that are written ----
+
+// Note [Overlap]: a kernel reads and writes in an order of its own, with several threads. So an argument may
+// lie in the memory of one that is written only where both are the same view of it. As PyTorch, the entry of
+// every op that writes to an argument refuses what overlaps otherwise; where a tensor has gaps, of which
+// PyTorch says nothing, the argument is read from a copy.
+constexpr uint8_t kWrites = kWritten | kUpdated;
+
+struct Copies {
+  std::deque<Tensor> tensors;
+  std::deque<std::vector<Tensor>> lists;
+  std::deque<std::vector<OptTensor>> optional_lists;
+};
+
+// What is to be read instead of t, or null for t itself.
+const Tensor* read_instead(const OpInfo& op, const Tensor& written, const Tensor& t, Copies& copies) {
+  if (!written.defined() || !t.defined() || t->storage != written->storage) return nullptr;
+  const Overlap found = overlap_of(written, t);
+  if (found == Overlap::None || found == Overlap::Full) return nullptr;
+  WT_CHECK(found == Overlap::Unordered, Error, op.name, kOverlap);
+  Tensor copy = raw_clone(t);
+  if (Edge e = gradient_edge(t)) set_gradient_edge(copy, std::move(e));
+  return &copies.tensors.emplace_back(std::move(copy));
+}
+
+TensorList tensors_of(const Value& v, ArgType type) {
+  return type == ArgType::TensorList ? ArgTraits<TensorList>::unbox(v) : TensorList(v.tensor, 1);
+}
+
+// Item k of a written list and item k of another go together; a single tensor goes with all.
+template <class T>
+void read_list_instead(const OpInfo& op, TensorList written, bool paired, Value& v, Copies& copies,
+                       std::deque<std::vector<T>>& lists) {
+  const std::span<const T> from(static_cast<const T*>(v.list.data), v.list.size);
+  std::vector<T>* changed = nullptr;
+  for (size_t k = 0; k < from.size(); ++k)
+    for (size_t i = paired ? k : 0; i < (paired ? std::min(k + 1, written.size()) : written.size()); ++i) {
+      const T& item = changed ? (*changed)[k] : from[k];
+      const Tensor* copy = nullptr;
+      if constexpr (std::is_same_v<T, Tensor>)
+        copy = read_instead(op, written[i], item, copies);
+      else if (item)
+        copy = read_instead(op, written[i], *item, copies);
+      if (!copy) continue;
+      if (!changed) changed = &lists.emplace_back(from.begin(), from.end());
+      (*changed)[k] = *copy;
+    }
+  if (changed) v.list = {changed->data(), changed->size()};
+}
+
+[[gnu::noinline]] void call_with_copies(const OpInfo& op, const Value* given, Result& out) {
+  alignas(Value) std::byte raw[kMaxArgs * sizeof(Value)];
+  auto* args = reinterpret_cast<Value*>(raw);
+  std::uninitialized_copy_n(given, op.args.size(), args);
+  Copies copies;
+  for (size_t w = 0; w < op.args.size(); ++w) {
+    if (!(op.args[w].marks & kWrites) || !given[w].present) continue;
+    const TensorList written = tensors_of(given[w], op.args[w].type);
+    const bool list = op.args[w].type == ArgType::TensorList;
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      if (i == w || !args[i].present || (op.args[i].marks & (kWrites | kReadFirst))) continue;
+      if (op.args[i].type == ArgType::Tensor) {
+        for (const Tensor& t : written)
+          if (const Tensor* copy = read_instead(op, t, *args[i].tensor, copies)) args[i].tensor = copy;
+      } else if (op.args[i].type == ArgType::TensorList) {
+        read_list_instead<Tensor>(op, written, list, args[i], copies, copies.lists);
+      } else if (op.args[i].type == ArgType::OptTensorList) {
+        read_list_instead<OptTensor>(op, written, list, args[i], copies, copies.optional_lists);
+      }
+    }
+  }
+  op.past_overlap(op, args, out);
+}
+
+// Whether some argument lies in the storage of one that is written and is another tensor.
+bool shares_memory(const OpInfo& op, const Value* args) {
+  const size_t n = op.args.size();
+  for (size_t w = 0; w < n; ++w) {
+    if (!(op.args[w].marks & kWrites) || !args[w].present) continue;
+    const bool list = op.args[w].type == ArgType::TensorList;
+    const TensorList written = tensors_of(args[w], op.args[w].type);
+    const auto meets = [&](size_t k, const Tensor& t) {
+      const auto one = [&](const Tensor& to) {
+        return to.defined() && t.defined() && !t.same(to) && t->storage == to->storage;
+      };
+      return list ? k < written.size() && one(written[k]) : one(written[0]);
+    };
+    for (size_t i = 0; i < n; ++i) {
+      const Value& v = args[i];
+      if (i == w || !v.present || (op.args[i].marks & (kWrites | kReadFirst))) continue;
+      if (op.args[i].type == ArgType::Tensor) {
+        for (size_t k = 0; k < written.size(); ++k)
+          if (meets(k, *v.tensor)) return true;
+      } else if (op.args[i].type == ArgType::TensorList) {
+        const TensorList from = ArgTraits<TensorList>::unbox(v);
+        for (size_t k = 0; k < from.size(); ++k)
+          if (meets(k, from[k])) return true;
+      } else if (op.args[i].type == ArgType::OptTensorList) {
+        const auto from = ArgTraits<std::span<const OptTensor>>::unbox(v);
+        for (size_t k = 0; k < from.size(); ++k)
+          if (from[k] && meets(k, *from[k])) return true;
+      }
+    }
+  }
+  return false;
+}
+
+void call_writing(const OpInfo& op, const Value* args, Result& out) {
+  if (__builtin_expect(shares_memory(op, args), 0)) return call_with_copies(op, args, out);
+  op.past_overlap(op, args, out);
+}
+
+// A form that in_place() made has its whole result before it writes; PyTorch refuses elementwise ones all the
+// same.
+void guard_writes(OpInfo& op) {
+  op.past_overlap = op.call;
+  const bool writes = std::ranges::any_of(op.args, [](const Arg& arg) { return arg.marks & kWrites; });
+  if (writes && (!op.inplace_of || op.batching() == Batching::Pointwise)) op.call = call_writing;
+}
 }  // namespace
 
 void record_not_implemented(const OpInfo& op, std::span<const Value> args, Result& out) {
@@ -103,6 +224,7 @@ OpInfo::OpInfo(const char* n, uint32_t f, std::span<const Arg> a, std::span<cons
       next(std::exchange(newest, this)) {
   for (size_t i = 0; i < kinds.size(); ++i)
     args.at(i).type = kinds[i].type, args.at(i).optional = kinds[i].optional;
+  guard_writes(*this);
 }
 
 OpInfo::OpInfo(const char* n, const OpInfo& of)
@@ -117,6 +239,7 @@ OpInfo::OpInfo(const char* n, const OpInfo& of)
       run(of.run),
       next(std::exchange(newest, this)) {
   args[0].marks |= kWritten;
+  guard_writes(*this);
 }
 
 Alias::Alias(const char* n, const char* o, uint32_t p)

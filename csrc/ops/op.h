@@ -163,6 +163,7 @@ enum ArgMark : uint8_t {
   kNoneItems = 8,    // of an IntList: takes None among the items, which is kNoItem
   kUpdated = 16,     // changed in place beside the result
   kNoGradient = 32,  // of a tensor: none leads to it; only its shape or dtype counts, or it is a choice
+  kReadFirst = 64,   // read before anything is written, so it may overlap what is: see Note [Overlap]
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 
@@ -236,6 +237,7 @@ struct WT_API OpInfo {
   const OpInfo* inplace_of = nullptr;     // of a form that in_place() made
   CallFn call;                            // as a call of the object does, by its entry
   CallFn run;                             // the op's own code, past the entry
+  CallFn past_overlap;                    // `call` without what an op that writes to an argument does before
   const OpInfo* next;                     // all ops, newest first
   Batching batching() const { return static_cast<Batching>(flags >> 27 & 7); }
   Autocast autocast(bool cuda) const { return static_cast<Autocast>((flags >> (cuda ? 20 : 16)) & 15); }

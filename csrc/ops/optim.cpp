@@ -60,12 +60,32 @@ void check_lists(const char* op, TensorList params,
   }
 }
 
+// Whether no two of them have memory in common, so that they can be written in any order.
+bool are_apart(TensorList list) {
+  std::vector<const Tensor*> order;
+  for (const Tensor& t : list)
+    if (t.numel()) order.push_back(&t);
+  const auto place = [](const Tensor* t) { return std::pair(&t->storage(), t->offset()); };
+  const auto before = [&](const Tensor* a, const Tensor* b) { return place(a) < place(b); };
+  if (!std::ranges::is_sorted(order, before)) std::ranges::sort(order, before);
+  for (size_t i = 1; i < order.size(); ++i)
+    if (overlap_of(*order[i - 1], *order[i]) != Overlap::None) return false;
+  return true;
+}
+
 void check_writable(const char* op, TensorList list) {
   for (const Tensor& t : list) {
     check_floating(op, t);
     check_same_device(op, list[0], t, "a tensor of the list");
     check_inplace(t, op, needs_grad(t));
   }
+}
+
+// The lists that an optimizer writes: one step over all of them at once needs memory of its own for each.
+void check_apart(const char* op, std::initializer_list<TensorList> lists) {
+  std::vector<Tensor> all;
+  for (const TensorList list : lists) all.insert(all.end(), list.begin(), list.end());
+  WT_CHECK(are_apart(all), Error, op, kOverlap);
 }
 
 const float* float_value(const char* op, const Tensor& param, const OptTensor& t, const char* what) {
@@ -112,6 +132,8 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
   WT_CHECK(state_steps.size() == params.size(), ValueError, op, ": expected ", params.size(),
            " tensors in state_steps, got ", state_steps.size());
   if (params[0].is_meta()) return;
+  check_apart(op, {params, exp_avgs, exp_avg_sqs, amsgrad ? max_exp_avg_sqs : TensorList(),
+                   masters.value_or(TensorList())});
   Aligned aligned;
   std::vector<kernels::AdamItem> items;
   items.reserve(params.size());
@@ -155,6 +177,7 @@ void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers,
   const auto states = check_masters(op, params, masters);
   if (has_momentum) check_lists(op, params, {{momentum_buffers, "momentum_buffer_list"}}, states);
   if (params[0].is_meta()) return;
+  check_apart(op, {params, has_momentum ? momentum_buffers : TensorList(), masters.value_or(TensorList())});
   Aligned aligned;
   std::vector<kernels::SgdItem> items;
   items.reserve(params.size());
@@ -251,7 +274,7 @@ decltype(_fused_sgd_) _fused_sgd_("_fused_sgd_", fused_sgd, kFunction,
                                   "One step of SGD over lists of tensors, in place.");
 
 bool scale_at_once(TensorList list, double factor, const Tensor& factor_tensor) {
-  if (!is_simple(list)) return false;
+  if (!is_simple(list) || !are_apart(list)) return false;
   if (factor_tensor.defined() &&
       (!is_simple({&factor_tensor, 1}) || factor_tensor.device() != list[0].device()))
     return false;
@@ -269,7 +292,7 @@ bool scale_at_once(TensorList list, double factor, const Tensor& factor_tensor) 
 }
 
 bool add_at_once(TensorList list, TensorList others, double alpha) {
-  if (!is_simple(list, others)) return false;
+  if (!is_simple(list, others) || !are_apart(list)) return false;
   check_writable("_foreach_add_", list);
   if (list[0].is_meta()) return true;
   Aligned aligned;

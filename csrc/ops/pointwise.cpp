@@ -26,6 +26,56 @@ DType result_of(ResultRule rule, DType promoted) {
   return promoted;
 }
 
+// The value of an integer as one of the dtype, which counts modulo a power of two.
+int64_t wrapped(int64_t v, DType t) {
+  const int unused = 64 - 8 * static_cast<int>(itemsize(t));
+  const uint64_t bits = static_cast<uint64_t>(v) << unused;
+  return has_sign(t) ? static_cast<int64_t>(bits) >> unused : static_cast<int64_t>(bits >> unused);
+}
+
+// Numbers and 0-dim tensors do not widen the dtype of the others, so they may hold integers that it does not.
+// PyTorch converts them first: 300 counts as 44 beside uint8. Comparisons see them as they are; a number
+// beyond int64 is then more than whatever the tensor holds.
+class Inputs {
+ public:
+  Inputs(ResultRule rule, std::span<const PointwiseInput> given) : inputs_(given) {
+    if (rule == ResultRule::Bool) {
+      for (size_t i = 0; i < given.size(); ++i)
+        if (const Scalar& s = given[i].scalar; !given[i].tensor && s.exceeds_int64() && is_compared_to_less())
+          replace(i, Scalar(__builtin_inf()));
+    }
+    // The common case, two tensors of one dtype, needs no promotion.
+    promoted_ = given.size() == 1 ? given[0].tensor->dtype() : promoted_dtype(inputs_);
+    if (rule != ResultRule::Same || !is_integral(promoted_)) return;
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (const Tensor* t = given[i].tensor) {
+        if (t->dtype() == promoted_) continue;
+        replace(i, tensors_.emplace_back(raw_cast(*t, promoted_)));
+      } else if (const int64_t v = given[i].scalar.to_int(); v != wrapped(v, promoted_)) {
+        replace(i, Scalar(wrapped(v, promoted_)));
+      }
+    }
+  }
+  DType promoted() const { return promoted_; }
+  operator std::span<const PointwiseInput>() const { return inputs_; }
+
+ private:
+  bool is_compared_to_less() const {
+    return std::ranges::all_of(inputs_, [](const PointwiseInput& in) {
+      return !in.tensor || (!is_differentiable(in.tensor->dtype()) && in.tensor->dtype() != DType::UInt64);
+    });
+  }
+  void replace(size_t i, const PointwiseInput& by) {
+    if (own_.empty()) own_.append(inputs_.begin(), inputs_.end());
+    own_[i] = by;
+    inputs_ = own_;
+  }
+  std::span<const PointwiseInput> inputs_;
+  SmallVector<PointwiseInput, 4> own_;
+  SmallVector<Tensor, 4> tensors_;
+  DType promoted_;
+};
+
 }  // namespace
 
 DType promoted_dtype(std::span<const PointwiseInput> inputs) {
@@ -98,9 +148,8 @@ Tensor pointwise_output(const char* op, std::span<const PointwiseInput> inputs, 
 
 Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
                  std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
-  std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
-  // The common case, two tensors of one dtype, needs no promotion.
-  DType promoted = in.size() == 1 ? in[0].tensor->dtype() : promoted_dtype(in);
+  const Inputs in(rule, {inputs.begin(), inputs.size()});
+  const DType promoted = in.promoted();
   DType result = result_of(rule, promoted);
   Tensor out = pointwise_output(op, in, result);
   run_elementwise(slot, compute_of(op, rule, promoted, result), out, in, fault);
@@ -109,8 +158,8 @@ Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
 
 void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
                     std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
-  std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
-  DType promoted = promoted_dtype(in);
+  const Inputs in(rule, {inputs.begin(), inputs.size()});
+  const DType promoted = in.promoted();
   DType result = result_of(rule, promoted);
   WT_CHECK(can_cast(result, self.dtype()), DtypeError, op, ": result type ", result,
            " can't be cast to the desired output type ", self.dtype());

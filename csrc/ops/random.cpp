@@ -414,6 +414,13 @@ Tensor randperm_host(int64_t n, Generator* given, DType dtype) {
 Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice device, bool grad) {
   WT_CHECK(n >= 0, ValueError, "randperm: n must be non-negative, got ", n);
   TensorOptions o{dtype.value_or(DType::Int64), device ? *device : default_device()};
+  // PyTorch's limits: the integers up to which the dtype has all, but of bfloat16.
+  const int64_t most = o.dtype == DType::Float16   ? (1 << 11) + 1
+                       : o.dtype == DType::Float32 ? (1 << 24) + 1
+                                                   : (int64_t{1} << 53) + 1;
+  WT_CHECK(!is_floating(o.dtype) || n <= most, Error, "randperm: n cannot be greater than ", most, " for ",
+           o.dtype, ", got ", n);
+  if (n) check_fits(Scalar(n - 1), o.dtype);
   Tensor out = o.device.is_meta()   ? empty(IntList{&n, 1}, o)
                : o.device.is_cuda() ? randperm_device(n, given, o)
                                     : randperm_host(n, given, o.dtype);

@@ -83,8 +83,8 @@ Tensor cumulative_step(const Tensor& y, const Scalar& dx, int64_t dim) {
 
 using Dims = std::optional<IntList>;
 
-// `spacings` is how many were given, 0 where one serves all dims.
-Shape derivative_dims(const Tensor& y, Dims given, size_t spacings, int64_t edge_order) {
+// `spacings` is how many were given, nothing where one serves all dims.
+Shape derivative_dims(const Tensor& y, Dims given, std::optional<size_t> spacings, int64_t edge_order) {
   WT_CHECK(y.dtype() != DType::UInt8, Error, "gradient: torch.gradient does not support uint8 input.");
   WT_CHECK(edge_order == 1 || edge_order == 2, Error,
            "gradient: torch.gradient only supports edge_order=1 and edge_order=2, got ", edge_order);
@@ -94,10 +94,10 @@ Shape derivative_dims(const Tensor& y, Dims given, size_t spacings, int64_t edge
   else
     for (int64_t d = 0; d < y.ndim(); ++d) dims.push_back(d);
   WT_CHECK(
-      spacings == 0 || spacings == dims.size(), Error,
+      !spacings || *spacings == dims.size(), Error,
       "gradient: torch.gradient expected spacing to be unspecified, a scalar, or a list of length equal to "
       "'self.dim() = ",
-      dims.size(), "', but got a list of length ", spacings);
+      dims.size(), "', but got a list of length ", spacings.value_or(0));
   for (const int64_t d : dims)
     WT_CHECK(y.sizes()[d] >= edge_order + 1, Error,
              "gradient: torch.gradient expected each dimension size to be at least edge_order+1, got ",
@@ -156,7 +156,7 @@ std::vector<Tensor> gradient_steps(const Tensor& y, std::span<const double> spac
 std::vector<Tensor> gradient_step(const Tensor& y, std::optional<double> spacing, Dims given,
                                   int64_t edge_order) {
   std::vector<Tensor> out;
-  for (const int64_t d : derivative_dims(y, given, 0, edge_order))
+  for (const int64_t d : derivative_dims(y, given, std::nullopt, edge_order))
     out.push_back(evenly_spaced(y, d, spacing.value_or(1.0), edge_order));
   return out;
 }

@@ -63,8 +63,8 @@ Tensor columns_of(const Tensor& x, const Blocks& b) {
 }
 
 Tensor image_of(const Tensor& columns, const Blocks& b) {
-  Tensor image =
-      columns.is_meta() ? empty(b.padded(), options_of(columns)) : zeros(b.padded(), options_of(columns));
+  const TensorOptions sums{opmath_dtype(columns.dtype()), columns.device()};  // rounded once
+  Tensor image = columns.is_meta() ? empty(b.padded(), sums) : zeros(b.padded(), sums);
   if (!columns.is_meta() && columns.numel()) {
     Tensor to = b.windows(image);
     Tensor dense = raw_contiguous(columns);
@@ -79,7 +79,7 @@ Tensor image_of(const Tensor& columns, const Blocks& b) {
     }
   }
   Tensor out = b.padding[0] || b.padding[1] ? raw_contiguous(b.inside(image)) : image;
-  return recorded(kFold, std::move(out), columns, b);
+  return recorded(kFold, raw_cast(out, columns.dtype()), columns, b);
 }
 
 // ---- checks ----

@@ -121,8 +121,8 @@ void add_places(const Extent<T>& e, int64_t bins, int64_t grid, int64_t size, do
   const T bin = e.length / static_cast<T>(bins), last = static_cast<T>(size - 1);
   for (int64_t b = 0; b < bins; ++b, taps.end_bin()) {
     const T low = e.start + static_cast<T>(b) * bin, step = bin / static_cast<T>(grid);
-    int64_t from = 0, to = grid;
-    if (step > 0) {  // a region may be far larger than the map
+    int64_t from = 0, to = size ? grid : 0;  // a map without pixels has no place to read
+    if (step > 0 && size) {                  // a region may be far larger than the map
       const auto within = [&](T at) { return std::clamp((at - low) / step, T(0), static_cast<T>(grid)); };
       from = std::max<int64_t>(static_cast<int64_t>(within(T(-1))) - 2, 0);
       to = std::min(static_cast<int64_t>(within(last + 1)) + 2, grid);

@@ -76,15 +76,6 @@ void resize_storage(const char* op, Storage& storage, size_t bytes) {
   storage.resize(bytes);
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  if (a->storage != b->storage || !a.numel() || !b.numel() || !is_dense(a) || !is_dense(b)) return false;
-  const auto end = [](const Tensor& t) {
-    return (t.offset() + t.numel()) * static_cast<int64_t>(t.itemsize());
-  };
-  const auto begin = [](const Tensor& t) { return t.offset() * static_cast<int64_t>(t.itemsize()); };
-  return begin(a) < end(b) && begin(b) < end(a);
-}
-
 Tensor empty(IntList sizes, TensorOptions options) {
   int64_t n = numel_of(sizes, "empty");
   return make(Storage::allocate(static_cast<size_t>(n) * itemsize(options.dtype), options.device),
@@ -235,6 +226,7 @@ void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
 namespace {
 
 bool fits_integer(const Scalar& v, DType t) {
+  if (v.exceeds_int64()) return t == DType::UInt64;
   const double limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(t)) - has_sign(t));
   const double low = has_sign(t) ? -limit : v.is_floating() || v.is_complex() ? 0.0 : 1 - limit;
   return v.to_double() >= low && (v.to_double() < limit || (t == DType::Int64 && !v.is_floating()));
@@ -326,9 +318,8 @@ Scalar element(DType dtype, const void* data) {
     else if constexpr (std::is_same_v<T, kernels::Bool>)
       out = static_cast<bool>(v);
     else if constexpr (std::is_integral_v<T>) {
-      WT_CHECK(static_cast<int64_t>(v) >= 0 || std::is_signed_v<T>, Error, "item: ", v,
-               " does not fit into 63 bits; take tolist()");
-      out = static_cast<int64_t>(v);
+      out = std::is_signed_v<T> ? Scalar(static_cast<int64_t>(v))
+                                : Scalar::of_unsigned(static_cast<uint64_t>(v));
     } else if constexpr (std::is_same_v<T, double>)
       out = v;
     else

@@ -29,8 +29,18 @@ WT_API Tensor scalar_tensor(Scalar value, DType dtype, Device device = {});
 WT_API void raw_resize(const char* op, const Tensor& t, const Shape& sizes, const Shape& strides);
 // More or less memory for a storage; Error where others see it.
 WT_API void resize_storage(const char* op, Storage& storage, size_t bytes);
-// Whether two tensors, each without gaps, have elements in common.
-WT_API bool overlap(const Tensor& a, const Tensor& b);
+// What two tensors have in common: nothing, every element at the same index, or some. Unordered: some, where
+// one has gaps, of which PyTorch says nothing.
+enum class Overlap : uint8_t { None, Full, Partial, Unordered };
+WT_API Overlap overlap_of(const Tensor& a, const Tensor& b);
+// Whether PyTorch refuses to read the one while the other is written at other positions.
+inline bool overlap(const Tensor& a, const Tensor& b) {
+  const Overlap found = overlap_of(a, b);
+  return found == Overlap::Full || found == Overlap::Partial;
+}
+inline constexpr const char* kOverlap =
+    ": unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+    "memory location. Please clone() the tensor before performing the operation.";
 
 // Another tensor on the same storage, with its own geometry and without gradient history.
 WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset);
@@ -49,6 +59,10 @@ WT_API std::optional<Shape> view_strides(const Tensor& t, IntList sizes);
 WT_API void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking = false);
 // Error unless the dtype holds the number. Of uint8, negative integers from -255 on count from 256 down.
 WT_API void check_fits(const Scalar& value, DType dtype);
+// What the factors of an op are held in.
+constexpr DType opmath_dtype(DType t) {
+  return t == DType::Float16 || t == DType::BFloat16 ? DType::Float32 : t;
+}
 WT_API void raw_fill(const Tensor& dst, Scalar value);
 WT_API Tensor raw_cast(const Tensor& t, DType dtype);  // t itself when it has that dtype
 WT_API Tensor raw_contiguous(const Tensor& t);         // t itself when it is contiguous

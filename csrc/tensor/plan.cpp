@@ -92,10 +92,11 @@ PlannedElementwise::PlannedElementwise(DType compute, const Tensor& out,
       continue;
     }
     const Scalar& s = inputs[k].scalar;
-    operand.dtype = s.is_complex() ? DType::Complex128 : s.is_floating() ? DType::Float64 : DType::Int64;
+    const bool floating = s.is_floating() || (s.exceeds_int64() && is_differentiable(compute));
+    operand.dtype = s.is_complex() ? DType::Complex128 : floating ? DType::Float64 : DType::Int64;
     if (s.is_complex()) {
       numbers_[k].c = s.to_complex();
-    } else if (s.is_floating()) {
+    } else if (floating) {
       numbers_[k].d = s.to_double();
     } else {
       numbers_[k].i = s.to_int();

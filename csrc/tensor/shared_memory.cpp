@@ -8,30 +8,33 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
 
 #include "core/errors.h"
 
 namespace warptape {
 namespace {
 
+using FileId = std::pair<dev_t, ino_t>;  // inodes are numbered by file system
+
 // Of several storages when a file arrives more than once.
 struct Mapping {
   void* data;
   size_t bytes;
   int descriptor;  // -1: given up
-  ino_t file;
+  FileId file;
   int users;
   Ref<Storage> before;  // memory that NumPy may still look at
 };
 
 std::mutex mutex;
-std::unordered_map<ino_t, Mapping*>& mappings() {
+std::map<FileId, Mapping*>& mappings() {
   static auto* all = [] {
     // A fork while another thread maps would leave the child's lock taken.
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
-    return new std::unordered_map<ino_t, Mapping*>;
+    return new std::map<FileId, Mapping*>;
   }();
   return *all;
 }
@@ -61,10 +64,10 @@ void* map(int descriptor, size_t bytes) {
   return data == MAP_FAILED ? nullptr : data;
 }
 
-ino_t file_of(int descriptor) {
+FileId file_of(int descriptor) {
   struct stat s{};
   ::fstat(descriptor, &s);
-  return s.st_ino;
+  return {s.st_dev, s.st_ino};
 }
 
 int new_file() {
@@ -115,7 +118,7 @@ int share(Storage& storage) {
 
 Ref<Storage> map_shared(int descriptor, size_t bytes, bool keep) {
   std::lock_guard lock((mappings(), mutex));
-  const ino_t file = file_of(descriptor);
+  const FileId file = file_of(descriptor);
   auto it = keep ? mappings().find(file) : mappings().end();
   Mapping* m = nullptr;
   if (it != mappings().end() && it->second->bytes >= bytes) {

@@ -92,6 +92,7 @@ void Storage::materialize(Storage& from) {
   deleter_ = std::exchange(from.deleter_, nullptr);
   context_ = std::exchange(from.context_, nullptr);
   bytes_ = from.bytes_;
+  capacity_ = from.capacity_;
 }
 
 void Storage::drop() {
@@ -99,8 +100,9 @@ void Storage::drop() {
   if (deleter_)
     std::exchange(deleter_, nullptr)(context_);
   else
-    leave(data_, bytes_, device_);
+    leave(data_, capacity_, device_);
   data_ = nullptr;
+  capacity_ = bytes_;
 }
 
 Storage::~Storage() {
@@ -109,13 +111,14 @@ Storage::~Storage() {
   if (deleter_) {
     deleter_(context_);
   } else if (data_) {
-    leave(data_, bytes_, device_);
+    leave(data_, capacity_, device_);
   }
 }
 
 Ref<Storage> Storage::move_to(void* data, Deleter deleter, void* context) {
   if (pending) force_storage(*this);
   Ref<Storage> before = wrap(data_, bytes_, device_, deleter_, context_);
+  before->capacity_ = std::exchange(capacity_, bytes_);
   data_ = data;
   deleter_ = deleter;
   context_ = context;
@@ -125,7 +128,7 @@ Ref<Storage> Storage::move_to(void* data, Deleter deleter, void* context) {
 void Storage::resize(size_t bytes) {
   if (pending) force_storage(*this);
   WT_CHECK(!deleter_, ValueError, "resize_: this storage wraps memory of someone else and cannot be resized");
-  if (device_.is_meta() || bytes == bytes_) {
+  if (device_.is_meta() || bytes == bytes_ || (bytes && bytes <= capacity_)) {
     bytes_ = bytes;
     return;
   }
@@ -137,9 +140,9 @@ void Storage::resize(size_t bytes) {
       runtime_of(device_.type).copy(fresh, device_, data_, device_, keep, false);
     }
   }
-  leave(data_, bytes_, device_);
+  leave(data_, capacity_, device_);
   data_ = fresh;
-  bytes_ = bytes;
+  bytes_ = capacity_ = bytes;
 }
 
 }  // namespace warptape

@@ -23,8 +23,9 @@ class WT_API Storage : public RefCounted<Storage> {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  // Grows or shrinks the block (0 frees it), keeping the common prefix: a sharded parameter's storage comes
-  // and goes while the tensors on it stay. ValueError for foreign memory.
+  // Grows or shrinks the block, keeping the common prefix; 0 frees it: a sharded parameter's storage comes
+  // and goes while the tensors on it stay. Where it shrinks they may reach beyond the new end, so the memory
+  // is kept until 0 frees it. ValueError for foreign memory.
   void resize(size_t bytes);
 
   // Puts the storage onto other memory, which holds the same bytes; returns the memory it had.
@@ -70,6 +71,7 @@ class WT_API Storage : public RefCounted<Storage> {
 
   void* data_;
   size_t bytes_;
+  size_t capacity_ = bytes_;   // of the device allocator's memory
   Deleter deleter_ = nullptr;  // null: the memory is the device allocator's
   void* context_ = nullptr;
   Device device_;

@@ -53,7 +53,13 @@ bool Tensor::skips_kernel() const {
 char* Tensor::missing_data() const {
   Storage& s = storage();
   if (s.is_deferred()) force_storage(s);
-  if (!s.is_opaque()) return static_cast<char*>(s.data());
+  if (!s.is_opaque()) {
+    WT_CHECK(s.data() || !numel() || s.device().is_meta(), Error,
+             "The tensor has a non-zero number of elements (", *this,
+             "), but its data is not allocated: its storage has been resized to 0 bytes. Give it memory by "
+             "untyped_storage().resize_(nbytes) before it is read or written");
+    return static_cast<char*>(s.data());
+  }
   throw OpaqueError(
       "cannot read the data of a tensor inside vmap or jvp: control flow on values, item(), tolist() and "
       "numpy() work outside of the function transform only; or the tensor outlived its transform, or is "

@@ -190,8 +190,11 @@ void scatter(const LaunchContext& ctx, const View& self, const View& index, cons
   const int64_t n = index.numel();
   if (n == 0) return;
   const int64_t length = index.ndim ? index.sizes[dim] : 1, lines = n / length;
+  // It rounds after every element, where sums in narrow dtypes stop growing.
+  const bool narrow = self.dtype == DType::Float16 || self.dtype == DType::BFloat16;
+  const bool rounds = narrow && length > 1 && (mode == ScatterMode::Add || mode == ScatterMode::Multiply);
   // A thread per line is quick where lines are short, or as many as the device has threads.
-  if (length <= 16 || (lines >= 65536 && length <= 4096) || self.ndim == 0)
+  if ((!rounds && (length <= 16 || (lines >= 65536 && length <= 4096))) || self.ndim == 0)
     scatter_lines(ctx, self, index, src, dim, mode);
   else
     scatter_places(ctx, self, index, src, dim, mode);

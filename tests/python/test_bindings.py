@@ -119,3 +119,59 @@ def test_pickling_a_store(protocol: int) -> None:
 def test_numbers_that_are_no_reduce_op() -> None:
     with pytest.raises(ValueError, match="99"):
         dist.ReduceOp(99)
+
+
+SURROGATES = """
+import sys
+import warptape as wt
+from warptape import _C
+
+x, bad = wt.ones(2), "\\ud800"
+calls = [
+    lambda: wt.add(x, x, **{bad: 1}),
+    lambda: x.add(x, **{bad: 1}),
+    lambda: x.add_(1, **{bad: 1}),
+    lambda: wt.sum(x, **{bad: 1}),
+    lambda: wt.nn.functional.relu(x, **{bad: 1}),
+    lambda: wt.zeros(2, **{bad: 1}),
+    lambda: wt.zeros(2, device=bad),
+    lambda: wt.device(bad),
+    lambda: x.to(bad),
+    lambda: wt.einsum(bad, x),
+    lambda: wt.div(x, x, rounding_mode=bad),
+    lambda: x.scatter(0, wt.tensor([0]), 1.0, reduce=bad),
+    lambda: x.clone(memory_format=bad),
+    lambda: wt.tensor(bad),
+    lambda: wt.Generator(bad),
+    lambda: getattr(wt.ops.aten, bad),
+    lambda: getattr(x, bad),
+    lambda: setattr(x, bad, 1) or getattr(x, bad + "!"),
+    lambda: wt._C._is_elementwise(bad) + [][0],
+    lambda: wt.nn.Module().register_buffer(bad, x) or wt.nn.Module().get_buffer(bad),
+]
+for call in calls:
+    try:
+        call()
+    except Exception as error:
+        assert str(error) is not None
+    else:
+        raise SystemExit(f"accepted: {call}")
+
+# Names of files and functions that are no UTF-8 are shown, not fatal.
+code = compile("def f(x):\\n  y = (x * x).sum()\\n  return y\\n", "dir/\\udcff.py", "exec")
+space = {}
+exec(code, space)
+space["f"].__code__ = space["f"].__code__.replace(co_name="f\\udcfe")
+with wt.autograd.detect_anomaly():
+    space["f"](wt.ones(2, requires_grad=True)).backward()
+with wt.profiler.profile(with_stack=True) as p:
+    space["f"](x)
+p.events()
+print("done")
+"""
+
+
+def test_text_that_is_no_utf8() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", SURROGATES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "done\n", done.stderr

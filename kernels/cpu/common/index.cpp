@@ -1,6 +1,7 @@
 // Gather, scatter and advanced indexing. Operands have any strides; offsets are in elements.
 #include "kernels/index.h"
 
+#include "kernels/cpu/common/narrow_rows.h"
 #include "kernels/cpu/common/scatter.h"
 #include "kernels/slot.h"
 
@@ -121,7 +122,11 @@ void scatter(const LaunchContext& ctx, const View& self, const View& index, cons
     return;
   }
   if (is_complex(self.dtype)) return scatter_complex(self, index, src, dim, mode);
-  if (is_narrow(self.dtype)) return scatter_narrow_slot(ctx, self, index, src, dim, mode, 1.0);
+  if (is_narrow(self.dtype)) {
+    if (mode == ScatterMode::Add || mode == ScatterMode::Multiply)
+      return scatter_narrow_rows(ctx, self, index, src, dim, mode, 1.0);
+    return scatter_narrow_slot(ctx, self, index, src, dim, mode);
+  }
   dispatch(WideTypes{}, self.dtype,
            [&](auto t) { scatter_mode<typename decltype(t)::type>(self, index, src, dim, mode); });
 }
@@ -132,7 +137,7 @@ void index_add(const LaunchContext& ctx, const View& self, const View& index, co
   SpreadIndex spread(src, index, dim);
   if (is_complex(self.dtype)) return scatter_complex(self, spread.view, src, dim, ScatterMode::Add);
   if (is_narrow(self.dtype))
-    return scatter_narrow_slot(ctx, self, spread.view, src, dim, ScatterMode::Add, alpha);
+    return scatter_narrow_rows(ctx, self, spread.view, src, dim, ScatterMode::Add, alpha);
   dispatch(WideTypes{}, self.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     if (alpha == 1)
@@ -264,10 +269,28 @@ void put_typed(const View& self, const View& values, const Places& places, Op op
   });
 }
 
+void add_narrow(const LaunchContext& ctx, const View& self, const View& values, const Places& places) {
+  const View& shape = places.indices[0];
+  const Walk<1> outer = make_walk<1>(shape, 0, shape.ndim, {&values});
+  NarrowRows rows(ctx, places.numel());
+  parallel_for(places.numel(), kPiece, [&](int64_t begin, int64_t end) {
+    places.offsets(begin, end, rows.to() + begin);
+    int64_t* from = rows.from() + begin;
+    walk(outer, begin, end, [&](const int64_t (&at)[1], int64_t n, const int64_t*) {
+      for (int64_t j = 0; j < n; ++j) *from++ = at[0] + j * outer.inner(0);
+    });
+  });
+  const int rest = self.ndim - places.count;
+  rows.combine({self.data, self.sizes + places.count, self.strides + places.count, rest, self.dtype},
+               {values.data, self.sizes + places.count, values.strides + shape.ndim, rest, values.dtype},
+               ScatterMode::Add, 1);
+}
+
 void index_put(const LaunchContext& ctx, const View& self, const View& values, const View* indices, int count,
                bool accumulate) {
   const Places places{self, indices, count};
   if (!places.valid(ctx)) return;
+  if (accumulate && is_narrow(self.dtype)) return add_narrow(ctx, self, values, places);
   if (accumulate) {
     auto add = [&](auto t) { put_typed<typename decltype(t)::type>(self, values, places, Add{}); };
     if (!try_dispatch(AllTypes{}, self.dtype, add)) dispatch(ComplexTypes{}, self.dtype, add);

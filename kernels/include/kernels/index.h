@@ -19,10 +19,23 @@ using GatherFn = void(const LaunchContext&, const View& out, const View& x, cons
 using ScatterFn = void(const LaunchContext&, const View& self, const View& index, const View& src, int dim,
                        ScatterMode mode);
 
-// Slot "scatter_narrow", of the CPU: the same for Float16 and BFloat16 with valid indices; src times alpha
-// where it is added.
+// Slot "scatter_narrow", of the CPU: the same for Float16 and BFloat16 with valid indices, but for Add and
+// Multiply.
 using ScatterNarrowFn = void(const LaunchContext&, const View& self, const View& index, const View& src,
-                             int dim, ScatterMode mode, double alpha);
+                             int dim, ScatterMode mode);
+
+// Rows of elements: those with from[i] for i in [start[g], start[g + 1]) go to to[g]. All are offsets in
+// elements.
+struct GroupedRows {
+  const int64_t *to, *from, *start;
+  int64_t groups;
+};
+
+// Slot "combine_narrow", of the CPU: a row of self op= the rows of src that go to it, in their order, by Add
+// (of src times alpha) or Multiply, in float, rounded once. self and src are Float16 or BFloat16, of the
+// sizes of one row.
+using CombineNarrowFn = void(const LaunchContext&, const View& self, const View& src, const GroupedRows& rows,
+                             ScatterMode mode, double alpha);
 
 // Slot "index_select": out (contiguous) = slices of x at index [n] along dim.
 using IndexSelectFn = void(const LaunchContext&, const View& out, const View& x, const View& index, int dim);

@@ -159,6 +159,14 @@ ROWS = [
         tol=TOL,
     ),
     Op(
+        F + "rms_norm",
+        lambda r: [S(r(3, 5) * 1e-3, (5,))],
+        lambda x, shape: rms_norm(x, shape, eps=float(np.finfo(np.float32).eps)),
+        label="rms_norm, default eps of small numbers",
+        dtypes=("float32", "float16", "bfloat16"),
+        tol=TOL,
+    ),
+    Op(
         F + "batch_norm",
         batch_samples,
         batch_norm,

@@ -76,7 +76,7 @@ class RMSNorm(_ShapeNorm):
     """[*, *normalized_shape] -> the same, divided by its root mean square over those dimensions, times
     weight.
 
-    `eps` None stands for the machine epsilon of the input's dtype (Zhang and Sennrich 2019).
+    `eps` None stands for the machine epsilon of float32, of float64 for float64 (Zhang and Sennrich 2019).
 
     >>> nn.RMSNorm(2)(torch.tensor([[3.0, 3.0]])).detach()
     tensor([[1., 1.]])
