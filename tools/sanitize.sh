@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Builds warptape with sanitizers into a virtual environment of its own and runs the tests there.
-# Usage: tools/sanitize.sh [address,undefined | thread] [pytest arguments]
+# Usage: tools/sanitize.sh [address,undefined | thread | threads] [pytest arguments]
+# threads: ThreadSanitizer over what several threads call at once, compiled functions and the C API, in some minutes.
 # Without arguments of its own the suite goes without tests/examples and tests/benchmarks: whole trainings and timings,
 # of the same ops, that instrumented code takes hours for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kinds=${1:-address,undefined}
 shift || true
+if [ "$kinds" = threads ]; then
+  kinds=thread
+  [ $# -gt 0 ] || set -- tests/graph/test_threads.py tests/graph/test_capi.py tests/python/inference/test_engine_threads.py
+fi
 env=build/sanitize-${kinds//,/-}
 python3 -m venv "$env"
 CMAKE_ARGS="-DWARPTAPE_SANITIZE=$kinds -DWARPTAPE_CPU_ISAS=${WARPTAPE_CPU_ISAS:-avx2}" \

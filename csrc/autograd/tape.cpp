@@ -91,7 +91,7 @@ Tensor as_first(const Tensor& leaf, Tensor gradient) {
 void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   static std::array<std::mutex, 16> stripes;
   std::mutex& stripe = stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()];
-  const auto ready = [](const Tensor& t) { return !t.storage().pending && !t.storage().is_deferred(); };
+  const auto ready = [](const Tensor& t) { return !t.storage().pending() && !t.storage().is_deferred(); };
   for (Tensor old, sum;;) {
     std::unique_lock lock(stripe);
     const bool adds =

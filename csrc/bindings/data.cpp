@@ -244,7 +244,7 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
   for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
   graph::refuse_replay("numpy() reads a value");
   if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->refuse(t, "numpy()");
-  if (t.storage().pending) graph::fulfil_promises_on(t.storage());
+  if (t.storage().pending()) graph::fulfil_promises_on(t.storage());
   t.storage().mark_exported();
   static char none;
   py::object base = py::reinterpret_borrow<py::object>(owner);

@@ -147,7 +147,7 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
     graph::refuse_replay("to_dlpack() reads a value");
     if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->refuse(t, "to_dlpack()");
     auto* e = new Exported{t, {}};
-    if (t.storage().pending) graph::fulfil_promises_on(t.storage());
+    if (t.storage().pending()) graph::fulfil_promises_on(t.storage());
     t.storage().mark_exported();
     DLTensor& d = e->managed.tensor;
     d = {t.data(),

@@ -179,7 +179,7 @@ void init_graph(PyObject* module) {
                d["row_kernels"] = e->program.row_kernels;
                d["copies"] = e->program.copies;
                d["tuned"] = e->tuned();
-               d["runs"] = e->runs;
+               d["runs"] = e->runs.load();
                d["seconds"] = e->build_seconds;
                d["problem"] = e->problem_text();
                d["replays"] = e->captured ? e->captured->replays() : 0;
@@ -189,12 +189,12 @@ void init_graph(PyObject* module) {
            })
       .def("counts", [](const Compiled& c) {
         py::dict out;
-        out["calls"] = c.counts.calls;
-        out["runs"] = c.counts.runs;
-        out["reads"] = c.counts.reads;
-        out["not_deferred"] = c.counts.not_deferred;
-        out["read_by"] = c.counts.read_by;
-        out["not_deferred_by"] = c.counts.not_deferred_by;
+        out["calls"] = c.counts.calls.load();
+        out["runs"] = c.counts.runs.load();
+        out["reads"] = c.counts.reads.load();
+        out["not_deferred"] = c.counts.not_deferred.load();
+        out["read_by"] = c.counts.read_by.all();
+        out["not_deferred_by"] = c.counts.not_deferred_by.all();
         const graph::Choice::Report choice = c.choices.report();
         out["eager_calls"] = choice.eager_calls;
         out["trials"] = choice.trials;

@@ -95,8 +95,20 @@ py::list outputs(const std::vector<inference::Output>& all) {
   return out;
 }
 
+// Without the GIL, as all calls of the engine: another thread may have it, and wait for the engine.
+using Unlocked = py::call_guard<GilRelease>;
+Batch begin(Engine& e, Batch (Engine::*what)()) {
+  const GilRelease release;
+  return (e.*what)();
+}
+
 py::dict stats(const Engine& e) {
-  const inference::EngineStats& s = e.stats();
+  inference::EngineStats s;
+  int64_t waiting, running, idle;
+  {
+    const GilRelease release;
+    s = e.stats(), waiting = e.waiting(), running = e.running(), idle = idle;
+  }
   py::dict out;
   out["steps"] = s.steps;
   out["computed_tokens"] = s.computed_tokens;
@@ -106,8 +118,8 @@ py::dict stats(const Engine& e) {
   out["cached_prompt_tokens"] = s.cached_prompt_tokens;
   out["proposed_tokens"] = s.proposed_tokens;
   out["accepted_tokens"] = s.accepted_tokens;
-  out["waiting"] = e.waiting();
-  out["running"] = e.running();
+  out["waiting"] = waiting;
+  out["running"] = running;
   out["idle_pages"] = e.idle_pages();
   return out;
 }
@@ -166,25 +178,26 @@ void init_inference(PyObject* module) {
             r.constrained = constrained;
             r.leader = leader;
             r.prompt_logprobs = prompt_logprobs;
+            const GilRelease release;
             return e.add(std::move(r));
           },
           py::arg("prompt"), py::arg("params"), py::kw_only(), py::arg("seed"), py::arg("stop_token_ids"),
           py::arg("priority") = 0, py::arg("salt") = 0, py::arg("adapter") = 0,
           py::arg("constrained") = false, py::arg("leader") = -1, py::arg("prompt_logprobs") = -1,
           py::arg("generated") = std::vector<Token>())
-      .def("abort", &Engine::abort)
-      .def("allow", &Engine::allow)
-      .def("ngram", py::overload_cast<int64_t>(&Engine::ngram, py::const_))
-      .def("propose", &Engine::propose)
-      .def("limit_prefill_beside_decode", &Engine::limit_prefill_beside_decode)
-      .def("begin_draft", [](Engine& e) { return batch(e.begin_draft()); })
+      .def("abort", &Engine::abort, Unlocked())
+      .def("allow", &Engine::allow, Unlocked())
+      .def("ngram", py::overload_cast<int64_t>(&Engine::ngram, py::const_), Unlocked())
+      .def("propose", &Engine::propose, Unlocked())
+      .def("limit_prefill_beside_decode", &Engine::limit_prefill_beside_decode, Unlocked())
+      .def("begin_draft", [](Engine& e) { return batch(begin(e, &Engine::begin_draft)); })
       .def("finish_draft",
            [](Engine& e, const py::object& logits) {
              const Tensor t = tensor_arg(logits.ptr(), "finish_draft");
              const GilRelease release;
              e.finish_draft(t);
            })
-      .def("begin_step", [](Engine& e) { return batch(e.begin_step()); })
+      .def("begin_step", [](Engine& e) { return batch(begin(e, &Engine::begin_step)); })
       .def("finish_step",
            [](Engine& e, const py::object& logits) {
              const Tensor t = tensor_arg(logits.ptr(), "finish_step");
@@ -195,7 +208,7 @@ void init_inference(PyObject* module) {
              }
              return outputs(out);
            })
-      .def("cancel_step", &Engine::cancel_step)
+      .def("cancel_step", &Engine::cancel_step, Unlocked())
       .def("stats", stats);
 }
 

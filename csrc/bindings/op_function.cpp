@@ -98,7 +98,12 @@ PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"_is_linear", op_has<kLinear>, nullptr, nullptr, nullptr},
                            {"_is_random", op_has<kRandom>, nullptr, nullptr, nullptr},
                            {}};
-PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr}, {}};
+PyObject* op_written(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+PyMethodDef op_methods[] = {
+    {"__reduce__", op_reduce, METH_NOARGS, nullptr},
+    {"_written", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_written)),
+     METH_FASTCALL | METH_KEYWORDS, "The tensors that a call with these arguments changes in place."},
+    {}};
 PyMemberDef op_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpFunction, vectorcall), READONLY, nullptr},
     {"__dictoffset__", T_PYSSIZET, offsetof(OpFunction, dict), READONLY, nullptr},
@@ -138,6 +143,24 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
     }
   }
   throw TypeError(std::move(out).str());
+}
+
+PyObject* op_written(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  return guarded([&] {
+    const OpGroup& group = *group_of(self);
+    const CallArgs call{nullptr, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
+    for (size_t i = 0; i < group.overloads.size(); ++i) {
+      const OpInfo& op = *group.overloads[i];
+      Frame frame(true);
+      if (!parse(op, group.arg_names[i], call, frame, false)) continue;
+      std::vector<Tensor> written;
+      each_written(op, {frame.values, op.args.size()}, [&](const Tensor& t) {
+        if (t.defined()) written.push_back(t);
+      });
+      return wrap_tuple(written);
+    }
+    no_overload(group, call);
+  });
 }
 
 // A list that an op writes to is what it returns, the same object.

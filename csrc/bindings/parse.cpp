@@ -202,6 +202,10 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
         return v.b = PyObject_IsTrue(o) == 1, true;
       return false;
     case ArgType::Scalar:
+      // One that is not computed yet: an overload that takes it as a tensor goes first.
+      if (!frame.read_devices && (arg.marks & kKeywordOnly) && is_tensor(o) &&
+          tensor_of(o).storage().is_deferred())
+        return false;
       return to_scalar(o, v.scalar, frame.read_devices);
     case ArgType::IntList:
       return to_int_list(o, frame, v, true, arg.marks & kNoneItems);

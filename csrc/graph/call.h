@@ -61,7 +61,7 @@ struct Call {
   SmallVector<Tensor, 3> in, out;        // read; made or written. Without history, held by this call alone
   SmallVector<int8_t, 4> operands;       // of Elementwise, Kernel: each input's place in `in`, or kIsNumber
   SmallVector<Scalar, 1> numbers;        // its inputs that are numbers, in order
-  SmallVector<int16_t, 2> results;       // of all others: what each of `out` is; of a Kernel, its place
+  SmallVector<int32_t, 2> results;       // of all others: what each of `out` is; of a Kernel, its place
   KernelFunction kernel;                 // of Kernel
   int64_t rows = 0;                      // likewise
   std::unique_ptr<OpArgs> args;          // of Op
@@ -106,8 +106,8 @@ Call copy_of(const Call& c, F&& f) {
 
 // An entry of Call::results: the op's i-th tensor, the i-th tensor that its node saved, or an argument that
 // is written in place.
-inline constexpr int16_t kInPlace = -1;
-inline constexpr int16_t kSavedBase = 1000;
+inline constexpr int32_t kInPlace = -1;
+inline constexpr int32_t kSavedBase = 1 << 30;
 
 // Calls f for each tensor of a result, in order.
 template <class F>

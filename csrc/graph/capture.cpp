@@ -9,16 +9,16 @@ Scope::~Scope() {
   region_.scopes_.pop_back();
   for (const Written& w : written_) {
     Storage& s = w.tensor.storage();
-    auto* m = static_cast<Memory*>(s.pending);
-    if (m && m->state == Memory::State::Read && s.is_deferred()) s.give_back();
+    const Memory* m = region_.memories_.find(s);
+    if (!m || m->state != Memory::State::Read || !s.has_aside()) continue;
+    s.give_back();
+    s.writer.store(nullptr, std::memory_order_release);
   }
 }
 
 void Scope::written(const Tensor& t) {
   if (!t.defined() || t.device().is_meta() || !t.storage().bytes()) return;
-  Region::settle_promises(t);
-  Memory& m = region_.memory_of(t.storage());
-  if (m.state == Memory::State::Read) t.storage().put_aside();
+  region_.claim(t.storage());
   Written& w = written_.emplace_back();
   w.tensor = t;
   w.version = t.version();
@@ -54,7 +54,7 @@ void Scope::restore() {
 bool Scope::unfinished() const {
   for (size_t i = memories; i < region_.memories_.size(); ++i) {
     const Memory& m = region_.memories_[i];
-    if (m.storage && m.state == Memory::State::Unwritten) return true;
+    if (m.storage->use_count() > 1 && m.state == Memory::State::Unwritten) return true;
   }
   return false;
 }
@@ -68,21 +68,6 @@ bool Scope::bumped() const {
 }
 
 namespace {
-
-template <class F>
-void each_written(const OpInfo& op, std::span<const Value> args, F&& f) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (!(op.args[i].marks & (kWritten | kUpdated)) || !args[i].present) continue;
-    if (op.args[i].type == ArgType::Tensor) f(*args[i].tensor);
-    if (op.args[i].type == ArgType::TensorList)
-      for (const Tensor& t : ArgTraits<TensorList>::unbox(args[i])) f(t);
-  }
-}
-
-bool is_unwritten(const Tensor& t) {
-  if (!t.defined() || !t.storage().pending) return false;
-  return static_cast<const Memory*>(t.storage().pending)->state == Memory::State::Unwritten;
-}
 
 // Whether Python has something else of it than tensors.
 bool returns_value(const Result& out) {
@@ -104,18 +89,11 @@ bool capture(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
 }
 
 void force(Storage& s) {
-  auto* m = static_cast<Memory*>(s.pending);
-  WT_CHECK(!m || m->region || m->promise, Error,
-           "this tensor was not computed: a call of its compiled region that came before it failed");
-  if (m && m->region) m->region->force(s);
-  if (s.pending) fulfil_promises_on(s);
-  if (s.is_deferred()) s.materialize();
-}
-
-void gone(Storage& s) {
-  auto* m = static_cast<Memory*>(s.pending);
-  if (m->region) m->region->storage_gone(*m);
-  if (m->promise) promised_storage_gone(s);
+  const bool is_read = s.is_deferred();  // else somebody is about to write it
+  while (Deferral* writer = s.writer.load(std::memory_order_acquire)) static_cast<Region*>(writer)->force(s);
+  if (!is_read && s.readers.load()) Region::force_readers(s);
+  if (s.promise.load(std::memory_order_acquire)) fulfil_promises_on(s);
+  if (s.is_deferred()) complete(s);
 }
 
 }  // namespace
@@ -123,12 +101,12 @@ void gone(Storage& s) {
 void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys) {
   if (recording_) recording_->refuse(message("the op ", op.name, " runs at once"));
   ++compiled_->counts.not_deferred;
-  ++compiled_->counts.not_deferred_by[op.name];
+  compiled_->counts.not_deferred_by.add(op.name);
   // What is written now may be read by what is pending; and on deferred memory the op would skip its kernels.
   bool pending = false;
   each_written(op, args, [&](const Tensor& t) {
-    pending |= t.defined() && t.storage().pending;
-    settle_promises(t);
+    pending |= knows(t);
+    if (t.defined()) settle_promises(t.storage());
   });
   each_tensor(op, args, [&](const Tensor& t) { pending |= t.storage().is_deferred(); });
   if (pending) run_before();
@@ -152,10 +130,14 @@ void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
   each_tensor(op, args, [&](const Tensor& t) { meet(t); });
   const bool outermost = recording_ && scopes_.empty();
   if (outermost) recording_->see(op, args);
-  const size_t noted = calls_.size();
+  const auto count = [&] {
+    const RegionLock lock(mutex_);
+    return calls_.size();
+  };
+  const size_t noted = outermost ? count() : 0;
   call_or_run(op, args, out);
   if (outermost) recording_->made(out);
-  if (outermost && calls_.size() == noted && returns_value(out) && reads_values(op, args))
+  if (outermost && count() == noted && returns_value(out) && reads_values(op, args))
     recording_->refuse(message(op.name, " reads a value"));
   settle();
 }
@@ -209,7 +191,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
     write(call, t);
     call.results.push_back(kInPlace);
   });
-  int16_t place = 0;
+  int32_t place = 0;
   Ref<Node> node;
   each_result(out, [&](const Tensor& t) {
     if (is_unwritten(t)) {
@@ -222,7 +204,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
   for (size_t i = 0; node && i < node->saved_count(); ++i)
     if (const Tensor& t = node->saved_raw(i).raw(); is_unwritten(t)) {
       write(call, t);
-      call.results.push_back(static_cast<int16_t>(kSavedBase + i));
+      call.results.push_back(static_cast<int32_t>(kSavedBase + i));
     }
   if (scope.unfinished()) throw NotDeferrable{};
   const bool in_place = !call.results.empty() && call.results[0] == kInPlace;
@@ -262,7 +244,7 @@ void Region::backward_or_run(Node& node, Gradients& g, bool last) {
     for (size_t i = 0; i < g.inputs(); ++i) g.set(i, Tensor());
   }
   ++compiled_->counts.not_deferred;
-  ++compiled_->counts.not_deferred_by[node.type->name];
+  compiled_->counts.not_deferred_by.add(node.type->name);
   run_before();
   Paused paused;
   keys.next = 0;
@@ -294,17 +276,20 @@ void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
     b.wanted.push_back(g.wants(i));
     if (!is_unwritten(g.result(i))) continue;
     write(call, g.result(i));
-    call.results.push_back(static_cast<int16_t>(i));
+    call.results.push_back(static_cast<int32_t>(i));
   }
   if (scope.unfinished()) throw NotDeferrable{};
   remember_state(call);
 }
 
 void init() {
-  set_interceptor(kCapture, capture);
-  force_storage = force;
-  pending_storage_gone = gone;
-  backward_region = Region::around_backward;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    set_interceptor(kCapture, capture);
+    force_storage = force;
+    warptape::promised_storage_gone = promised_storage_gone;
+    backward_region = Region::around_backward;
+  });
 }
 
 }  // namespace warptape::graph

@@ -63,10 +63,7 @@ Workshop workshop_of(Device device, StreamHandle stream) {
 // While it lives the storage has other memory.
 class Elsewhere {
  public:
-  Elsewhere(Storage& s, void* data) : storage_(s) {
-    Restore<void*> settled(s.pending, nullptr);
-    before_ = s.move_to(data, [](void*) {}, nullptr);
-  }
+  Elsewhere(Storage& s, void* data) : storage_(s), before_(s.exchange(data, [](void*) {}, nullptr)) {}
   ~Elsewhere() { storage_.materialize(*before_); }
   Elsewhere(const Elsewhere&) = delete;
   Elsewhere& operator=(const Elsewhere&) = delete;
@@ -214,8 +211,7 @@ void Captured::capture(const Executable& program, std::vector<Call>& calls, cons
   for (size_t m = 0; m < memories_.size(); ++m) {
     if (!storages[m] || !memories_[m].out || memories_[m].in) continue;
     Storage& s = *storages[m];
-    Restore<void*> settled(s.pending, nullptr);
-    memories_[m].own = s.move_to(nullptr, nullptr, nullptr);
+    memories_[m].own = s.exchange(nullptr, nullptr, nullptr);
     s.materialize(*Storage::allocate_now(s.bytes(), device_));
   }
   state_ = State::Ready;

@@ -5,14 +5,20 @@
 namespace warptape::graph {
 namespace {
 
-// Whether an op that may update statistics does not: it was called with training=False.
+// Whether an op that may draw does not: it was called with training=False.
 bool is_idle(const GraphCall& c) {
-  for (const char* name : {"training", "train", "use_input_stats"})
+  for (const char* name : {"training", "train"})
     if (const Attr* a = argument(c, name)) {
       const bool* on = std::get_if<bool>(a);
       return on && !*on;
     }
   return false;
+}
+
+// Whether the switch is on in the call, or may be.
+bool is_on(const Attr& a) {
+  if (const bool* on = std::get_if<bool>(&a)) return *on;
+  return !std::holds_alternative<std::monostate>(a);
 }
 
 void append_ids(const Attr& a, std::vector<ValueId>& out) {
@@ -59,20 +65,12 @@ std::vector<ValueId> written(const GraphCall& c) {
     return std::ranges::any_of(c.graphs, writes) ? tensors(c) : std::vector<ValueId>();
   }
   std::vector<ValueId> out;
-  const bool idle = is_idle(c);
-  for (size_t i = 0; i < c.args.size(); ++i) {
-    const int marks = c.op->args[i].marks;
-    if ((marks & kWritten) || ((marks & kUpdated) && !idle)) append_ids(c.args[i], out);
-  }
-  const Attr* in_place = argument(c, "inplace");
-  if (in_place && std::holds_alternative<bool>(*in_place) && std::get<bool>(*in_place))
-    append_ids(c.args[0], out);
+  each_written(
+      std::span(c.op->args).first(std::min(c.op->args.size(), c.args.size())),
+      [&](size_t i) { return is_on(c.args[i]); }, [&](size_t i) { append_ids(c.args[i], out); });
   // By the name's end: flags of a tensor that no mark tells of.
   const std::string_view name = c.op->name;
   if (out.empty() && name.ends_with('_') && !name.ends_with("__")) return tensors(c);
-  // An embedding shortens the rows that it looks up.
-  const Attr* max_norm = argument(c, "max_norm");
-  if (max_norm && !std::holds_alternative<std::monostate>(*max_norm)) return tensors(c);
   return out;
 }
 

@@ -136,7 +136,7 @@ void run_op(Call& call) {
   });
   const std::vector<Storage*> inputs = storages_of(call);
   for (size_t i = 0; i < call.out.size(); ++i) {
-    const int16_t what = call.results[i];
+    const int32_t what = call.results[i];
     if (what == kInPlace) continue;
     deliver(inputs, call.out[i],
             what < kSavedBase ? results[static_cast<size_t>(what)]

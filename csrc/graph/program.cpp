@@ -9,51 +9,44 @@
 namespace warptape::graph {
 namespace {
 
-constexpr uint32_t kNoNumber = UINT32_MAX;
-
-uint32_t number_of(const Tensor& t, uint32_t& next) {
-  auto& m = *static_cast<Memory*>(t.storage().pending);
-  if (m.number == kNoNumber) m.number = next++;
-  return m.number;
-}
-
 int64_t byte_offset(const Tensor& t) { return t.offset() * static_cast<int64_t>(t.itemsize()); }
 
 // A batch may be a view of a data set that begins elsewhere in each call: offsets count from the first byte
 // that any call uses, rounded down so that they are whole elements of every dtype.
-void find_bases(const std::vector<Call>& calls, std::deque<Memory>& memories) {
-  for (Memory& m : memories) m.base = m.storage && !m.storage->is_deferred() ? INT64_MAX : 0;
+void find_bases(const std::vector<Call>& calls, const std::vector<Memory*>& operands) {
+  for (Memory* m : operands) m->base = m->storage->has_contents() ? INT64_MAX : 0;
+  size_t next = 0;
   for (const Call& c : calls)
     for (const auto* list : {&c.in, &c.out})
       for (const Tensor& t : *list) {
-        auto& m = *static_cast<Memory*>(t.storage().pending);
+        Memory& m = *operands[next++];
         m.base = std::min(m.base, byte_offset(t) & ~int64_t{15});
       }
 }
 
-int64_t offset_of(const Tensor& t) {
-  const int64_t base = static_cast<const Memory*>(t.storage().pending)->base;
-  return (byte_offset(t) - base) / static_cast<int64_t>(t.itemsize());
+int64_t offset_of(const Memory& m, const Tensor& t) {
+  return (byte_offset(t) - m.base) / static_cast<int64_t>(t.itemsize());
 }
 
-bool seen_outside(const Memory& m) { return m.storage->use_count() > m.held; }
-
-void add_operand(std::vector<uint64_t>& form, const Tensor& t, uint32_t& next) {
+void add_operand(std::vector<uint64_t>& form, const Tensor& t, Memory& m, uint32_t& next) {
+  if (m.number == kNoNumber) m.number = next++;
   const Device device = t.device();
-  form.push_back(uint64_t{number_of(t, next)} << 32 | static_cast<uint64_t>(device.index & 63) << 26 |
+  form.push_back(uint64_t{m.number} << 32 | static_cast<uint64_t>(device.index & 63) << 26 |
                  static_cast<uint64_t>(device.type) << 24 | static_cast<uint64_t>(t.dtype()) << 16 |
                  static_cast<uint64_t>(t.ndim()));
-  form.push_back(static_cast<uint64_t>(offset_of(t)));
+  form.push_back(static_cast<uint64_t>(offset_of(m, t)));
   for (int64_t s : t.sizes()) form.push_back(static_cast<uint64_t>(s));
   for (int64_t s : t.strides()) form.push_back(static_cast<uint64_t>(s));
 }
 
 // The calls without numbers, arguments and addresses, as words: two regions with equal words run one program.
 // Numbers the memories in the order of their use.
-std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>& memories) {
+std::vector<uint64_t> form_of(const std::vector<Call>& calls, Memories& memories) {
   for (Memory& m : memories) m.number = kNoNumber;
-  find_bases(calls, memories);
+  const std::vector<Memory*>& operands = memories.of_operands(calls);
+  find_bases(calls, operands);
   uint32_t next = 0;
+  size_t operand = 0;
   std::vector<uint64_t> form;
   form.reserve(calls.size() * 24);
   for (const Call& c : calls) {
@@ -61,24 +54,25 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
     form.push_back(static_cast<uint64_t>(c.kind) | static_cast<uint64_t>(c.compute) << 8 |
                    uint64_t{c.in.size()} << 16 | uint64_t{c.out.size()} << 32 |
                    uint64_t{c.in_backward} << 63);
-    uint64_t operands = 1;
-    for (int8_t at : c.operands) operands = operands << 8 | static_cast<uint8_t>(at);
-    form.push_back(operands);
+    uint64_t places = 1;
+    for (int8_t at : c.operands) places = places << 8 | static_cast<uint8_t>(at);
+    form.push_back(places);
     if (c.kind == CallKind::Kernel) {
       uint64_t results = 1;
-      for (int16_t at : c.results) results = results << 8 | static_cast<uint8_t>(at);
+      for (int32_t at : c.results) results = results << 8 | static_cast<uint8_t>(at);
       form.push_back(results);
       form.push_back(static_cast<uint64_t>(c.rows));
     }
-    for (const Tensor& t : c.in) add_operand(form, t, next);
-    for (const Tensor& t : c.out) add_operand(form, t, next);
+    for (const auto* list : {&c.in, &c.out})
+      for (const Tensor& t : *list) add_operand(form, t, *operands[operand++], next);
   }
   // By number: the order in which the region met the memories may differ between equal forms.
   const size_t calls_end = form.size();
   form.resize(calls_end + (next + 31) / 32);
-  for (const Memory& m : memories) {
+  for (Memory& m : memories) {
     if (m.number == kNoNumber) continue;
-    const uint64_t bits = (seen_outside(m) ? 2u : 0u) | (m.storage->is_deferred() ? 1u : 0u);
+    m.visible = m.storage->use_count() > m.held;
+    const uint64_t bits = (m.visible ? 2u : 0u) | (m.storage->has_contents() ? 0u : 1u);
     form[calls_end + m.number / 32] |= bits << (m.number % 32 * 2);
   }
   return form;
@@ -93,9 +87,8 @@ uint64_t hash_of(const std::vector<uint64_t>& words) {
   return h;
 }
 
-Operand operand_of(const Tensor& t) {
-  return {static_cast<const Memory*>(t.storage().pending)->number, t.dtype(), offset_of(t), t.sizes(),
-          t.strides()};
+Operand operand_of(const Memory& m, const Tensor& t) {
+  return {m.number, t.dtype(), offset_of(m, t), t.sizes(), t.strides()};
 }
 
 // Which of the instruction's operands are by rows.
@@ -115,7 +108,7 @@ void describe_rows(Insn& insn, const Call& call) {
   }
 }
 
-Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& memories) {
+Program program_of(const std::vector<Call>& calls, const Memories& memories) {
   Program p;
   for (const Memory& m : memories) {
     if (m.number == kNoNumber) continue;
@@ -123,8 +116,8 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
     // What was not new may be read by others and was written by others.
     p.memories[m.number] = {m.storage->bytes() - static_cast<size_t>(m.base),
                             m.storage->device(),
-                            !m.storage->is_deferred(),
-                            seen_outside(m),
+                            m.storage->has_contents(),
+                            m.visible,
                             {}};
   }
   for (const Call& c : calls) {
@@ -139,8 +132,8 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
       describe_rows(i, c);
     else
       i.operands = c.operands;
-    for (const Tensor& t : c.in) i.in.push_back(operand_of(t));
-    for (const Tensor& t : c.out) i.out.push_back(operand_of(t));
+    for (const Tensor& t : c.in) i.in.push_back(operand_of(memories.of(t), t));
+    for (const Tensor& t : c.out) i.out.push_back(operand_of(memories.of(t), t));
     p.steps.push_back({{i.call}});
   }
   return p;
@@ -183,7 +176,7 @@ std::vector<Ends> ends_of(const Program& p, size_t calls) {
 }
 
 // With `fates`, a program that leaves to backward what is promised.
-std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deque<Memory>& memories,
+std::shared_ptr<Executable> build(const std::vector<Call>& calls, const Memories& memories,
                                   std::vector<uint64_t> form, const Programs& passes,
                                   const std::shared_ptr<Fates>& fates) {
   const auto begin = Clock::now();
@@ -342,8 +335,7 @@ std::vector<std::shared_ptr<Executable>> Programs::all() const {
 // The variant of the program that promises what is known to be read by backward alone; the program where
 // there is nothing to gain.
 std::shared_ptr<Executable> Programs::promising(const std::shared_ptr<Executable>& program,
-                                                const std::vector<Call>& calls,
-                                                const std::deque<Memory>& memories) {
+                                                const std::vector<Call>& calls, const Memories& memories) {
   Fates& fates = *program->fates;
   const auto is_read = [&](uint32_t memory) {
     return program->promising && std::ranges::any_of(program->promising->recipes, [&](const Recipe& r) {
@@ -351,8 +343,7 @@ std::shared_ptr<Executable> Programs::promising(const std::shared_ptr<Executable
            });
   };
   for (const Memory& m : memories)
-    if (m.storage && m.storage->exported() && fates.exposed.insert(m.number).second)
-      fates.changed |= is_read(m.number);
+    if (m.storage->exported() && fates.exposed.insert(m.number).second) fates.changed |= is_read(m.number);
   fates.exposed.erase(kNoNumber);
   if (std::exchange(fates.changed, false)) {
     std::erase(all_, program->promising);
@@ -363,13 +354,23 @@ std::shared_ptr<Executable> Programs::promising(const std::shared_ptr<Executable
   return program->promising ? program->promising : program;
 }
 
-std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::deque<Memory>& memories,
+void Programs::make_room() {
+  const auto oldest = std::ranges::min_element(by_hash_, {}, [](const auto& p) { return p.second->found; });
+  const auto is_it = [&](const auto& e) { return e == oldest->second || e == oldest->second->promising; };
+  std::erase_if(all_, is_it);
+  by_hash_.erase(oldest);
+}
+
+std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, Memories& memories,
                                            bool promises) {
   std::vector<uint64_t> form = form_of(calls, memories);
   const RegionLock fates(promise_mutex());
   std::lock_guard lock(mutex_);
   const bool promise = promises && this->promises && recomputes;
-  const auto chosen = [&] { return promise ? promising(last_, calls, memories) : last_; };
+  const auto chosen = [&] {
+    last_->found = ++finds_;
+    return promise ? promising(last_, calls, memories) : last_;
+  };
   if (last_ && last_->form == form) return chosen();
   const uint64_t hash = hash_of(form);
   const auto [begin, end] = by_hash_.equal_range(hash);
@@ -379,6 +380,8 @@ std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::
       return chosen();
     }
   auto made = build(calls, memories, std::move(form), *this, nullptr);
+  if (by_hash_.size() >= kMost) make_room();
+  made->found = ++finds_;
   by_hash_.emplace(hash, made);
   all_.push_back(made);
   return last_ = made;

@@ -1,7 +1,7 @@
 // What a region runs: the noted calls, by a program that is made once for all calls of the same form.
 #pragma once
 
-#include <deque>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -11,8 +11,8 @@
 
 namespace warptape::graph {
 
-struct Memory;
 class Captured;
+class Memories;
 
 // What a step is the last to need.
 struct Ends {
@@ -32,7 +32,8 @@ struct WT_API Executable {
   // Where a chain waits for its kernel: the instructions one by one.
   std::vector<Step> apart;
   std::vector<Ends> ends_apart;
-  int64_t runs = 0;
+  std::atomic<int64_t> runs{0};
+  int64_t found = 0;  // when it was last found, in calls of Programs::find()
   double build_seconds = 0;
   std::shared_ptr<Captured> captured;  // for mode="reduce-overhead", on CUDA
   bool on_device = false;              // it uses memory of a device
@@ -60,13 +61,13 @@ struct WT_API Executable {
 // Of a product. Measured: below, what preparing the epilogue costs is not gained.
 inline constexpr int64_t kLeastEpilogueBytes = 128 << 10;
 
-// The programs of a compiled function, by the form of the calls.
+// The programs of a compiled function, by the form of the calls: sizes, strides, which results are kept.
 class WT_API Programs {
  public:
+  static constexpr size_t kMost = 256;  // of more, the one that was not found for longest goes
   // The program for calls of this form, made where there is none; numbers the memories. With `promises`, one
   // that may leave values to backward.
-  std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories,
-                                   bool promises);
+  std::shared_ptr<Executable> find(const std::vector<Call>& calls, Memories& memories, bool promises);
   // Runs the calls by it, and thus gives the memories their contents, but for those with these promises.
   static std::vector<std::unique_ptr<Promise>> run(Executable& program, std::vector<Call>& calls);
   // In the order in which they were made. The list grows while other threads call.
@@ -79,9 +80,12 @@ class WT_API Programs {
 
  private:
   std::shared_ptr<Executable> promising(const std::shared_ptr<Executable>& program,
-                                        const std::vector<Call>& calls, const std::deque<Memory>& memories);
+                                        const std::vector<Call>& calls, const Memories& memories);
+
+  void make_room();
 
   mutable std::mutex mutex_;
+  int64_t finds_ = 0;
   std::unordered_multimap<uint64_t, std::shared_ptr<Executable>> by_hash_;
   std::vector<std::shared_ptr<Executable>> all_;
   std::shared_ptr<Executable> last_;  // that was found: often the next one, too

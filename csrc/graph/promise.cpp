@@ -10,37 +10,27 @@
 namespace warptape::graph {
 namespace {
 
-// What Memory::promise points to. Outside of regions it is itself the storage's record.
-struct Held : Memory {
+// What Storage::promise points to. Read with the lock held, but for whether there is one.
+struct Held {
   std::unique_ptr<Promise> maker;  // null: the storage has its contents
   std::vector<Promise*> readers;
   std::shared_ptr<Fates> fates;
   uint32_t in_program = 0;  // the number of the memory there
 };
 
-Held* held_by(const Storage& s) {
-  auto* m = static_cast<Memory*>(s.pending);
-  return m ? static_cast<Held*>(m->promise) : nullptr;
-}
+Held* held_by(const Storage& s) { return static_cast<Held*>(s.promise.load(std::memory_order_relaxed)); }
 
 Held& make_held(Storage& s) {
   if (Held* h = held_by(s)) return *h;
   auto* h = new Held;
-  h->promise = h;
-  if (s.pending)
-    static_cast<Memory*>(s.pending)->promise = h;
-  else
-    s.pending = static_cast<Memory*>(h);
+  s.promise.store(h, std::memory_order_release);
   return *h;
 }
 
 void drop_if_idle(Storage& s) {
   Held* h = held_by(s);
   if (!h || h->maker || !h->readers.empty() || h->fates) return;
-  if (s.pending == static_cast<Memory*>(h))
-    s.pending = nullptr;
-  else
-    static_cast<Memory*>(s.pending)->promise = nullptr;
+  s.promise.store(nullptr, std::memory_order_release);
   delete h;
 }
 
@@ -177,8 +167,6 @@ bool is_promised(const Storage& s) {
   return maker_of(s) != nullptr;
 }
 
-void* promise_of(const Storage& s) { return held_by(s); }
-
 SmallVector<Tensor, 3> read_by_promise(const Storage& s) {
   const RegionLock lock(promise_mutex());
   const Held* h = held_by(s);
@@ -213,6 +201,14 @@ void fulfil_promises_on(Storage& s) {
     p->fates->add(p->memory, in_backward_pass());
     return p;
   });
+}
+
+void complete(Storage& s) {
+  if (s.promise.load(std::memory_order_acquire)) fulfil_promise(s);
+  if (!s.is_deferred()) return;
+  WT_CHECK(!s.is_lost(), Error,
+           "this tensor was not computed: a call of its compiled region that came before it failed");
+  s.materialize();
 }
 
 void promised_storage_gone(Storage& s) {

@@ -11,8 +11,8 @@
 // - What is computed again is chosen by recompute(), on the program followed by readers that stand for
 //   backward: see plan_promises().
 // - A promise holds the tensors that it reads. Before one of these changes in place, or is given to code that
-//   may change it unseen, what is promised from it is computed: it has a record like what a region works on,
-//   and whoever is about to change a storage with a record calls force_storage().
+//   may change it unseen, what is promised from it is computed: whoever is about to change a storage that has
+//   Storage::promise calls force_storage().
 // - A promise that nobody can ask for any more goes with its storage.
 #pragma once
 
@@ -80,8 +80,6 @@ void give_promise(Storage& s, std::unique_ptr<Promise> promise);
 // Notes in `fates` who reads the storage, which has contents.
 void watch(Storage& s, std::shared_ptr<Fates> fates, uint32_t memory);
 bool is_promised(const Storage& s);
-// What a region's record of the storage has to keep: Memory::promise.
-void* promise_of(const Storage& s);
 // What the promise reads; nothing where there is none.
 SmallVector<Tensor, 3> read_by_promise(const Storage& s);
 // Takes the promise for a region to note its call, null where there is none. The storage stays deferred.
@@ -90,6 +88,8 @@ std::unique_ptr<Promise> take_promise(Storage& s);
 void fulfil_promise(Storage& s);
 // Computes it, and all that is promised from it.
 WT_API void fulfil_promises_on(Storage& s);
+// Gives a deferred storage that no region writes its contents.
+void complete(Storage& s);
 void promised_storage_gone(Storage& s);
 
 }  // namespace warptape::graph

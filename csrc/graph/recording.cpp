@@ -59,7 +59,7 @@ void Recording::see(const OpInfo& op, std::span<const Value> args) {
       refuse("it draws from a generator of its own");
   each_tensor(op, args, [&](const Tensor& t) {
     const Storage& s = t.storage();
-    if ((s.is_deferred() && !s.has_aside()) || made_impls_.contains(t.impl())) return;
+    if (!s.has_contents() || made_impls_.contains(t.impl())) return;
     if (seen_impls_.insert(t.impl()).second) seen_.push_back(t);
   });
 }
@@ -86,7 +86,7 @@ void Recording::end(std::vector<Tensor> results) {
 }
 
 void Recording::take(const std::shared_ptr<Executable>& program, const std::vector<Call>& calls,
-                     const std::deque<Memory>& memories) {
+                     const Memories& memories) {
   if (!ended_ || out_) refuse("a value is read before its end");
   on_device_ |= program->on_device;
   if (on_device_) refuse("its memory is not the CPU's");
@@ -105,19 +105,19 @@ void Recording::take(const std::shared_ptr<Executable>& program, const std::vect
 }
 
 // For each memory of the program where it comes from.
-void Recording::find_sources(const std::deque<Memory>& memories) {
+void Recording::find_sources(const Memories& memories) {
   out_->memories.resize(out_->program->program.memories.size());
   storages_.resize(out_->memories.size());
   // Memories that are computed again are the same storage, and have no record of their own.
   for (const Memory& m : memories) {
-    if (!m.storage || m.number >= out_->memories.size()) continue;
+    if (m.number >= out_->memories.size()) continue;
     if (!m.storage->device().is_cpu()) refuse("its memory is not the CPU's");
-    numbers_[m.storage] = m.number;
+    numbers_[m.storage.get()] = m.number;
     ReplayMemory& to = out_->memories[m.number];
     to.bytes = m.storage->bytes();
-    if (m.storage->is_deferred() || !to.bytes) continue;
-    storages_[m.number] = Ref<Storage>::share(m.storage);
-    const auto is_it = [&](const Before& b) { return b.storage == m.storage; };
+    if (!m.storage->has_contents() || !to.bytes) continue;
+    storages_[m.number] = m.storage;
+    const auto is_it = [&](const Before& b) { return b.storage == m.storage.get(); };
     const auto argument = std::ranges::find_if(arguments_, is_it);
     if (argument != arguments_.end()) {
       to.from = From::Argument;

@@ -9,7 +9,7 @@
 
 namespace warptape::graph {
 
-struct Memory;
+class Memories;
 
 class WT_API Recording {
  public:
@@ -26,7 +26,7 @@ class WT_API Recording {
   void made(Result& out);
   // What was noted is about to run.
   void take(const std::shared_ptr<Executable>& program, const std::vector<Call>& calls,
-            const std::deque<Memory>& memories);
+            const Memories& memories);
 
   // The function has returned these tensors; what is pending runs now.
   void end(std::vector<Tensor> results);
@@ -50,7 +50,7 @@ class WT_API Recording {
   };
   static Before before(const Tensor& t);
 
-  void find_sources(const std::deque<Memory>& memories);
+  void find_sources(const Memories& memories);
   void check_sources();
   void keep_seen();
   uint32_t add_memory(const Tensor& t, ReplayMemory::From from, size_t index);

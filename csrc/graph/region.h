@@ -17,7 +17,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -25,6 +24,7 @@
 #include "core/device_runtime.h"
 #include "graph/call.h"
 #include "graph/choice.h"
+#include "graph/memories.h"
 #include "graph/program.h"
 #include "graph/recording.h"
 
@@ -63,9 +63,9 @@ class RegionMutex {
     owner_.store(nullptr, std::memory_order_relaxed);
     mutex_.unlock();
   }
+  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == &thread_state; }
 
  private:
-  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == &thread_state; }
   void take() {
     owner_.store(&thread_state, std::memory_order_relaxed);
     depth_ = 1;
@@ -117,26 +117,20 @@ class RegionLock {
 // which do so at no moment in particular, do not count. Set by the bindings, which know NumPy's arrays.
 extern WT_API bool (*seen_by_others)(const Storage& s);
 
-class Region;
+// How often something happened, by the name of the op or node whose code did it.
+class WT_API CountsByName {
+ public:
+  void add(const char* name);
+  std::map<std::string, int64_t> all() const;
 
-// What the region knows of a storage.
-struct Memory {
-  enum class State : uint8_t { Read, Unwritten, Written };
-  Region* region = nullptr;  // null: of a region that failed before it wrote the storage, or of none
-  Storage* storage = nullptr;
-  State state = State::Read;
-  uint32_t depth = 0;   // of scopes, where it was made
-  uint32_t held = 0;    // tensors of noted calls on it
-  uint32_t number = 0;  // its place among the region's
-  int64_t base = 0;     // in bytes, of what came from outside: where the part that calls use begins
-  // What is known of it outside of regions: see Note [Promises].
-  void* promise = nullptr;
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, int64_t> counts_;
 };
 
 struct Counts {
-  int64_t calls = 0, runs = 0, reads = 0, not_deferred = 0;
-  // By the name of the op or node whose code did it; reads by Python have no name.
-  std::map<std::string, int64_t> read_by, not_deferred_by;
+  std::atomic<int64_t> calls{0}, runs{0}, reads{0}, not_deferred{0};
+  CountsByName read_by, not_deferred_by;  // reads by Python have no name
 };
 
 // What the calls of one compiled function share.
@@ -148,7 +142,14 @@ struct WT_API Compiled : std::enable_shared_from_this<Compiled> {
   Choices choices;
 };
 
-// One per thread; the other threads come to it for the contents of tensors alone.
+// Thrown where what a call needs is first to be done by another thread's region: see Note [Regions and
+// threads].
+struct Busy {
+  Ref<Storage> storage;
+};
+
+// One per thread; the other threads come to it for the contents of tensors alone. It outlives its thread, for
+// these may be on their way to it, and is a later one's.
 class WT_API Region final : public Deferral {
  public:
   static Region& of_thread();
@@ -161,9 +162,9 @@ class WT_API Region final : public Deferral {
   static void around_backward(bool begins);
   void leave();  // runs what is pending
   // What the call that was entered does is recorded until somebody takes the recording.
-  void record(std::unique_ptr<Recording> recording) { recording_ = std::move(recording); }
+  void record(std::unique_ptr<Recording> recording);
   Recording* recording() const { return recording_.get(); }
-  std::unique_ptr<Recording> take_recording() { return std::move(recording_); }
+  std::unique_ptr<Recording> take_recording();
   // How many calls of compiled functions, or backward passes over what they noted, the thread is in.
   int depth() const { return depth_; }
   bool entered() const { return depth_ > 0 && sample_.turn.way == Way::Noted; }
@@ -181,22 +182,37 @@ class WT_API Region final : public Deferral {
 
   // Notes the call of an op, or runs it.
   void call(const OpInfo& op, std::span<Value> args, Result& out);
-  // Somebody asks for the storage's data.
+  // Somebody asks, on any thread, for the data of a storage that the region writes.
   void force(Storage& s);
-  void storage_gone(Memory& m);
+  // Somebody is about to write the storage: what is pending there runs, in all regions but that of a thread
+  // which notes the write.
+  static void force_readers(Storage& s);
 
  private:
   friend class Scope;
   friend class Paused;
 
+  Region() = default;
+  ~Region() override = default;
+  bool is_own() const { return this == &of_thread(); }
+  void check_may_wait() const;
+  void run_for(Storage& s);
+  template <class F>
+  void note(F&& f);
   Call& add(CallKind kind, const void* callee);
-  Memory& memory_of(Storage& s, bool is_new = false);
+  Memory& memory_of(Storage& s, bool promised = false);
+  Memory& claim(Storage& s, bool promised = false);
+  [[noreturn]] void refuse_busy(Storage& s) const;
+  bool knows(const Tensor& t);
+  bool is_unwritten(const Storage& s) const;
+  bool is_unwritten(const Tensor& t) const { return t.defined() && is_unwritten(t.storage()); }
   void meet(const Tensor& t);
-  static void settle_promises(const Tensor& t);
+  void note_promise(const Tensor& t);
+  static void settle_promises(Storage& s);
   void note_stream(Device device);
   void read(Call& call, const Tensor& t);
   void write(Call& call, const Tensor& t);
-  Tensor hold(const Tensor& t);
+  static Tensor hold(Memory& m, const Tensor& t);
   void note_op(const OpInfo& op, std::span<const Value> args, Result& out, class Scope& scope);
   void note_backward(Node& node, Gradients& g, bool last, class Scope& scope);
   bool in_whole() const;
@@ -208,9 +224,10 @@ class WT_API Region final : public Deferral {
   void run_before();
   void settle();
   void truncate(size_t calls);
-  void release(std::deque<Memory>& memories, bool failed);
+  void release(Memories& memories, bool failed, const Executable* program,
+               std::vector<std::unique_ptr<Promise>> promises);
   void leave_to_backward(const Executable& program, std::vector<std::unique_ptr<Promise>> promises,
-                         const std::deque<Memory>& memories);
+                         const Memories& memories) const;
   void run_pending();
   void begin();
   void finish();
@@ -225,9 +242,9 @@ class WT_API Region final : public Deferral {
     double seconds = 0;
   };
 
-  RegionMutex mutex_;
+  mutable RegionMutex mutex_;
   std::vector<Call> calls_;
-  std::deque<Memory> memories_;
+  Memories memories_, spare_;  // spare_: empty, with room
   std::vector<class Scope*> scopes_;
   std::unordered_map<const void*, Attempts> attempts_;  // by OpInfo or NodeType
   std::unique_ptr<Recording> recording_;
@@ -235,9 +252,30 @@ class WT_API Region final : public Deferral {
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;
   int depth_ = 0;
-  bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
+  bool interrupted_ = false;          // another thread had run what is recorded
+  std::atomic<bool> exposed_{false};  // what is pending reads or writes memory that NumPy sees
   Sample sample_;
 };
+
+// With the region locked and its records of what f() uses. Where these are another thread's to make, it gets
+// to make them first: f() throws Busy before it has noted anything.
+template <class F>
+void Region::note(F&& f) {
+  for (;;) {
+    Busy busy;
+    {
+      const RegionLock lock(mutex_);
+      try {
+        f();
+        return settle();
+      } catch (const Busy& b) {
+        busy = b;
+      }
+    }
+    if (mutex_.is_mine()) throw busy;
+    force_storage(*busy.storage);
+  }
+}
 
 // The op that Python called, where the error that is on its way came from a noted call of it.
 extern WT_API thread_local const char* failed_op;

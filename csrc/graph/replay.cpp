@@ -49,7 +49,8 @@ bool Recorded::fits(std::span<const Tensor> arguments) {
     const Tensor& t = outside(m, arguments);
     const Storage& s = t.storage();
     const int64_t shift = m.from == From::Argument ? begin_of(t) - m.begin : 0;
-    if (s.pending || s.is_deferred() || !t.device().is_cpu() || shift % kAlike) return false;
+    if (s.writer || s.is_deferred() || (m.changes && s.pending()) || !t.device().is_cpu() || shift % kAlike)
+      return false;
     if (s.exported() && seen_by_others(s)) return false;  // by which memories may overlap
     if (m.last && (m.first + shift < 0 || m.last + shift > static_cast<int64_t>(s.bytes()))) return false;
   }

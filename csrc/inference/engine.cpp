@@ -37,6 +37,14 @@ bool allows_only(std::span<const uint32_t> mask, const std::vector<Token>& token
   return others == 0;
 }
 
+// In host memory as float32. Without the engine's lock: memory that is deferred, or a device's, may have to
+// wait for other threads.
+Tensor on_host(const Tensor& logits) {
+  Tensor out = empty(logits.sizes(), {DType::Float32, Device{}});
+  raw_copy(out, logits);
+  return out;
+}
+
 // The drawn token's log-probability and those of the `count` likeliest tokens, of softmax(logits).
 std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int64_t count) {
   const float largest = *std::ranges::max_element(logits);
@@ -118,12 +126,38 @@ Engine::Engine(EngineOptions options) : options_(std::move(options)), pool_(opti
 }
 Engine::~Engine() = default;
 
+void Engine::limit_prefill_beside_decode(int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  options_.limits.max_prefill_beside_decode = tokens;
+}
+
+int64_t Engine::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(waiting_.size());
+}
+
+int64_t Engine::running() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(running_.size());
+}
+
+int64_t Engine::idle_pages() const {
+  const std::lock_guard lock(mutex_);
+  return pool_.idle();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
 Engine::Sequence* Engine::find(int64_t id) const {
   const auto it = sequences_.find(id);
   return it == sequences_.end() ? nullptr : it->second.get();
 }
 
 int64_t Engine::add(Request r) {
+  const std::lock_guard lock(mutex_);
   const int64_t size = static_cast<int64_t>(r.prompt.size()), vocab = options_.vocab_size;
   WT_CHECK(size > 0, ValueError, "the prompt has no token");
   WT_CHECK(r.max_tokens >= 1, ValueError, "max_tokens must be at least 1, got ", r.max_tokens);
@@ -151,14 +185,15 @@ int64_t Engine::add(Request r) {
 }
 
 bool Engine::abort(int64_t id) {
+  const std::lock_guard lock(mutex_);
   Sequence* s = find(id);
   if (!s || s->aborted) return false;
   s->aborted = true;
-  // The rows of a step that has begun are counted: it stays until that ends.
-  if (std::ranges::find(step_, s, &Step::sequence) == step_.end()) {
-    draft_.clear();
-    remove(*s);
-  }
+  // The rows of a step or draft that has begun are counted: it stays until that ends.
+  const auto is_in = [s](const std::vector<Step>& steps) {
+    return std::ranges::find(steps, s, &Step::sequence) != steps.end();
+  };
+  if (!is_in(step_) && !is_in(draft_)) remove(*s);
   return true;
 }
 
@@ -170,6 +205,7 @@ void Engine::remove(Sequence& s) {
 }
 
 void Engine::allow(int64_t id, int64_t after, std::vector<uint32_t> tokens) {
+  const std::lock_guard lock(mutex_);
   Sequence* s = find(id);
   if (!s) return;
   WT_CHECK(s->request.constrained, ValueError, "allow: request ", id, " was not added as constrained");
@@ -188,6 +224,7 @@ std::optional<std::vector<Token>> Engine::ngram(const Sequence& s) const {
 }
 
 std::optional<std::vector<Token>> Engine::ngram(int64_t id) const {
+  const std::lock_guard lock(mutex_);
   const Sequence* s = find(id);
   return s ? ngram(*s) : std::nullopt;
 }
@@ -196,6 +233,7 @@ void Engine::propose(int64_t id, std::vector<Token> tokens) {
   for (Token t : tokens)
     WT_CHECK(t >= 0 && t < options_.vocab_size, IndexError, "token ", t, " is out of the vocabulary of ",
              options_.vocab_size);
+  const std::lock_guard lock(mutex_);
   Sequence* s = find(id);
   if (s) s->drafts = std::move(tokens);
 }
@@ -279,7 +317,9 @@ void Engine::publish(Sequence& s) {
 }
 
 Batch Engine::begin_step() {
+  const std::lock_guard lock(mutex_);
   WT_CHECK(step_.empty(), Error, "begin_step: the step before is neither finished nor cancelled");
+  end_draft();
   while (plan_step() && step_.empty()) {
   }
   return batch_of(step_);
@@ -420,19 +460,17 @@ void Engine::apply(const Step& step, Output& out) {
   stats_.accepted_tokens += accepted;
 }
 
-// logits in host memory as float32, once they have proved to be those of the steps' rows.
-Tensor Engine::host_logits(const std::vector<Step>& steps, const Tensor& logits) const {
+void Engine::check_logits(const std::vector<Step>& steps, const Tensor& logits) const {
   int64_t rows = 0;
   for (const Step& step : steps) rows += step.logit_rows;
   WT_CHECK(logits.ndim() == 2 && logits.size(0) == rows && logits.size(1) == options_.vocab_size, ShapeError,
            "expected logits [", rows, ", ", options_.vocab_size, "], got ", AsShape{logits.sizes()});
-  Tensor out = empty(logits.sizes(), {DType::Float32, Device{}});
-  raw_copy(out, logits);
-  return out;
 }
 
 std::vector<Output> Engine::finish_step(const Tensor& logits) {
-  const Tensor values = host_logits(step_, logits);
+  const Tensor values = on_host(logits);
+  const std::lock_guard lock(mutex_);
+  check_logits(step_, logits);
   std::vector<const float*> rows;
   const auto* next = static_cast<const float*>(values.data());
   for (const Step& step : step_) {
@@ -451,7 +489,7 @@ std::vector<Output> Engine::finish_step(const Tensor& logits) {
       out[i] = {};
     else if (out[i].finish != Finish::None)
       step_[i].sequence->aborted = true;
-  cancel_step();
+  end_step();
   std::erase_if(out, [](const Output& o) {
     return o.tokens.empty() && o.prompt_logprobs.empty() && o.finish == Finish::None;
   });
@@ -459,15 +497,28 @@ std::vector<Output> Engine::finish_step(const Tensor& logits) {
 }
 
 void Engine::cancel_step() {
+  const std::lock_guard lock(mutex_);
+  end_step();
+}
+
+void Engine::end_step() {
+  end_draft();
   for (const Step& step : step_)
     if (step.sequence->aborted) remove(*step.sequence);
   step_.clear();
+}
+
+// No step has begun while there is a draft.
+void Engine::end_draft() {
+  for (const Step& step : draft_)
+    if (step.sequence->aborted) remove(*step.sequence);
   draft_.clear();
 }
 
 Batch Engine::begin_draft() {
+  const std::lock_guard lock(mutex_);
   WT_CHECK(step_.empty(), Error, "begin_draft: the step before is neither finished nor cancelled");
-  draft_.clear();
+  end_draft();
   int64_t left = options_.limits.max_num_batched_tokens;
   for (const auto& [id, s] : running_) {
     if (s->known() - s->computed != 1) continue;
@@ -483,13 +534,19 @@ Batch Engine::begin_draft() {
 }
 
 void Engine::finish_draft(const Tensor& logits) {
-  const Tensor rows = host_logits(draft_, logits);
+  const Tensor rows = on_host(logits);
+  const std::lock_guard lock(mutex_);
+  check_logits(draft_, logits);
   const auto* row = static_cast<const float*>(rows.data());
   std::vector<float> values;
   for (const Step& step : draft_) {
     Sequence& s = *step.sequence;
     s.drafted = step.end();
     if (!step.draws) continue;
+    if (s.aborted) {
+      row += options_.vocab_size;
+      continue;
+    }
     values.assign(row, row + options_.vocab_size);
     row += options_.vocab_size;
     if (s.request.constrained && s.allowed.size() <= s.drafts.size()) continue;  // nothing may come there
@@ -502,7 +559,7 @@ void Engine::finish_draft(const Tensor& logits) {
     // As the model's own draw will be, with the same noise: then the two agree most often.
     s.drafts.push_back(sample(values, s.request.sampling, static_cast<uint64_t>(step.end())));
   }
-  draft_.clear();
+  end_draft();
 }
 
 }  // namespace warptape::inference

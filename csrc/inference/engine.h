@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -77,6 +78,8 @@ struct EngineStats {
   int64_t proposed_tokens = 0, accepted_tokens = 0;     // of speculation
 };
 
+// Any thread may call it, also while a step or a draft is computed or its tokens are drawn; steps and drafts
+// themselves are one thread's.
 class WT_API Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -102,7 +105,7 @@ class WT_API Engine {
   void finish_draft(const Tensor& logits);
 
   // Of the steps that follow, see Limits.
-  void limit_prefill_beside_decode(int64_t tokens) { options_.limits.max_prefill_beside_decode = tokens; }
+  void limit_prefill_beside_decode(int64_t tokens);
 
   // What to compute next; requests is empty where there is nothing to do.
   Batch begin_step();
@@ -111,10 +114,10 @@ class WT_API Engine {
   // Ends the step as if it had not been begun: its forward pass failed. No-op without one.
   void cancel_step();
 
-  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
-  int64_t running() const { return static_cast<int64_t>(running_.size()); }
-  int64_t idle_pages() const { return pool_.idle(); }
-  const EngineStats& stats() const { return stats_; }
+  int64_t waiting() const;
+  int64_t running() const;
+  int64_t idle_pages() const;
+  EngineStats stats() const;
 
  private:
   struct Sequence;
@@ -131,11 +134,14 @@ class WT_API Engine {
   void publish(Sequence& s);
   bool plan_step();
   Batch batch_of(const std::vector<Step>& steps) const;
-  Tensor host_logits(const std::vector<Step>& steps, const Tensor& logits) const;
+  void check_logits(const std::vector<Step>& steps, const Tensor& logits) const;
+  void end_step();
+  void end_draft();
   void constrain(const Sequence& s, const TokenCounts& counts, int64_t after, std::span<float> row) const;
   Output draw(const Step& step, const float* logits) const;
   void apply(const Step& step, Output& out);
 
+  mutable std::mutex mutex_;  // of all that follows
   EngineOptions options_;
   PagePool pool_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;

@@ -318,7 +318,7 @@ Tensor gumbel_softmax_impl(const Tensor& logits, double tau, bool hard, double e
 }
 
 const Arg kSelf{"input", kWritten}, kSlope{"negative_slope", 0.01}, kAlpha{"alpha", 1.0},
-    kInplace{"inplace", false};
+    kInplace{"inplace", false, kSwitch}, kX{"input", kUpdated};
 const Arg kMinVal{"min_val", -1.0}, kMaxVal{"max_val", 1.0};
 }  // namespace
 
@@ -345,46 +345,43 @@ decltype(softplus) softplus{
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
 decltype(silu) silu{
-    "silu", silu_impl, kNN | kComplex | kPointwise, {"input", kInplace}, "input * sigmoid(input)."};
+    "silu", silu_impl, kNN | kComplex | kPointwise, {kX, kInplace}, "input * sigmoid(input)."};
 decltype(mish) mish{
-    "mish", plain<mish_def>, kNN | kPointwise, {"input", kInplace}, "input * tanh(softplus(input))."};
-decltype(selu) selu{"selu",
-                    plain<selu_def>,
-                    kNN | kPointwise,
-                    {"input", kInplace},
-                    "Scaled elu for self-normalising networks."};
+    "mish", plain<mish_def>, kNN | kPointwise, {kX, kInplace}, "input * tanh(softplus(input))."};
+decltype(selu) selu{
+    "selu", plain<selu_def>, kNN | kPointwise, {kX, kInplace}, "Scaled elu for self-normalising networks."};
 decltype(hardsigmoid) hardsigmoid{"hardsigmoid",
                                   plain<hardsigmoid_def>,
                                   kNN | kPointwise,
-                                  {"input", kInplace},
+                                  {kX, kInplace},
                                   "clamp(input / 6 + 1 / 2, 0, 1)."};
 decltype(hardswish) hardswish{
-    "hardswish", plain<hardswish_def>, kNN | kPointwise, {"input", kInplace}, "input * hardsigmoid(input)."};
-decltype(relu6) relu6{"relu6", relu6_impl, kNN | kPointwise, {"input", kInplace}, "clamp(input, 0, 6)."};
+    "hardswish", plain<hardswish_def>, kNN | kPointwise, {kX, kInplace}, "input * hardsigmoid(input)."};
+decltype(relu6) relu6{"relu6", relu6_impl, kNN | kPointwise, {kX, kInplace}, "clamp(input, 0, 6)."};
 decltype(leaky_relu) leaky_relu{"leaky_relu",
                                 with_number<leaky_relu_def>,
                                 kNN | kPointwise,
-                                {"input", kSlope, kInplace},
+                                {kX, kSlope, kInplace},
                                 "input where positive, else negative_slope * input."};
 decltype(elu) elu{"elu",
                   with_number<elu_def>,
                   kNN | kPointwise,
-                  {"input", kAlpha, kInplace},
+                  {kX, kAlpha, kInplace},
                   "input where positive, else alpha * expm1(input)."};
 decltype(celu) celu{"celu",
                     celu_impl,
                     kNN | kPointwise,
-                    {"input", kAlpha, kInplace},
+                    {kX, kAlpha, kInplace},
                     "input where positive, else alpha * expm1(input / alpha)."};
 decltype(hardtanh) hardtanh{"hardtanh",
                             hardtanh_impl,
                             kNN | kPointwise,
-                            {"input", kMinVal, kMaxVal, kInplace},
+                            {kX, kMinVal, kMaxVal, kInplace},
                             "clamp(input, min_val, max_val)."};
 decltype(threshold) threshold{"threshold",
                               with_numbers<threshold_def>,
                               kNN | kPointwise,
-                              {"input", "threshold", "value", kInplace},
+                              {kX, "threshold", "value", kInplace},
                               "input where above threshold, else value."};
 
 namespace {
@@ -392,7 +389,7 @@ using PlainOp = Op<Tensor(const Tensor&)>;
 using NumberOp = Op<Tensor(const Tensor&, double)>;
 using NumbersOp = Op<Tensor(const Tensor&, double, double)>;
 const Op<Tensor(const Tensor&, bool)> nn_relu{
-    "relu", relu_nn, kNN | kPointwise, {"input", kInplace}, "max(input, 0)."};
+    "relu", relu_nn, kNN | kPointwise, {kX, kInplace}, "max(input, 0)."};
 const PlainOp root_selu{"selu",
                         plain_only<selu_def>,
                         kFunction | kPointwise,
@@ -452,7 +449,7 @@ const char kRreluDoc[] =
     "input where positive, else input times a slope: in training one drawn for each element from [lower, "
     "upper), else their mean.";
 const Op<Tensor(const Tensor&, double, double, bool, bool)> nn_rrelu{
-    "rrelu", rrelu_impl, kNN | kRandom, {"input", kLower, kUpper, kTraining, kInplace}, kRreluDoc};
+    "rrelu", rrelu_impl, kNN | kRandom, {kX, kLower, kUpper, kTraining, kInplace}, kRreluDoc};
 const Op<Tensor(const Tensor&, double, double, bool)> rrelu{
     "rrelu", root_rrelu, kFunction | kRandom, {"input", kLower, kUpper, kTraining}, kRreluDoc},
     rrelu_{"rrelu_",

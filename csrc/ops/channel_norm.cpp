@@ -296,7 +296,7 @@ decltype(batch_norm) batch_norm{
      {"running_var", none, kUpdated},
      {"weight", none},
      {"bias", none},
-     {"training", false},
+     {"training", false, kSwitch},
      {"momentum", 0.1},
      {"eps", 1e-5}},
     "Normalises [batch, channels, ...] over all dims but the channels: in training with the "

@@ -186,35 +186,36 @@ Tensor feature_dropout_impl(const Tensor& x, double p, bool training, bool inpla
   return drop_channels(x, p, training, inplace, true);
 }
 
-const Arg kP{"p", 0.5}, kInplace{"inplace", false}, kTraining{"training", true}, kIdle{"training", false};
+const Arg kX{"input", kUpdated}, kP{"p", 0.5}, kInplace{"inplace", false, kSwitch},
+    kTraining{"training", true, kSwitch}, kIdle{"training", false, kSwitch};
 using DropOp = Op<Tensor(const Tensor&, double, bool, bool)>;
 const DropOp dropout1d{"dropout1d",
                        dropout1d_impl,
                        kNN | kRandom,
-                       {"input", kP, kTraining, kInplace},
+                       {kX, kP, kTraining, kInplace},
                        "[N, C, L] or [C, L]: zeros each channel with probability p, scales the others by 1 / "
                        "(1 - p)."},
     dropout2d{"dropout2d",
               drop_images<2>,
               kNN | kRandom,
-              {"input", kP, kTraining, kInplace},
+              {kX, kP, kTraining, kInplace},
               "[N, C, H, W] or [N, C, L]: zeros each channel with probability p, scales the others by 1 / (1 "
               "- p)."},
     dropout3d{"dropout3d",
               drop_images<3>,
               kNN | kRandom,
-              {"input", kP, kTraining, kInplace},
+              {kX, kP, kTraining, kInplace},
               "[N, C, D, H, W] or [C, D, H, W]: zeros each channel with probability p, scales the others by "
               "1 / (1 - p)."},
     alpha_dropout{"alpha_dropout",
                   alpha_dropout_impl,
                   kNN | kRandom | kComplex,
-                  {"input", kP, kIdle, kInplace},
+                  {kX, kP, kIdle, kInplace},
                   "Dropout that keeps the mean and variance of what selu returns."},
     feature_alpha_dropout{"feature_alpha_dropout",
                           feature_alpha_dropout_impl,
                           kNN | kRandom | kComplex,
-                          {"input", kP, kIdle, kInplace},
+                          {kX, kP, kIdle, kInplace},
                           "[N, C, *]: alpha_dropout of whole channels."};
 
 // The top level's forms, and those in place.
@@ -301,7 +302,7 @@ decltype(dropout) dropout{
     "dropout",
     dropout_impl,
     kNN | kRandom | kPointwise,
-    {"input", {"p", 0.5}, {"training", true}, {"inplace", false}},
+    {kX, kP, kTraining, kInplace},
     "In training, zeros elements with probability p and scales the others by 1 / (1 - p)."};
 namespace {
 const Sharing dropouts{

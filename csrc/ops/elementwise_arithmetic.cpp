@@ -1,6 +1,7 @@
 // add, sub, mul, div, neg, and what is a step away from them.
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/number_tensor.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -113,6 +114,23 @@ Tensor sub_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
   check_sub(self, b);
   check_alpha("sub_", self, b, alpha);
   return add_into("sub_", kSub, self, b, negated(alpha));
+}
+
+// The same with a tensor in alpha's place.
+template <bool kSub>
+Tensor add_by(const Tensor& a, const Tensor& b, const Tensor& alpha) {
+  if (!may_stay_tensor(alpha, {a, b})) return (kSub ? sub : add)(a, b, item(alpha));
+  if (kSub) check_sub(a, b);
+  return pointwise_by(kSub ? "sub" : "add", add_scaled_slot, {a, b}, kSub ? neg(alpha) : alpha);
+}
+
+template <bool kSub>
+Tensor add_inplace_by(const Tensor& self, const Tensor& b, const Tensor& alpha) {
+  if (!may_stay_tensor(alpha, {self, b})) return (kSub ? sub_ : add_)(self, b, item(alpha));
+  if (kSub) check_sub(self, b);
+  const Tensor by = as_operand_of(kSub ? neg(alpha) : alpha, {self, b});
+  return inplace(kSub ? "sub_" : "add_", add_scaled_slot, ResultRule::Same, self, {self, b, by},
+                 [] { return Ref<Node>(); });
 }
 
 // ---- mul and div ---------------------------------------------------------------------------------------
@@ -317,6 +335,22 @@ const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 WT_ADD(add, "input + alpha * other, broadcast.");
 WT_ADD(sub, "input - alpha * other, broadcast.");
+namespace {
+const Arg kAlphaTensor{"alpha", kKeywordOnly};
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> add_at{
+    "add", add_by<false>, kFunction | kMethod | kPointwise, {"input", "other", kAlphaTensor}, add.doc},
+    sub_at{"sub", add_by<true>, kFunction | kMethod | kPointwise, {"input", "other", kAlphaTensor}, sub.doc},
+    add_at_{"add_",
+            add_inplace_by<false>,
+            kMethod | kPointwise,
+            {{"input", kWritten}, "other", kAlphaTensor},
+            add.doc},
+    sub_at_{"sub_",
+            add_inplace_by<true>,
+            kMethod | kPointwise,
+            {{"input", kWritten}, "other", kAlphaTensor},
+            sub.doc};
+}  // namespace
 WT_MUL(mul, "input * other, broadcast.");
 WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
 decltype(neg) neg{"neg", neg_impl, kBoth | kOutExact | kComplex | kLinear, {"input"}, "-input."};

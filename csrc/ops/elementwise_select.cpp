@@ -2,6 +2,7 @@
 #include "ops/binary.h"
 #include "ops/copy.h"
 #include "ops/index.h"
+#include "ops/number_tensor.h"
 
 namespace warptape::ops {
 namespace {
@@ -345,6 +346,33 @@ WT_ADDC(addcmul, "input + value * tensor1 * tensor2.");
 WT_ADDC(addcdiv, "input + value * tensor1 / tensor2.");
 
 namespace {
+
+// The same with a tensor in the number's place.
+template <AddC& D, auto& op>
+Tensor addc_by(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& value) {
+  if (!may_stay_tensor(value, {a, b, c})) return op(a, b, c, item(value));
+  return pointwise_by(D.name, D.slot, {a, b, c}, value);
+}
+template <AddC& D, auto& op>
+Tensor addc_inplace_by(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& value) {
+  if (!may_stay_tensor(value, {a, b, c})) return op(a, b, c, item(value));
+  return inplace(D.inplace_name, D.slot, ResultRule::Same, a, {a, b, c, as_operand_of(value, {a, b, c})},
+                 [] { return Ref<Node>(); });
+}
+using AddcByTensor = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&)>;
+const Arg kValueTensor{"value", kKeywordOnly};
+#define WT_ADDC_BY(NAME)                                                     \
+  const AddcByTensor NAME##_t{#NAME,                                         \
+                              addc_by<NAME##_def, NAME>,                     \
+                              kPair | kWidestCuda,                           \
+                              {"input", "tensor1", "tensor2", kValueTensor}, \
+                              NAME.doc},                                     \
+      NAME##_t_ {                                                            \
+    #NAME "_", addc_inplace_by<NAME##_def, NAME##_>, kMethod | kPointwise,   \
+        {kSelf, "tensor1", "tensor2", kValueTensor}, NAME.doc                \
+  }
+WT_ADDC_BY(addcmul);
+WT_ADDC_BY(addcdiv);
 
 // The number before the tensors, as older programs write it.
 void warn_of_order(const char* op) {

@@ -75,7 +75,7 @@ const Op<Normed(const Tensor&, const OptTensor&, const OptTensor&, const OptTens
                        "bias",
                        {"running_mean", kUpdated},
                        {"running_var", kUpdated},
-                       "training",
+                       {"training", kSwitch},
                        "momentum",
                        "eps"},
                       "batch_norm and, in training, the batch's mean and 1 / sqrt(var + eps)."};

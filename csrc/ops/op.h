@@ -161,9 +161,10 @@ enum ArgMark : uint8_t {
   kVarArgs = 2,      // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
   kWritten = 4,      // changed in place; the op returns it
   kNoneItems = 8,    // of an IntList: takes None among the items, which is kNoItem
-  kUpdated = 16,     // changed in place beside the result
+  kUpdated = 16,     // changed in place beside the result, where all switches are on
   kNoGradient = 32,  // of a tensor: none leads to it; only its shape or dtype counts, or it is a choice
   kReadFirst = 64,   // read before anything is written, so it may overlap what is: see Note [Overlap]
+  kSwitch = 128,  // of a flag, which is on where it is true; of another argument, on where it is given
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 
@@ -197,6 +198,17 @@ struct Arg {
 };
 
 inline constexpr size_t kMaxArgs = 26;  // of an op
+
+// What a call changes in place: calls f(i) for each such argument. By the declaration's marks alone;
+// is_on(i) says whether the switch that is argument i is on in the call.
+template <class IsOn, class F>
+void each_written(std::span<const Arg> args, IsOn&& is_on, F&& f) {
+  bool updates = true;
+  for (size_t i = 0; i < args.size(); ++i)
+    if (args[i].marks & kSwitch) updates &= is_on(i);
+  for (size_t i = 0; i < args.size(); ++i)
+    if ((args[i].marks & kWritten) || ((args[i].marks & kUpdated) && updates)) f(i);
+}
 
 // What autocast does with an op's floating arguments; Refuse: narrow floats do not hold what it computes.
 // Float32Form: the op "_NAME_float32" takes them as they are, and gives what Float32 would.
@@ -308,6 +320,20 @@ WT_API void record_not_implemented(const OpInfo& op, std::span<const Value> args
 // Calls see(t) for every defined tensor among the arguments.
 WT_API void each_tensor(const OpInfo& op, std::span<const Value> args,
                         const std::function<void(const Tensor&)>& see);
+
+// Calls f(t) for every tensor among the arguments that the call changes in place.
+template <class F>
+void each_written(const OpInfo& op, std::span<const Value> args, F&& f) {
+  const auto is_on = [&](size_t i) {
+    return args[i].present && (op.args[i].type != ArgType::Bool || args[i].b);
+  };
+  each_written(op.args, is_on, [&](size_t i) {
+    if (!args[i].present) return;
+    if (op.args[i].type == ArgType::Tensor) f(*args[i].tensor);
+    if (op.args[i].type == ArgType::TensorList)
+      for (size_t k = 0; k < args[i].list.size; ++k) f(static_cast<const Tensor*>(args[i].list.data)[k]);
+  });
+}
 
 // Whether every op takes this argument: no complex number, no tensor of another device.
 template <class T>

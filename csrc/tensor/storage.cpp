@@ -36,7 +36,7 @@ void leave(void* data, size_t bytes, Device device) noexcept {
 }  // namespace
 
 void (*force_storage)(Storage& s) = nullptr;
-void (*pending_storage_gone)(Storage& s) = nullptr;
+void (*promised_storage_gone)(Storage& s) = nullptr;
 
 Ref<Storage> Storage::allocate(size_t bytes, Device device) {
   if (__builtin_expect(thread_state.defers_memory, 0) && bytes && !device.is_meta())
@@ -66,67 +66,82 @@ void Storage::destroy(Storage* s) { delete s; }
 
 Ref<Storage> Storage::deferred(size_t bytes, Device device) {
   auto* s = new Storage(nullptr, bytes, device);
-  s->deferred_ = true;
+  s->deferred_.store(true, std::memory_order_relaxed);
   if (thread_state.deferral) thread_state.deferral->made(*s);
   return Ref<Storage>::adopt(s);
 }
 
 void Storage::put_aside() {
-  if (std::exchange(deferred_, true)) return;
-  aside_ = std::exchange(data_, nullptr);
+  if (!is_deferred()) aside_ = take_data(true);
 }
 
-void Storage::give_back() {
-  deferred_ = false;
-  data_ = std::exchange(aside_, nullptr);
-}
+void Storage::give_back() { set_data(std::exchange(aside_, nullptr)); }
 
-void Storage::materialize() {
-  deferred_ = false;
-  data_ = aside_ ? std::exchange(aside_, nullptr) : take(bytes_, device_);
-}
+void Storage::materialize() { set_data(aside_ ? std::exchange(aside_, nullptr) : take(bytes_, device_)); }
 
 void Storage::materialize(Storage& from) {
-  deferred_ = false;
-  data_ = std::exchange(from.data_, nullptr);
   deleter_ = std::exchange(from.deleter_, nullptr);
   context_ = std::exchange(from.context_, nullptr);
-  bytes_ = from.bytes_;
+  if (bytes_ != from.bytes_) bytes_ = from.bytes_;
   capacity_ = from.capacity_;
+  set_data(from.take_data(false));
 }
 
 void Storage::drop() {
-  if (std::exchange(deferred_, true)) return;
+  if (is_deferred()) return;
+  void* data = take_data(true);
   if (deleter_)
     std::exchange(deleter_, nullptr)(context_);
   else
-    leave(data_, capacity_, device_);
-  data_ = nullptr;
+    leave(data, capacity_, device_);
   capacity_ = bytes_;
 }
 
+Ref<Storage> Storage::detach() {
+  auto* s = new Storage(std::exchange(aside_, nullptr), bytes_, device_);
+  s->capacity_ = capacity_;
+  s->deferred_.store(!s->data(), std::memory_order_relaxed);
+  s->deleter_ = std::exchange(deleter_, nullptr);
+  s->context_ = std::exchange(context_, nullptr);
+  if (exported()) s->mark_exported();
+  if (shared()) s->mark_shared();
+  return Ref<Storage>::adopt(s);
+}
+
+void Storage::attach(Ref<Storage> detached) {
+  version_.fetch_add(detached->version(), std::memory_order_relaxed);
+  if (detached->use_count() == 1) return materialize(*detached);
+  // Code that the calls ran has kept it.
+  deleter_ = [](void* kept) { static_cast<Storage*>(kept)->release(); };
+  context_ = detached.get();
+  set_data(detached.release()->data());
+}
+
 Storage::~Storage() {
-  if (__builtin_expect(pending != nullptr, 0)) pending_storage_gone(*this);
+  if (__builtin_expect(promise.load(std::memory_order_relaxed) != nullptr, 0)) promised_storage_gone(*this);
   if (aside_) give_back();
   if (deleter_) {
     deleter_(context_);
-  } else if (data_) {
-    leave(data_, capacity_, device_);
+  } else if (void* memory = data()) {
+    leave(memory, capacity_, device_);
   }
 }
 
 Ref<Storage> Storage::move_to(void* data, Deleter deleter, void* context) {
-  if (pending) force_storage(*this);
-  Ref<Storage> before = wrap(data_, bytes_, device_, deleter_, context_);
+  if (pending()) force_storage(*this);
+  return exchange(data, deleter, context);
+}
+
+Ref<Storage> Storage::exchange(void* data, Deleter deleter, void* context) {
+  Ref<Storage> before = wrap(data_.exchange(data), bytes_, device_, deleter_, context_);
   before->capacity_ = std::exchange(capacity_, bytes_);
-  data_ = data;
   deleter_ = deleter;
   context_ = context;
   return before;
 }
 
 void Storage::resize(size_t bytes) {
-  if (pending) force_storage(*this);
+  if (pending()) force_storage(*this);
   WT_CHECK(!deleter_, ValueError, "resize_: this storage wraps memory of someone else and cannot be resized");
   if (device_.is_meta() || bytes == bytes_ || (bytes && bytes <= capacity_)) {
     bytes_ = bytes;
@@ -135,13 +150,13 @@ void Storage::resize(size_t bytes) {
   void* fresh = take(bytes, device_);
   if (size_t keep = std::min(bytes, bytes_)) {
     if (device_.is_cpu()) {
-      std::memcpy(fresh, data_, keep);
+      std::memcpy(fresh, data(), keep);
     } else {
-      runtime_of(device_.type).copy(fresh, device_, data_, device_, keep, false);
+      runtime_of(device_.type).copy(fresh, device_, data(), device_, keep, false);
     }
   }
-  leave(data_, capacity_, device_);
-  data_ = fresh;
+  leave(data(), capacity_, device_);
+  data_.store(fresh, std::memory_order_release);
   bytes_ = capacity_ = bytes;
 }
 

@@ -16,6 +16,7 @@ from warptape.export import Dim, export, save
 
 PACKAGE = Path(torch.__file__).parent
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run_program.cpp"
+THREADS = Path(__file__).with_name("capi_threads.cpp")
 FLOAT32 = 8
 
 
@@ -116,6 +117,46 @@ def test_threads(library, model, path):
     library.wt_program_close(program)
 
 
+def build(source, binary, *more):
+    """A program that uses the library."""
+    flags = [
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{PACKAGE}/include",
+        f"-L{PACKAGE}",
+        "-lwarptape",
+        *more,
+    ]
+    subprocess.run(["g++", str(source), *flags, f"-Wl,-rpath,{PACKAGE}", "-o", str(binary)], check=True)
+    return binary
+
+
+class Mixed(nn.Module):
+    """Of ops that are recorded, and of some that run at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = torch.relu(self.a(x)) * 2 + x
+        y = torch.sort(torch.cumsum(torch.sigmoid(y) * y + torch.tanh(x), 1), 1)[0]
+        return self.b(y).exp()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
+def test_threads_that_begin_together(tmp_path):
+    save(export(Mixed().eval(), (torch.ones(8, 16),)), tmp_path / "p")
+    binary = build(THREADS, tmp_path / "threads", "-pthread")
+    for threads in (2, 8):
+        done = subprocess.run(
+            [binary, tmp_path / "p", str(threads), "40", "30"], capture_output=True, timeout=300
+        )
+        assert (done.returncode, done.stdout) == (0, b"0 wrong\n")
+
+
 def test_inputs_that_are_returned(library, tmp_path):
     save(export(lambda x: (x, x[1:]), (torch.ones(3),)), tmp_path / "p")
     program = library.wt_program_open(str(tmp_path / "p").encode())
@@ -147,17 +188,7 @@ def test_wrong_input(library, path, tmp_path):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 def test_example(model, path, tmp_path):
-    binary = tmp_path / "run_program"
-    flags = [
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{PACKAGE}/include",
-        f"-L{PACKAGE}",
-        "-lwarptape",
-    ]
-    subprocess.run(["g++", str(EXAMPLE), *flags, f"-Wl,-rpath,{PACKAGE}", "-o", str(binary)], check=True)
+    binary = build(EXAMPLE, tmp_path / "run_program")
     x = torch.randn(2, 4)
     (tmp_path / "x.bin").write_bytes(x.numpy().tobytes())
     out = subprocess.run(

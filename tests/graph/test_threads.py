@@ -1,0 +1,250 @@
+"""Compiled functions in several threads: over shared weights, with tensors that go from thread to thread, and
+with weights that somebody writes meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import warptape as torch
+from warptape import nn
+
+THREADS = 8
+PATIENCE = 600 if os.environ.get("WARPTAPE_SANITIZED") else 120  # seconds
+RUNS = 100
+
+
+def together(work: Callable[[int], None], threads: int = THREADS) -> None:
+    """Calls work(0), work(1), .. each in a thread; all of them end, and none fails."""
+    failed: list[BaseException] = []
+    start = threading.Barrier(threads)
+
+    def run(k: int) -> None:
+        try:
+            start.wait()
+            work(k)
+        except BaseException as error:
+            failed.append(error)
+
+    all_ = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(threads)]
+    for t in all_:
+        t.start()
+    for t in all_:
+        t.join(PATIENCE)
+    if any(t.is_alive() for t in all_):
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(3)  # a thread that hangs in a kernel's lock would hang the interpreter's end, too
+    if failed:
+        raise failed[0]
+
+
+def compiled(f: Any) -> Any:
+    """All calls are recorded, and what is small is recomputed as well."""
+    c = torch.compile(f)
+    c.region.adaptive, c.region.least_recomputed_bytes = False, 1
+    return c
+
+
+def bits(tensors: Any) -> list[bytes]:
+    return [t.detach().numpy().tobytes() for t in tensors]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(16, 32), nn.Linear(32, 16), nn.LayerNorm(16)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(x + self.b(nn.functional.gelu(self.a(x))))
+        return torch.cumsum(y * torch.sigmoid(y), -1)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_each():
+    before, interval = torch.get_num_threads(), sys.getswitchinterval()
+    torch.set_num_threads(1)
+    sys.setswitchinterval(1e-5)  # seconds: threads take turns in the middle of what they record
+    torch.manual_seed(0)
+    yield
+    sys.setswitchinterval(interval)
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("functions", ["own", "same"])
+def test_inference_over_shared_weights(functions: str) -> None:
+    model = Block().eval()
+    shared = compiled(model.forward)
+    inputs = [torch.randn(n, 16) for n in range(1, 7)]
+    with torch.no_grad():
+        want = [bits([model(x)]) for x in inputs]
+
+    def work(k: int) -> None:
+        f = shared if functions == "same" else compiled(model.forward)
+        with torch.no_grad():
+            for i in range(RUNS):
+                at = (i + k) % len(inputs)
+                assert bits([f(inputs[at])]) == want[at]
+
+    together(work)
+
+
+@pytest.mark.parametrize("functions", ["own", "same"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_training_over_shared_weights(functions: str, inside: bool) -> None:
+    model = Block()
+    weights = list(model.parameters())
+
+    def step(x: Any) -> Any:
+        return torch.autograd.grad(model(x).square().sum(), weights)
+
+    whole, forward = compiled(step), compiled(model.forward)
+    inputs = [torch.randn(n, 16) for n in range(1, 5)]
+    want = [bits(step(x)) for x in inputs]
+
+    def work(k: int) -> None:
+        own_step, own_forward = compiled(step), compiled(model.forward)
+        f, g = (whole, forward) if functions == "same" else (own_step, own_forward)
+        for i in range(RUNS):
+            at = (i + k) % len(inputs)
+            got = f(inputs[at]) if inside else torch.autograd.grad(g(inputs[at]).square().sum(), weights)
+            assert bits(got) == want[at]
+
+    together(work)
+
+
+def test_gradients_add_up_in_shared_weights() -> None:
+    w = torch.ones(16, 16, requires_grad=True)
+
+    def loss(x: Any) -> Any:
+        return ((x @ w).relu() * 2).sum()
+
+    x = torch.ones(4, 16)
+
+    def work(k: int) -> None:
+        f = compiled(loss)
+        for _ in range(RUNS):
+            f(x).backward()
+
+    together(work)
+    assert (w.grad == 8 * RUNS * THREADS).all()
+
+
+@pytest.mark.parametrize("reader", ["eager", "compiled"])
+def test_a_tensor_goes_to_another_thread(reader: str) -> None:
+    pairs = [(queue.SimpleQueue(), queue.SimpleQueue()) for _ in range(THREADS // 2)]
+
+    def double(y: Any) -> Any:
+        return y * 2 - 1
+
+    def work(k: int) -> None:
+        there, back = pairs[k // 2]
+        if k % 2:
+            f = compiled(double) if reader == "compiled" else double
+            for _ in range(RUNS):
+                back.put(f(there.get()))
+            return
+
+        def send(x: Any) -> Any:
+            y = (x * 3 + 1).exp().log()
+            there.put(y)
+            return y + back.get()
+
+        f = compiled(send)
+        for i in range(RUNS):
+            x = torch.full((5,), float(i))
+            y = (x * 3 + 1).exp().log()
+            assert bits([f(x)]) == bits([y + double(y)])
+
+    together(work)
+
+
+def test_both_wait_for_the_other() -> None:
+    """Each reads what the other has pending."""
+    queues = [queue.SimpleQueue(), queue.SimpleQueue()]
+
+    def work(k: int) -> None:
+        def f(x: Any) -> Any:
+            y = torch.cumsum(x * 2 + k, 0)
+            queues[k].put(y)
+            return (queues[1 - k].get() + y).cumsum(0)
+
+        f = compiled(f)
+        for i in range(RUNS):
+            x = torch.full((4,), float(i))
+            each = [torch.cumsum(x * 2 + j, 0) for j in range(2)]
+            assert bits([f(x)]) == bits([(each[1 - k] + each[k]).cumsum(0)])
+
+    together(work, 2)
+
+
+def test_weights_are_written_meanwhile() -> None:
+    w = torch.zeros(64)
+    lock = threading.Lock()
+
+    def add(x: Any) -> Any:
+        y = x + w  # before it changes
+        w.add_(1)
+        return y * 2
+
+    def work(k: int) -> None:
+        x = torch.zeros(64)
+        if k % 2:
+            f = compiled(lambda x: (x + w) * 2)
+            for _ in range(RUNS):
+                f(x)
+            return
+        g = compiled(add)
+        for _ in range(RUNS):
+            with lock:
+                before = w[0].item()
+                assert g(x).tolist() == [2 * before] * 64
+
+    together(work)
+    assert w.tolist() == [RUNS * THREADS // 2] * 64
+
+
+def test_a_step_of_each_thread_on_the_same_weights() -> None:
+    """Without a lock: which step comes first is open, and all end."""
+    w = torch.zeros(8, 8, requires_grad=True)
+
+    def step(x: Any) -> Any:
+        loss = (x @ w).sin().sum()
+        (g,) = torch.autograd.grad(loss, [w])
+        with torch.no_grad():
+            w.sub_(g, alpha=0.0)
+        return loss
+
+    def work(k: int) -> None:
+        f = compiled(step)
+        x = torch.ones(2, 8)
+        for _ in range(RUNS):
+            # As without torch.compile, where w changes between forward and backward.
+            with contextlib.suppress(RuntimeError):
+                f(x)
+
+    together(work)
+
+
+def test_an_error_is_the_threads_own() -> None:
+    w = torch.ones(2, 3)
+
+    def take(at: Any) -> Any:
+        return torch.take(w, at).sum() + w.sum()
+
+    def work(k: int) -> None:
+        f = compiled(take)
+        for _ in range(RUNS):
+            if k % 2:
+                with pytest.raises(IndexError):
+                    f(torch.tensor([9]))
+            else:
+                assert f(torch.tensor([2])).item() == 7
+
+    together(work)
