@@ -3,8 +3,8 @@ are issued. tools/sass_gate.py asks for it; each function gives the faults that 
 
 WGMMA (HGMMA in machine code) reads its operands and writes its sums until a DEPBAR waits for its group. The
 compiler keeps other instructions off those registers. Where it does not, results are wrong on a GPU alone: an
-emulator runs products at one moment. TMA and WGMMA read shared memory past ordinary stores, which a fence must
-publish. setmaxnreg gives a warpgroup's registers to others: whoever names one that it gave reads another's.
+emulator runs products at one moment. TMA and WGMMA read shared memory past ordinary stores, which a fence
+must publish. setmaxnreg gives a warpgroup's registers to others: who names one that it gave reads another's.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ prints a table: kernel, architecture, registers, instructions on local memory, w
 memory, tensor-core and asynchronous instructions. Kernels with WGMMA are followed along every way besides:
 registers under way, fences, budgets of setmaxnreg, descriptors (tools/sass_flow.py). `--rows` takes a build
 folder, compiles a few chains with a norm for sm_90 as `torch.compile` does (tests/chain/row_kernels.cpp) and
-holds them to their rule, too. Fails where a kernel breaks a rule of RULES, or where a rule's kernel is missing.
+holds them to their rule, too. Fails where a kernel breaks a rule of RULES, or a rule's kernel is missing.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Rule:
 
 
 #: What CUTLASS's make_gmma_desc gives for the same tiles. The upper word: 128-byte swizzle, groups of 8 rows
-#: 1024 bytes apart. The lower one, above the address: how far parts of columns lie apart, 8192 bytes of B's in a
-#: product of 256 columns.
+#: 1024 bytes apart. The lower one, above the address: how far parts of columns lie apart, 8192 bytes of B's
+#: in a product of 256 columns.
 BY_ROWS, BY_COLUMNS = ("0x40000040", "0x10000"), ("0x40000040", "0x2000000")
 #: Tiles that come by cp.async and ldmatrix to mma.sync.
 MMA = ("LDGSTS", "LDSM", "HMMA")
