@@ -84,22 +84,31 @@ def walk(
     step: Callable[[Instruction, object], object],
     first: int | None = None,
 ) -> None:
-    """Follows every way from the first instruction, once for each state in which it is reached."""
+    """Follows every way from the first instruction, through called functions and back, once for each state in
+    which an instruction is reached."""
     at = {one.address: one for one in code}
     follows = {a.address: b.address for a, b in pairwise(code)}
-    left = [(code[0].address if first is None else first, start)]
+    returns: tuple[int, ...] = ()
+    left = [(code[0].address if first is None else first, start, returns)]
     seen = set(left)
     while left:
-        address, state = left.pop()
+        address, state, returns = left.pop()
         one = at[address]
         state = step(one, state)
-        reached = [target_of(one)] if target_of(one) is not None else []
-        if goes_on(one) and address in follows:
-            reached.append(follows[address])
-        for target in reached:
-            if target in at and (target, state) not in seen:
-                seen.add((target, state))
-                left.append((target, state))
+        reached = [(target_of(one), returns)]
+        if goes_on(one) or one.name.startswith("CALL"):
+            reached.append((follows.get(address), returns))
+        if one.name.startswith("CALL"):
+            called = re.search(r"0x([0-9a-f]+)\s*$", one.operands)
+            if not called or address not in follows:
+                raise ValueError(f"{address:#x}: a call of an unknown form: {one.operands}")
+            reached = [(int(called[1], 16), (*returns, follows[address]))]
+        elif one.name.startswith("RET") and returns:
+            reached = [(returns[-1], returns[:-1])]
+        for target, stack in reached:
+            if target in at and (target, state, stack) not in seen:
+                seen.add((target, state, stack))
+                left.append((target, state, stack))
 
 
 def asynchronous_registers(code: Sequence[Instruction]) -> list[str]:
@@ -121,8 +130,6 @@ def asynchronous_registers(code: Sequence[Instruction]) -> list[str]:
             touched = under_way.sums & (written | read) or under_way.left & written
             if touched:
                 found.add(f"{one.address:#x} {one.name} touches R{min(touched)} of a product under way")
-            if one.name.startswith("CALL"):
-                found.add(f"{one.address:#x} a call while a product is under way")
         return state
 
     walk(code, Pending(), step)

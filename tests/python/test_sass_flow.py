@@ -62,6 +62,14 @@ def test_what_the_next_round_of_a_loop_does_counts() -> None:
     assert any("LDS.128 touches R152" in fault for fault in asynchronous_registers(code_of(lines)))
 
 
+def test_a_called_function_is_followed() -> None:
+    """Between a product and its wait a function may be called that leaves the registers alone."""
+    called = [*LOOP[:4], "CALL.REL.NOINC 0x00a0", *LOOP[5:], "MOV R{}, RZ", "RET.REL.NODEC R2 0x0"]
+    for register, wrong in ((60, False), (30, True)):
+        lines = [line.format(register) for line in called]
+        assert bool(asynchronous_registers(code_of(lines))) == wrong
+
+
 def test_stores_to_shared_memory_are_published_on_every_way() -> None:
     product = "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"
     right = ["STS.128 [R2], R4", "FENCE.VIEW.ASYNC.S", product, "EXIT"]
