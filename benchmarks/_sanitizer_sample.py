@@ -1,4 +1,4 @@
-"""One call of each family of CUDA kernels, forward and backward, on small inputs: what benchmarks/gpu.sh has
+"""One call of each family of CUDA kernels, forward and backward, on small inputs: what benchmarks/gpu_day.sh has
 compute-sanitizer watch. The sizes leave partial blocks and vectors behind. Every result is compared with the
 CPU's."""
 

@@ -20,6 +20,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ PEER_TARGETS = {
 
 
 def run_worker(
-    library: str, names: list[str], scale: float, loss_steps: int, limit: float
+    library: str, names: list[str], scale: float, loss_steps: int, limit: float, lines: Path | None = None
 ) -> list[dict[str, Any]]:
-    """What a process measured, and how it ended if not well; after `limit` seconds, what it had by then."""
+    """What a process measured, and how it ended if not well; after `limit` seconds, what it had by then. Each
+    result is appended to `lines` as it comes."""
     command = [
         sys.executable,
         str(HERE / "_gpu_rows.py"),
@@ -56,17 +58,26 @@ def run_worker(
         str(scale),
         str(loss_steps),
     ]
+    results: list[dict[str, Any]] = []
+
+    def keep(result: dict[str, Any]) -> None:
+        results.append(result)
+        if lines:
+            with lines.open("a") as file:
+                file.write(json.dumps({"library": library, **result}) + "\n")
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            out, _ = process.communicate(timeout=limit)
-            ended = f"ended with code {process.returncode}" if process.returncode else None
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, _ = process.communicate()
-            ended = f"took more than {limit:g} s"
-    results = [json.loads(line) for line in out.splitlines() if line.endswith("}")]
-    if ended:
-        results.append({"row": "process", "variant": library, "error": ended})
+        killer = threading.Timer(limit, process.kill)
+        killer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.rstrip().endswith("}"):
+                keep(json.loads(line))
+        late = not killer.is_alive()
+        killer.cancel()
+    if process.returncode:
+        how = f"took more than {limit:g} s" if late else f"ended with code {process.returncode}"
+        keep({"row": "process", "variant": library, "error": how})
     return results
 
 
@@ -212,6 +223,8 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", default=",".join(row.name for row in ROWS), help="comma-separated names")
+    parser.add_argument("--peer-rows", help="those that PyTorch runs, too (default: all)")
+    parser.add_argument("--lines", type=Path, help="file that gets each result as JSON as it comes")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each library")
     parser.add_argument("--no-losses", action="store_true", help="leave the curves of 200 steps out")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, no peer; keeps nothing")
@@ -247,7 +260,9 @@ def main() -> int:
     keeps = not options.quick and not emulated
     for turn in range(1 if options.quick else options.rounds):
         for library in libraries:
-            rounds[library].append(run_worker(library, names, scale, 0 if turn else steps, options.limit))
+            rows = options.peer_rows.split(",") if library == "torch" and options.peer_rows else names
+            turn_steps = 0 if turn else steps
+            rounds[library].append(run_worker(library, rows, scale, turn_steps, options.limit, options.lines))
             found = report(about, rounds)
             if keeps:  # after each: a run that is cut short has what it measured
                 options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -7,15 +7,20 @@
 --programs N         random programs that are compiled (default 200; 10,000 by command)
 --runtime NAME       prove the op table itself against another runtime (`torch`) instead of warptape
 --device NAME        run the op table on another device (`cuda`)
+--results FILE       append a line of JSON for each test as it ends
+--test-limit N       seconds after which a test's process ends, also within a call that nothing interrupts
 """
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
+import json
 import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -32,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--runtime", default="warptape", help="the package that the op table runs on (warptape, torch)"
     )
     group.addoption("--device", default="cpu", help="the device that the op table runs on (cpu, cuda)")
+    group.addoption("--results", help="file that gets a line of JSON for each test as it ends")
+    group.addoption("--test-limit", type=float, help="seconds after which a test's process is ended")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "slow: takes more than a few seconds",
     ):
         config.addinivalue_line("markers", marker)
+    if (path := config.getoption("--results")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Results(path), "results")
     if sys.version_info >= (3, 14):  # a fork server's workers would need data sets that can be pickled
         multiprocessing.set_start_method("fork", force=True)
     # A shell that runs the suite in the background has these ignored, in the processes that tests start too.
@@ -51,6 +60,54 @@ def pytest_configure(config: pytest.Config) -> None:
     }.items():
         if signal.getsignal(getattr(signal, f"SIG{number}")) == signal.SIG_IGN:
             signal.signal(getattr(signal, f"SIG{number}"), handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Ends the process of a test that hangs, by a thread of C that needs no GIL: pytest-xdist names the test
+    and goes on with a new worker."""
+    limit = item.config.getoption("--test-limit")
+    if limit:
+        faulthandler.dump_traceback_later(limit, exit=True)
+    try:
+        return (yield)
+    finally:
+        if limit:
+            faulthandler.cancel_dump_traceback_later()
+
+
+class Results:
+    """Outcomes in a file, each written as it is known: a run that is cut short has told what it knew."""
+
+    def __init__(self, path: str) -> None:
+        self.file = open(path, "a")  # noqa: SIM115
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.outcome == "passed":
+            return
+        line = {
+            "test": report.nodeid,
+            "outcome": report.outcome,
+            "when": report.when,
+            "seconds": round(report.duration, 3),
+        }
+        if report.outcome == "failed":
+            line["said"] = str(report.longrepr)[-600:]
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+
+
+@pytest.fixture(autouse=True)
+def exact_float32(request: pytest.FixtureRequest) -> Iterator[None]:
+    """cuDNN may round float32 to TF32 by default, as in PyTorch: tests on a device compare with float32."""
+    on_device = request.node.get_closest_marker("cuda") or request.config.getoption("--device") == "cuda"
+    if not on_device or not cuda_present():
+        yield
+        return
+    cudnn = importlib.import_module("warptape").backends.cudnn
+    before, cudnn.allow_tf32 = cudnn.allow_tf32, False
+    yield
+    cudnn.allow_tf32 = before
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Each hot CUDA kernel's estimated time on one H200 beside its target. No GPU is needed, and none was asked.
+"""Each hot CUDA kernel's estimated time on one H200 or H100 beside its target. No GPU is needed.
 
     python tools/estimated_times.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects for sm_90a
 
@@ -16,9 +16,9 @@ the body of each loop times the trips that the row names for its shape.
 
 Ignored: latency (of memory, barriers, a chain of dependent instructions) and so whether the warps that fit
 hide it; bytes that are read twice or found in the L2 cache; bandwidth of shared memory and of L2, bank
-conflicts; launches; clocks below the highest; that mma.sync may not reach the peak of WGMMA. So a row that
-misses its target here will hardly meet it on the device (unless the way through the code was guessed wrong),
-and one that is "not ruled out" here may still miss it there.
+conflicts; launches; clocks below the highest. Products by mma.sync, whose code has no HGMMA, get 62 % of the
+peak, which only WGMMA reaches. So a row that misses its target here will hardly meet it on the device (unless
+the way through the code was guessed wrong), and one that is "not ruled out" here may still miss it there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ from sass_gate import Kernel
 # NVIDIA H200 data sheet (SXM): 4.8 TB/s; without sparsity 989 TFLOP/s in bfloat16, 1,979 T operations/s in
 # int8, 67 TFLOP/s in float32.
 BANDWIDTH = 4.8e12
+# NVIDIA H100 data sheet (SXM): the same processor, 3.35 TB/s.
+H100_BANDWIDTH = 3.35e12
 PEAKS = {"bf16": 989e12, "int8": 1979e12, "f32": 67e12}
+# mma.sync on Hopper: 62 % of the peak (Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU
+# Architecture, arXiv 2402.13499, section on tensor cores).
+MMA_SYNC = 0.62
 # NVIDIA H100 white paper, whose GPU the H200 has: 132 multiprocessors, 128 float32 units in each. The data
 # sheet's float32 peak is two operations a clock of each, which gives 1.98 GHz.
 PROCESSORS = 132
@@ -69,6 +74,11 @@ class Estimate(NamedTuple):
     @property
     def time(self) -> float:
         return max(self.memory, self.arithmetic, self.issue, self.special)
+
+    @property
+    def h100_time(self) -> float:
+        memory = self.memory * BANDWIDTH / H100_BANDWIDTH
+        return max(memory, self.arithmetic, self.issue, self.special)
 
     @property
     def limit(self) -> str:
@@ -105,13 +115,15 @@ def estimate(part: Part, kernel: Kernel, issued: Counter[str]) -> Estimate:
     slots = sum(issued.values())
     special = sum(n for name, n in issued.items() if name.startswith("MUFU"))
     clocks = CLOCK * PROCESSORS
+    by_mma_sync = part.peak != "f32" and not any("GMMA" in name for name in issued)
+    peak = PEAKS[part.peak] * (MMA_SYNC if by_mma_sync else 1)
     return Estimate(
         kernel.registers,
         fit,
         fit * math.ceil(part.threads / WARP),
         slots,
         part.bytes / BANDWIDTH,
-        part.operations / PEAKS[part.peak] * longer,
+        part.operations / peak * longer,
         slots * warps / (SCHEDULERS * clocks) * longer,
         special * warps * WARP / (SPECIAL_LANES * clocks) * longer,
     )
@@ -156,6 +168,7 @@ def line_of(row: Row, parts: Sequence[Estimate]) -> str:
         each(p.issue * 1e6 for p in parts),
         each(p.special * 1e6 for p in parts),
         f"**{number(time * 1e6)}**",
+        number(sum(p.h100_time for p in parts) * 1e6),
         " + ".join(p.limit for p in parts),
         targets,
         verdict(time, row),
@@ -173,7 +186,8 @@ HEADER = [
     "arithmetic, us",
     "issue, us",
     "exp, us",
-    "estimated, us",
+    "estimated H200, us",
+    "estimated H100, us",
     "limit",
     "targets, us",
     "by this estimate",

@@ -7,9 +7,10 @@
 
 Reads the code by cuobjdump (of the toolkit or the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm) and
 prints a table: kernel, architecture, registers, instructions on local memory, widest load and store of global
-memory, tensor-core and asynchronous instructions. `--rows` takes a build folder, compiles a few chains with a
-norm for sm_90 as `torch.compile` does (tests/chain/row_kernels.cpp) and holds them to their rule, too. Fails
-where a kernel breaks a rule of RULES, or where a rule's kernel is missing.
+memory, tensor-core and asynchronous instructions. Kernels with WGMMA are followed along every way besides:
+registers under way, fences, budgets of setmaxnreg, descriptors (tools/sass_flow.py). `--rows` takes a build
+folder, compiles a few chains with a norm for sm_90 as `torch.compile` does (tests/chain/row_kernels.cpp) and
+holds them to their rule, too. Fails where a kernel breaks a rule of RULES, or a rule's kernel is missing.
 """
 
 from __future__ import annotations
@@ -52,10 +53,18 @@ class Rule:
     needs: tuple[str, ...] = ()
     arch: tuple[str, ...] = ARCHITECTURES
     spills: int = 0  # instructions on local memory, at most
+    wgmma_threads: int = 0  # of a block, where warpgroups share registers by setmaxnreg
+    constants: tuple[str, ...] = ()  # that the code must hold
 
 
+#: What CUTLASS's make_gmma_desc gives for the same tiles. The upper word: 128-byte swizzle, groups of 8 rows
+#: 1024 bytes apart. The lower one, above the address: how far parts of columns lie apart, 8192 bytes of B's
+#: in a product of 256 columns.
+BY_ROWS, BY_COLUMNS = ("0x40000040", "0x10000"), ("0x40000040", "0x2000000")
 #: Tiles that come by cp.async and ldmatrix to mma.sync.
 MMA = ("LDGSTS", "LDSM", "HMMA")
+#: That come by TMA to a warpgroup.
+WGMMA = ("UTMALDG", "HGMMA", "SYNCS")
 
 RULES = [
     Rule("gemm/naive.cu", "naive", 64),
@@ -68,7 +77,7 @@ RULES = [
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("90a",)),
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
     Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, MMA),
-    Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
+    Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS + BY_COLUMNS),
     Rule("grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
     Rule("grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
     # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers. For
@@ -82,15 +91,18 @@ RULES = [
     Rule(
         "attention_mma_backward.cu", "mma_(query_gradient|key_gradients)", 255, 0, 128, MMA, ("80",), spills=4
     ),
-    Rule("attention_wgmma.cu", "wgmma_forward", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
+    Rule("attention_wgmma.cu", "wgmma_forward", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS),
     Rule(
         "attention_wgmma_backward.cu",
         "wgmma_(query_gradient|key_gradients)",
         168,
         0,
         128,
-        ("UTMALDG", "HGMMA", "SYNCS"),
+        WGMMA,
         ("90a",),
+        0,
+        384,
+        BY_ROWS,
     ),
     Rule("quant_linear_mma.cu", "mma_kernel", 168, 0, 0, ("LDGSTS", "LDSM", "IMMA")),
     Rule("packed_linear.cu", "linear_kernel", 128, 128),
@@ -241,6 +253,13 @@ def faults(kernel: Kernel, rule: Rule) -> list[str]:
     if kernel.store < rule.store:
         found.append(f"widest store has {kernel.store} bits, expected {rule.store}")
     found += [f"has no {name}" for name in rule.needs if not kernel.instructions[name]]
+    if rule.wgmma_threads:
+        import sass_flow  # which reads instructions as this module gives them
+
+        found += sass_flow.asynchronous_registers(kernel.code) + sass_flow.fences(kernel.code)
+        found += sass_flow.register_budgets(kernel.code, kernel.registers, rule.wgmma_threads)
+        text = " ".join(one.operands for one in kernel.code)
+        found += [f"has no constant {c}" for c in rule.constants if not re.search(rf"\b{c}\b", text)]
     return [f"{kernel.name} (sm_{kernel.arch}): {text}" for text in found]
 
 
@@ -325,20 +344,21 @@ def compile_rows(build: Path, out: Path) -> list[Kernel]:
 def gather(paths: Iterable[Path], archs: Iterable[str], compiles: bool) -> dict[str, list[Kernel]]:
     """Kernels by source: "gemm/mma.cu"."""
     sources = {rule.source for rule in RULES}
+    followed = {rule.source for rule in RULES if rule.wgmma_threads}
     found: dict[str, list[Kernel]] = {}
     with tempfile.TemporaryDirectory() as folder:
         if compiles:
             for source in sorted(sources - {ROWS}):
                 for arch in archs:
                     at = compile_source(ROOT / "kernels/cuda" / source, arch, Path(folder))
-                    found.setdefault(source, []).extend(read_kernels(at))
+                    found.setdefault(source, []).extend(read_kernels(at, source in followed))
         for path in paths:
             files = sorted(path.rglob("*.cu.o")) if path.is_dir() else [path]
             for file in files:
                 name = re.sub(r"(\.\w+)?\.cubin$|\.cu\.o$", ".cu", file.name)
                 source = next((s for s in sources if s.rsplit("/", 1)[-1] == name), None)
                 if source or not path.is_dir():
-                    found.setdefault(source or name, []).extend(read_kernels(file))
+                    found.setdefault(source or name, []).extend(read_kernels(file, source in followed))
     return found
 
 

@@ -75,6 +75,8 @@ void bind_settings(pybind11::module_& m) {
         [] { return rank_context().fill_uninitialized_memory; });
   m.def("_get_deterministic", [] { return rank_context().deterministic_algorithms; });
   m.def("_set_plugin_folder", [](const std::string& path) { set_plugin_folder(path.c_str()); });
+  m.def("_set_package_folders",
+        [](std::vector<std::string> folders) { set_package_folders(std::move(folders)); });
   m.def("_memory_stats", [] {
     MemoryStats s = cpu_allocator().stats();
     pybind11::dict d;

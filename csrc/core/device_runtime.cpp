@@ -36,6 +36,7 @@ struct Registry {
   std::array<bool, kNumDeviceTypes> in_use{};
   std::array<std::map<std::string, bool>, kNumDeviceTypes> switches;
   std::string folder;
+  std::vector<std::string> packages;
   std::set<std::string> used;         // kernels that were looked up
   std::set<std::string> above_level;  // CPU kernels that were built for more than this processor has
 };
@@ -130,6 +131,15 @@ void open_plugin(DeviceType type) {
 }  // namespace
 
 void set_plugin_folder(const char* path) { registry().folder = path; }
+
+void set_package_folders(std::vector<std::string> folders) {
+  std::lock_guard lock(registry().mutex);
+  registry().packages = std::move(folders);
+}
+std::vector<std::string> package_folders() {
+  std::lock_guard lock(registry().mutex);
+  return registry().packages;
+}
 
 void register_device_runtime(DeviceType type, DeviceRuntime* runtime) {
   __atomic_store_n(&registry().runtimes[static_cast<int>(type)], runtime, __ATOMIC_RELEASE);

@@ -143,6 +143,9 @@ WT_API void set_library_switch(DeviceType type, const char* name, bool on);
 WT_API std::string plugin_build(DeviceType type);
 // Folder in which plugins lie, set by the bindings at import.
 WT_API void set_plugin_folder(const char* path);
+// Folders that packages are installed in (Python's sys.path), where plugins look for the vendor's libraries.
+WT_API void set_package_folders(std::vector<std::string> folders);
+WT_API std::vector<std::string> package_folders();
 // Opens libwarptape_<name>.so of that folder, a plugin that is no device's: it registers what it brings.
 // Empty, or why it cannot be used; `absent` where there is no such file.
 WT_API std::string open_plugin(const std::string& name, const std::string& absent);

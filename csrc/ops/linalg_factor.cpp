@@ -15,6 +15,7 @@ kernels::Slot<kernels::CholeskyFn> cholesky_slot{"linalg_cholesky"};
 kernels::Slot<kernels::LuFn> lu_slot{"linalg_lu"};
 kernels::Slot<kernels::LuSolveFn> lu_solve_slot{"linalg_lu_solve"};
 kernels::Slot<kernels::RowOrderFn> row_order_slot{"linalg_row_order"};
+kernels::Slot<kernels::HasLdlFn> has_ldl_slot{"linalg_has_ldl"};
 kernels::Slot<kernels::LdlFn> ldl_slot{"linalg_ldl"};
 kernels::Slot<kernels::LdlSolveFn> ldl_solve_slot{"linalg_ldl_solve"};
 
@@ -330,15 +331,21 @@ std::string zero_block(int info) {
                  "diagonal factor D is singular");
 }
 
-FactoredInfo ldl_factored(const char* op, const Tensor& A, bool hermitian, bool check_errors) {
-  check_square(op, A);
+// On the host where the device's library has no LDL.
+Tensor for_ldl(const Tensor& x) {
+  return x.is_meta() || x.device().is_cpu() || has_ldl_slot(launch_context(x.device())) ? x : on_host(x);
+}
+
+FactoredInfo ldl_factored(const char* op, const Tensor& given, bool hermitian, bool check_errors) {
+  check_square(op, given);
+  const Tensor A = for_ldl(given);
   Shape steps = batch_of(A);
   steps.push_back(A.size(-1));
   const Tensor LD = matrix_copy(A), pivots = new_zeros(steps, DType::Int32, A),
                info = new_zeros(batch_of(A), DType::Int32, A);
   launch(ldl_slot, LD, Flat(LD, 2), Flat(pivots, 1), hermitian, Flat(info, 0));
   if (check_errors) check_info(op, info, zero_block);
-  return {LD, pivots, info};
+  return {placed(LD, given), placed(pivots, given), placed(info, given)};
 }
 FactoredInfo ldl_factor_ex_impl(const Tensor& A, bool hermitian, bool check_errors) {
   return ldl_factored("linalg.ldl_factor_ex", A, hermitian, check_errors);
@@ -360,13 +367,13 @@ Tensor ldl_solve_impl(const Tensor& LD, const Tensor& pivots, const Tensor& B, b
            pivots.sizes(), " instead");
   check_equation(op, LD, B, true);
   const Shape batch = broadcast_shapes(batch_of(LD), batch_of(B), op);
-  const Tensor a = as_matrices(LD, batch), x = matrix_copy(B, batch);
+  const Tensor a = as_matrices(for_ldl(LD), batch), x = matrix_copy(for_ldl(B), batch);
   Shape steps = batch;
   steps.push_back(LD.size(-1));
   const Tensor p = new_empty(steps, DType::Int32, a);
-  if (!p.is_meta()) raw_copy(p, expand_view(pivots, steps));
+  if (!p.is_meta()) raw_copy(p, expand_view(for_ldl(pivots), steps));
   launch(ldl_solve_slot, x, Flat(a, 2), Flat(p, 1), Flat(x, 2), hermitian);
-  return x;
+  return placed(x, B);
 }
 
 const Arg kHermitian{"hermitian", false, kKeywordOnly};

@@ -1,5 +1,5 @@
-// Which kernel serves attention where both cuDNN's and our own do it: by measurement, once for each shape, or
-// by WARPTAPE_ATTENTION. A few queries are our own's without a look at the clock: decoding has one key more
+// Which kernel serves attention where both cuDNN's and our own do it: cuDNN's until a GPU has run our own and found
+// it right (kOwnIsProven), then by measurement, once for each shape; or by WARPTAPE_ATTENTION. A few queries are our own's without a look at the clock: decoding has one key more
 // with each token, and would build a plan and measure for each.
 #pragma once
 
@@ -12,12 +12,15 @@
 
 namespace warptape::kernels::cuda {
 
-enum class AttentionKernels { Measured, Cudnn, Own, Mma, Plain };
+// Set by whoever has seen benchmarks/gpu_day.sh pass its steps of attention on a GPU.
+inline constexpr bool kOwnIsProven = false;
+
+enum class AttentionKernels { Measured, Cudnn, Own, Mma, Plain, Default };
 
 inline AttentionKernels attention_kernels_named(const char* name) {
   constexpr std::string_view kNames[] = {"measured", "cudnn", "own", "mma", "plain"};
   const std::string_view asked = name ? name : "";
-  if (asked.empty()) return AttentionKernels::Measured;
+  if (asked.empty()) return AttentionKernels::Default;
   for (int i = 0; i < 5; ++i)
     if (asked == kNames[i]) return static_cast<AttentionKernels>(i);
   raise_library_error("WARPTAPE_ATTENTION: expected measured, cudnn, own, mma or plain, got '" +
@@ -41,9 +44,16 @@ struct AttentionCall {
   bool deterministic;  // the bits may not depend on a clock
   bool captured;       // nothing can be waited for
   bool few = false;    // at most kFewQueries, forward
+  bool proven = kOwnIsProven;
 
   // Whether no plan of cuDNN's has to be built to know that our own kernel is to run.
-  bool is_own() const { return asked == AttentionKernels::Measured ? few : asked != AttentionKernels::Cudnn; }
+  bool is_own() const { return leaves_open() ? few : asked != AttentionKernels::Cudnn; }
+  bool leaves_open() const {
+    return asked == AttentionKernels::Default || asked == AttentionKernels::Measured;
+  }
+  bool may_be_measured() const {
+    return tensor_cores && !deterministic && (proven || asked == AttentionKernels::Measured);
+  }
 };
 
 // The choice for one shape.
@@ -54,7 +64,7 @@ class AttentionChoice {
   bool takes_own(const AttentionCall& call, Time&& time, Own&& own, Library&& library) {
     if (!call.library || call.is_own()) return true;
     if (call.asked == AttentionKernels::Cudnn) return false;
-    if (!call.tensor_cores || call.deterministic) return false;
+    if (!call.may_be_measured()) return false;
     if (const State state = state_.load(); state != State::Unknown) return state == State::Own;
     if (call.captured) return false;  // and the next call measures
     const bool faster = is_faster(time, own, library);

@@ -33,6 +33,7 @@
 namespace warptape::kernels::cuda {
 
 [[noreturn]] void raise_library_error(const std::string& text);  // runtime.h, without CUDA's headers
+std::vector<std::string> package_folders();                       // the same
 
 namespace {
 
@@ -212,10 +213,15 @@ std::vector<std::string> library_folders() {
     folders.push_back(std::string(built_with) + "64");  // a toolkit's; the wheels have lib
   }
   // <site-packages>/warptape/libwarptape_cuda.so and <site-packages>/nvidia/...
-  const std::string wheels = own_folder() + "/../nvidia/";
-  for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl",
-                           "cuda_cupti", "cufft", "cusolver"})
-    folders.push_back(wheels + part + "/lib");
+  std::vector<std::string> packages = package_folders();
+  packages.insert(packages.begin(), own_folder() + "/..");
+  for (const std::string& folder : packages) {
+    const std::string wheels = folder + "/nvidia/";
+    if (folder != packages.front() && access(wheels.c_str(), F_OK) != 0) continue;
+    for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl",
+                             "cuda_cupti", "cufft", "cusolver"})
+      folders.push_back(wheels + part + "/lib");
+  }
   if (const char* home = std::getenv("CUDA_HOME")) folders.push_back(std::string(home) + "/lib64");
   folders.push_back("/usr/local/cuda/lib64");
   return folders;
@@ -228,6 +234,8 @@ void* library_symbol(Library library, const char* name) {
   raise_library_error(std::string(d.name) + " at " + o.path + " has no function " + name +
                       ": it is too old; `pip install -U " + d.package + "`");
 }
+
+bool library_has(Library library, const char* name) { return dlsym(opened(library).handle, name); }
 
 std::string library_path(Library library) { return opened(library).path; }
 

@@ -19,6 +19,17 @@ WT_DEVICE C widen(T x) {
   else
     return C(x);
 }
+// As x86 has it, so that devices agree: what no int64 is near to, and NaN, becomes the smallest. A GPU's own
+// conversion saturates.
+template <class C>
+WT_DEVICE int64_t to_int64(C x) {
+  if constexpr (std::is_floating_point_v<C>) {
+    constexpr C kEnd = C(9223372036854775808.0);
+    return x >= -kEnd && x < kEnd ? int64_t(x) : INT64_MIN;
+  } else {
+    return int64_t(x);
+  }
+}
 template <class T, class C>
 WT_DEVICE T narrow(C x) {
   if constexpr (kIsComplex<T> && kIsComplex<C>)
@@ -32,7 +43,7 @@ WT_DEVICE T narrow(C x) {
   else if constexpr (std::is_same_v<T, Bool>)
     return x != C(0);
   else if constexpr (std::is_integral_v<T>)
-    return T(int64_t(x));
+    return T(to_int64(x));
   else
     return T(x);
 }

@@ -34,6 +34,9 @@ int capability(int index);
 extern bool launch_blocking;
 void finish_blocking(const LaunchContext& ctx, const char* op);
 
+// Folders that packages are installed in, such as site-packages.
+std::vector<std::string> package_folders();
+
 // What users choose by PyTorch's names under torch.backends. Written by whoever holds the GIL, read by any
 // thread.
 struct Switches {

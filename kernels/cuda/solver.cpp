@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "kernels/cuda/cusolver_ldl.h"
+#include "kernels/cuda/library.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
@@ -293,6 +295,15 @@ void linalg_multiply_reflectors(const LaunchContext& ctx, const View& a, const V
 
 // ---- LDL -----------------------------------------------------------------------------------------------
 
+bool linalg_has_ldl(const LaunchContext&) {
+  static const bool there = [] {
+    for (const char* name : {"cusolverDnXsytrf", "cusolverDnXhetrf", "cusolverDnXsytrs", "cusolverDnXhetrs"})
+      if (!library_has(Library::Cusolver, name)) return false;
+    return true;
+  }();
+  return there;
+}
+
 void linalg_ldl(const LaunchContext& ctx, const View& a, const View& pivots, bool hermitian,
                 const View& info) {
   by_solver(ctx, "linalg.ldl_factor", a.dtype, [&](const Solver& s, auto t) {
@@ -401,6 +412,7 @@ WT_KERNEL(linalg_solve, linalg_solve);
 WT_KERNEL(linalg_determinant, linalg_determinant);
 WT_KERNEL(linalg_triangular, linalg_triangular);
 WT_KERNEL(linalg_cholesky, linalg_cholesky);
+WT_KERNEL(linalg_has_ldl, linalg_has_ldl);
 WT_KERNEL(linalg_ldl, linalg_ldl);
 WT_KERNEL(linalg_ldl_solve, linalg_ldl_solve);
 WT_KERNEL(linalg_qr, linalg_qr);

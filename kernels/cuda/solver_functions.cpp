@@ -3,6 +3,7 @@
 #include <cublas_v2.h>
 #include <cusolverDn.h>
 
+#include "kernels/cuda/cusolver_ldl.h"
 #include "kernels/cuda/library_forward.h"
 
 #define WT_BLAS(name, parameters, arguments) WT_FORWARD(Cublas, cublasStatus_t, name, parameters, arguments)

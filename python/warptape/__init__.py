@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math as _math
 import os as _os
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
@@ -70,6 +71,7 @@ from ._C import (
 from .version import __version__
 
 _C._set_plugin_folder(_os.path.dirname(__file__))
+_C._set_package_folders([folder for folder in _sys.path if isinstance(folder, str)])
 _C._set_package_folder(_os.path.dirname(__file__))  # frames of it are not where a user stands
 if _os.environ.get("WARPTAPE_LOGS"):
     from ._logging import from_environment as _from_environment

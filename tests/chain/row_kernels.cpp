@@ -11,6 +11,7 @@
 
 namespace warptape::kernels::cuda {
 void raise_library_error(const std::string& text) { throw std::runtime_error(text); }
+std::vector<std::string> package_folders() { return {}; }
 
 namespace {
 

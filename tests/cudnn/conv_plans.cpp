@@ -15,6 +15,7 @@
 namespace warptape::kernels::cuda {
 bool launch_blocking = false;
 void raise_library_error(const std::string& text) { throw std::runtime_error(text); }
+std::vector<std::string> package_folders() { return {}; }
 void raise_error(cudaError_t error, const char* op) {
   throw std::runtime_error(std::string(op) + ": " + cudaGetErrorString(error));
 }

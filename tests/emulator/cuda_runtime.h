@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 
 #include "cuda_runtime_api.h"
 
@@ -298,6 +299,8 @@ template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
   static_assert(sizeof...(P) == sizeof...(A) && (!std::is_reference_v<P> && ...));
   std::tuple<std::remove_cv_t<P>...> parameters(static_cast<A&&>(args)...);
+  std::apply([](const auto&... p) { (emulator::check_argument(&p, sizeof p, typeid(p).name()), ...); },
+             parameters);
   return emulator::launch(*config, reinterpret_cast<const void*>(kernel),
                           [kernel, parameters] { std::apply(kernel, parameters); });
 }

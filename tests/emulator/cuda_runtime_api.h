@@ -20,8 +20,10 @@
 //                                    when they are launched
 //   WARPTAPE_EMULATED_REFUSE=WHAT    matmul: cuBLASLt has no algorithm for a product; algorithm: it refuses
 //   the
-//                                    first that it named; algorithms: all of them; solver: cuSOLVER refuses every
-//                                    routine
+//                                    first that it named; algorithms: all of them; solver: cuSOLVER refuses
+//                                    every routine
+//   WARPTAPE_EMULATOR_LAUNCHES=FILE  gets a line for each kernel: its place in the plugin, most threads of a
+//                                    block, most dynamic shared memory
 //   WARPTAPE_EMULATOR_ORDER=forward|reverse|shuffled   of threads and of blocks; shuffled also runs work of
 //                                    other streams early; the seed is WARPTAPE_EMULATOR_SEED
 //   WARPTAPE_EMULATOR_ALIGNMENT=BYTES  of device memory, 512 by default: it ends at a page that cannot be
@@ -268,5 +270,8 @@ cudaError_t enqueue(cudaStream_t stream, Work work);
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work body);
 // For messages and WARPTAPE_EMULATED_FAULT: what this host thread's next launch is called.
 void name_next_launch(const char* name);
+// Ends the process where the bytes of an argument hold an address in the heap or the stack of the host that
+// is neither a device's memory nor page-locked.
+void check_argument(const void* argument, size_t bytes, const char* type);
 
 }  // namespace emulator

@@ -1,6 +1,15 @@
 // In place of cuSOLVER's LDL, as cusolver.cpp: of symmetric matrices, or of Hermitian ones, which are
 // complex.
+#include <cstdlib>
+
 #include "cusolver_host.h"
+#include "kernels/cuda/cusolver_ldl.h"
+#include "kernels/cuda/library.h"
+
+namespace warptape::kernels::cuda {
+// WARPTAPE_EMULATED_CUSOLVER=12.0 is one without LDL.
+bool library_has(Library, const char*) { return !std::getenv("WARPTAPE_EMULATED_CUSOLVER"); }
+}  // namespace warptape::kernels::cuda
 
 namespace {
 

@@ -17,6 +17,10 @@ namespace emulator {
 // Runs every block of a grid, one after the other; the threads of a block as fibers.
 void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
 
+// What the next launch is called, for messages.
+const char* next_launch_name();
+void count_launch(const void* kernel, unsigned threads, size_t shared);
+
 // For asynchronous.cpp and races.cpp: the thread that runs, its name, and where its stack and shared memory
 // lie.
 unsigned thread_of_block();

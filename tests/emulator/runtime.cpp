@@ -156,6 +156,7 @@ cudaError_t usable(bool needs_device) {
 }
 
 void name_next_launch(const char* name) { t_launch_name = name; }
+const char* next_launch_name() { return t_launch_name ? t_launch_name : "(unnamed)"; }
 
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work body) {
   return call([&] {
@@ -174,6 +175,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
     auto limit = g_shared_limit.find(kernel);
     if (shared > static_cast<size_t>(limit == g_shared_limit.end() ? kSharedDefault : limit->second))
       return cudaErrorInvalidValue;
+    count_launch(kernel, block.x * block.y * block.z, shared);
     int device = t_device;
     Activity did{Activity::Kind::Kernel, begin_activity(), 0, device, stream->number(), name};
     return push(stream, {[=, body = std::move(body)]() mutable {

@@ -123,8 +123,19 @@ int run() {
     d.run(with([](AttentionCall& c) { c.asked = Own; }), 100, 100);
     EXPECT(d.built == 0 && d.own_calls == 1);
   }
+  {  // our own kernels are not measured before they were proven, unless that is asked for
+    Machine m{{1}, {2}, 0, 0, {}};
+    EXPECT(!m.call(with([](AttentionCall& c) { c.asked = Default, c.proven = false; })) && m.calls() == 0);
+    EXPECT(m.call(with([](AttentionCall& c) { c.asked = Default, c.proven = false, c.library = false; })));
+    EXPECT(m.call(with([](AttentionCall& c) { c.asked = Default, c.proven = true; })) && m.calls() == 8);
+    Machine asked{{1}, {2}, 0, 0, {}};
+    EXPECT(asked.call(with([](AttentionCall& c) { c.asked = Measured, c.proven = false; })));
+    Decoding d;
+    d.run(with([](AttentionCall& c) { c.asked = Default, c.proven = false; }), 1, 100);
+    EXPECT(d.built == 0 && d.own_calls == 1);
+  }
   if (decode(usual, with([](AttentionCall& c) { c.asked = Cudnn; }))) return 1;
-  EXPECT(attention_kernels_named(nullptr) == Measured && attention_kernels_named("") == Measured);
+  EXPECT(attention_kernels_named(nullptr) == Default && attention_kernels_named("") == Default);
   EXPECT(attention_kernels_named("cudnn") == Cudnn && attention_kernels_named("plain") == Plain);
   try {
     attention_kernels_named("fast");

@@ -492,6 +492,13 @@ int main(int argc, char** argv) {
   if (name == "partial") check_death("partial", warp_calls, 40);
   if (name == "stuck") check_death("stuck", stuck, 64);
   if (name == "touch") device_array<int>(4)[0] = 1;
+  if (name == "host heap" || name == "host stack") {
+    int on_stack = 0;
+    auto* on_heap = new int[4];  // leaked: the process dies
+    OK(launch("follows", write_at, 1, 1, 0, nullptr, name == "host heap" ? on_heap + 1 : &on_stack,
+              int64_t(0)));
+    fprintf(stderr, "the host's memory was not noticed\n");
+  }
   if (name == "outside") {
     OK(launch("outside", write_at, 1, 1, 0, nullptr, device_array<int>(512 / 4), int64_t(512 / 4)));
     cudaDeviceSynchronize();

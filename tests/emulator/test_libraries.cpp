@@ -14,6 +14,10 @@
 
 namespace warptape::kernels::cuda {
 [[noreturn]] void raise_library_error(const std::string& text) { throw std::runtime_error(text); }
+std::vector<std::string> package_folders() {
+  const char* folder = std::getenv("PACKAGES");
+  return folder ? std::vector<std::string>{folder} : std::vector<std::string>{};
+}
 }  // namespace warptape::kernels::cuda
 
 namespace {

@@ -64,6 +64,14 @@ def test_folders_in_order(program: Path) -> None:
     assert str(program.parents[1] / "nvidia" / f"cu{MAJOR}" / "lib") in wheels
 
 
+def test_wheels_of_another_folder_are_searched(program: Path, tmp_path: Path) -> None:
+    """`pip install --target` puts the plugin elsewhere than the nvidia-* wheels that PyTorch brought."""
+    (tmp_path / "nvidia").mkdir()
+    lines = run(program, "folders", PACKAGES=str(tmp_path)).splitlines()
+    assert f"{tmp_path}/nvidia/cudnn/lib" in lines and f"{tmp_path}/nvidia/cu{MAJOR}/lib" in lines
+    assert not any("nowhere" in line for line in run(program, "folders", PACKAGES="/nowhere").splitlines())
+
+
 def test_missing_library_says_what_to_install(program: Path) -> None:
     text = run(program, "symbol", WARPTAPE_CUDA_LIBRARIES="/nowhere")
     assert f"cuBLASLt (libcublasLt.so.{MAJOR}) was not found; `pip install nvidia-cublas`" in text

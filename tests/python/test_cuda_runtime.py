@@ -48,6 +48,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
             EMULATOR / name
             for name in (
                 "fibers.cpp",
+                "launches.cpp",
                 "asynchronous.cpp",
                 "memory.cpp",
                 "streams.cpp",

@@ -19,6 +19,7 @@ COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
 FILES = (
     "fibers.cpp",
+    "launches.cpp",
     "asynchronous.cpp",
     "memory.cpp",
     "streams.cpp",
@@ -118,6 +119,12 @@ def test_a_wrong_kernel_aborts(program: Path, kernel: str, says: str) -> None:
     assert done.returncode < 0
     assert f"kernel '{kernel}', block (0,0,0)" in done.stderr
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("where", ["heap", "stack"])
+def test_a_pointer_to_the_hosts_memory_is_no_argument(program: Path, where: str) -> None:
+    done = run(program, f"host {where}")
+    assert done.returncode < 0 and "follows: an argument of type Pi holds the address" in done.stderr
 
 
 def test_the_host_must_not_touch_device_memory(program: Path) -> None:

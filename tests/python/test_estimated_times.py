@@ -141,7 +141,7 @@ def test_a_table_of_one_row_and_what_it_lacks() -> None:
     row = Row("copy", "1 M", (part,), (Target("85 %", 0.9e-6), Target("50 %", 2e-6)))
     lines, missing = estimated_times.table([row, row], {"copy.cu": [kernel]})
     assert not missing and len(lines) == 4
-    assert "| **1** | memory | 85 % 0.9; 50 % 2 | **misses 85 %** |" in lines[2]
+    assert "| **1** | 1.43 | memory | 85 % 0.9; 50 % 2 | **misses 85 %** |" in lines[2]
     lines, missing = estimated_times.table([row], {})
     assert len(lines) == 2 and "expected one kernel '^copy<float>' for sm_90a, got none" in missing[0]
 
@@ -174,3 +174,13 @@ def test_what_is_proven_names_files_that_are_there() -> None:
     for path, test in files:
         assert (ROOT / path).exists(), path
         assert not test or f"def {test}(" in (ROOT / path).read_text(), (path, test)
+
+
+def test_products_by_mma_sync_get_a_part_of_the_peak() -> None:
+    part = Part("x.cu", "x", 128, PROCESSORS, 0.0, 989e12, "bf16")
+    kernel = Kernel("x", "90a", 32, 0, Counter())
+    by_warpgroups = estimate(part, kernel, Counter({"HGMMA.64x256x16.F32.BF16": 1}))
+    by_warps = estimate(part, kernel, Counter({"HMMA.16816.F32.BF16": 1}))
+    assert by_warpgroups.arithmetic == pytest.approx(1) and by_warps.arithmetic == pytest.approx(1 / 0.62)
+    moved = estimate(part._replace(bytes=4.8e12, operations=0.0), kernel, Counter())
+    assert moved.time == pytest.approx(1) and moved.h100_time == pytest.approx(4.8 / 3.35)

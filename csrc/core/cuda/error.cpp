@@ -104,6 +104,7 @@ bool launch_blocking =
     environment_says("WARPTAPE_LAUNCH_BLOCKING") || environment_says("CUDA_LAUNCH_BLOCKING");
 
 void raise_library_error(const std::string& text) { throw DeviceError(text); }
+std::vector<std::string> package_folders() { return warptape::package_folders(); }
 
 void raise_error(cudaError_t error, const char* op) {
   (void)cudaGetLastError();

@@ -179,6 +179,7 @@ void lapack_cholesky(const LaunchContext&, const View& a, bool upper, const View
   });
 }
 
+bool lapack_has_ldl(const LaunchContext&) { return true; }
 void lapack_ldl(const LaunchContext&, const View& a, const View& pivots, bool hermitian, const View& info) {
   dispatch(LapackTypes{}, a.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
@@ -293,6 +294,7 @@ WT_KERNEL(linalg_lu_solve, lapack_lu_solve);
 WT_KERNEL(linalg_determinant, lapack_determinant);
 WT_KERNEL(linalg_triangular, lapack_triangular);
 WT_KERNEL(linalg_cholesky, lapack_cholesky);
+WT_KERNEL(linalg_has_ldl, lapack_has_ldl);
 WT_KERNEL(linalg_ldl, lapack_ldl);
 WT_KERNEL(linalg_ldl_solve, lapack_ldl_solve);
 WT_KERNEL(linalg_qr, lapack_qr);

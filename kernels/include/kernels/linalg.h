@@ -45,6 +45,9 @@ using ReflectorsFn = void(const LaunchContext&, const View& a, const View& tau);
 // Slot "linalg_multiply_reflectors": C becomes Q C, or C Q if not `left`, of Q's adjoint where `adjoint`.
 using MultiplyReflectorsFn = void(const LaunchContext&, const View& a, const View& tau, const View& c,
                                   bool left, bool adjoint);
+// Slot "linalg_has_ldl": whether the device's library has the two below; where it is too old, the host does
+// them.
+using HasLdlFn = bool(const LaunchContext&);
 // Slot "linalg_ldl": A becomes D and L in its lower triangle, with zeros above.
 using LdlFn = void(const LaunchContext&, const View& a, const View& pivots, bool hermitian, const View& info);
 // Slot "linalg_ldl_solve": B becomes the X with L D L^T X = B, or L D L^H.

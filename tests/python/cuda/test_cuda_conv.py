@@ -69,3 +69,15 @@ def test_channels_last_is_not_copied() -> None:
     assert copies(x, w)  # the weight lies otherwise
     assert not copies(x, w.contiguous(memory_format=LAST))
     assert not copies(x.contiguous(), w)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_tf32_is_as_near_as_its_mantissa(layout: torch.memory_format) -> None:
+    """10 bits of mantissa where it is allowed, float32's 23 where it is not."""
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 64, 28, 28), torch.randn(64, 64, 3, 3)
+    want = F.conv2d(x.double(), w.double(), padding=1)
+    for allowed, limit in ((True, 2**-10), (False, 2**-20)):
+        torch.backends.cudnn.allow_tf32 = allowed  # a fixture takes it back
+        got = F.conv2d(x.cuda().to(memory_format=layout), w.cuda(), padding=1).cpu().double()
+        assert ((got - want).abs().max() / want.abs().max()).item() < limit

@@ -20,6 +20,10 @@ DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 # takes one matrix more for 16 rows more.
 SIZES = [(4,), (3, 5), (2, 3, 4), (2, 40), (1, 6)]
 rng = np.random.default_rng(0)
+emulated_only = pytest.mark.skipif(
+    not (torch.cuda.is_available() and "emulated" in torch.cuda.get_device_name().lower()),
+    reason="needs the emulated device",
+)
 
 
 def numbers(*shape: int, dtype: Any = torch.float64) -> Any:
@@ -259,6 +263,22 @@ def test_indefinite_matrices(size: tuple[int, ...], dtype: Any) -> None:
         assert linalg.ldl_factor_ex(given).info.tolist() == [1, 1]
         with pytest.raises(linalg.LinAlgError, match=r"D\[1,1\] is exactly zero"):
             linalg.ldl_factor(given)
+
+
+@emulated_only
+def test_older_cusolver_leaves_ldl_to_the_host() -> None:
+    """cuSOLVER 12.0, which CUDA 13.0 brings, has no Xsytrf, Xhetrf and Xhetrs."""
+    code = """
+import warptape as torch
+a, b = torch.randn(2, 5, 5, dtype=torch.float64), torch.randn(2, 5, 3, dtype=torch.float64)
+x = (a + a.mT).cuda()
+packed, pivots = torch.linalg.ldl_factor(x)
+assert packed.is_cuda and pivots.is_cuda and torch.linalg.ldl_factor_ex(x).info.is_cuda
+found = torch.linalg.ldl_solve(packed, pivots, b.cuda())
+assert found.is_cuda and torch.allclose(x.cpu() @ found.cpu(), b)
+"""
+    env = os.environ | {"WARPTAPE_EMULATED_CUSOLVER": "12.0"}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)
 
 
 def test_empty_matrices() -> None:

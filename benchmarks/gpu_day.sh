@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Proves and measures warptape on a machine with an NVIDIA GPU, in eight minutes, from wheels: nothing is built and nothing
+# is fetched. Kernels run in order of risk, each family in a process of its own, and every result is written as it comes.
+#
+#   benchmarks/gpu_day.sh [FOLDER]     the first call: ladder, sanitizer, tests, benchmarks
+#   PARTS="gradients large nccl profile" benchmarks/gpu_day.sh [FOLDER]     a second call, for what takes longer
+#
+# FOLDER (default: build/gpu-day) gets six files: env.txt, ladder.jsonl, tests.jsonl, bench.jsonl, cudnn_properties.json
+# and logs.tar.gz. WHEELS (default: .whl) has the wheels of warptape, warptape-cuda and scipy-openblas32, as
+# tools/build_wheel.py --cuda makes them; the Python that runs (PYTHON, default: python3) has NumPy, pytest, pytest-xdist and
+# NVIDIA's libraries, such as PyTorch brings, and PyTorch for the comparison. LIMIT (480) is the seconds of a call; COMMIT is
+# what was built. Exit code 1 if anything failed: the last lines name it.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=$(mkdir -p "${1:-build/gpu-day}" && cd "${1:-build/gpu-day}" && pwd)
+python=${PYTHON:-python3} wheels=${WHEELS:-.whl} limit=${LIMIT:-480}
+parts=${PARTS:-ladder sanitize tests ops bench}
+work=$(mktemp -d)
+logs=$work/logs
+mkdir "$logs"
+failed="" left=""
+
+# Whatever ends this script, what is known so far is in FOLDER.
+finish() {
+  tar -czf "$out/logs.tar.gz" -C "$logs" . 2>/dev/null
+  rm -rf "$work"
+}
+trap finish EXIT
+
+# part NAME SECONDS COMMAND...: runs it under a limit of time, its output in a log, and says how it ended.
+part() {
+  local name=$1 most=$2 start=$SECONDS code
+  shift 2
+  ((most > limit - SECONDS - 8)) && most=$((limit - SECONDS - 8))
+  if ((most < 10)); then
+    left+=" $name"
+    return 1
+  fi
+  timeout --kill-after 5 "$most" "$@" >"$logs/$name.log" 2>&1
+  code=$?
+  printf '%-16s %4d s  exit %d%s\n' "$name" $((SECONDS - start)) $code "$( ((code == 124 || code == 137)) && echo ', out of time')"
+  if ((code != 0)); then
+    failed+=" $name"
+    tail -n 12 "$logs/$name.log" | cut -c1-240
+  fi
+  return $code
+}
+wanted() { [[ " $parts " == *" $1 "* ]]; }
+
+part install 60 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$work/site" "$wheels"/*.whl || exit 1
+export PYTHONPATH=$work/site PYTHONUNBUFFERED=1 WARPTAPE_CACHE=$work/cache
+# nvidia/*/lib of the wheels, wherever they are installed.
+WARPTAPE_CUDA_LIBRARIES=${WARPTAPE_CUDA_LIBRARIES:-$("$python" -c '
+import glob, importlib.util
+spec = importlib.util.find_spec("nvidia")
+print(":".join(sorted(f for at in (spec.submodule_search_locations if spec else ()) for f in glob.glob(f"{at}/*/lib"))))')}
+export WARPTAPE_CUDA_LIBRARIES
+describe() {
+  date -u
+  echo "commit ${COMMIT:-unknown}"
+  nvidia-smi
+  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
+  "$python" -m warptape.doctor
+  "$python" -m pip list 2>/dev/null | grep -iE '^(nvidia|torch|triton|numpy|pytest|warptape)'
+}
+describe >"$out/env.txt" 2>&1
+if ! "$python" -c 'import warptape; warptape.zeros(1).cuda()' >"$logs/first.log" 2>&1; then
+  echo "no tensor can be put on the GPU:"
+  tail -n 15 "$logs/first.log"
+  exit 1
+fi
+
+# tests NAME SECONDS WORKERS ARGUMENTS...: each test's outcome is a line of tests.jsonl.
+tests() {
+  local name=$1 most=$2 workers=$3
+  shift 3
+  part "$name" "$most" "$python" -m pytest -q -n "$workers" --results "$out/tests.jsonl" --test-limit 30 \
+    -o timeout=0 -m "not parity" "$@"
+}
+
+if wanted ladder; then
+  part ladder 150 "$python" benchmarks/gpu_ladder.py --out "$out/ladder.jsonl" --budget 140
+  # With them cuDNN makes plans for this GPU on machines without one: tools/cudnn_plans.py plans.
+  part properties 30 "$python" tools/cudnn_plans.py properties "$out/cudnn_properties.json"
+fi
+if wanted sanitize; then
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  watch() {
+    part "$1" "$2" "$sanitizer" --tool "$1" --report-api-errors no --error-exitcode 3 --target-processes all "${@:3}"
+  }
+  for tool in memcheck racecheck synccheck; do
+    watch $tool 20 "$python" benchmarks/_sanitizer_sample.py
+  done
+fi
+if wanted tests; then
+  tests cuda 120 8 tests/python/cuda --ignore tests/python/cuda/test_large.py
+  for kernels in cudnn mma own plain; do
+    WARPTAPE_ATTENTION=$kernels tests attention_$kernels 20 8 tests/python/cuda/test_cuda_attention.py
+  done
+fi
+if wanted ops; then
+  tests op_values 90 12 tests/op_table/test_values.py --device cuda --samples 1
+fi
+if wanted bench; then
+  part bench 130 "$python" benchmarks/gpu.py --lines "$out/bench.jsonl" --out "$logs/gpu.json" --commit "${COMMIT:-}" \
+    --rounds 1 --limit 55 --rows elementwise,layer_norm,rms_norm,softmax,cross_entropy,adamw,gemm,gemm_ladder,attention,gpt2 \
+    --peer-rows gemm,attention,gpt2
+  cat "$logs/bench.log"
+fi
+# For a second call.
+if wanted gradients; then
+  tests op_gradients 200 12 tests/op_table --device cuda --samples 1 --deselect tests/op_table/test_values.py
+  tests compiled 90 8 tests/graph/test_cuda.py tests/graph/test_captured.py --device cuda --samples 1
+fi
+if wanted large; then
+  tests large 90 1 tests/python/cuda/test_large.py
+fi
+if wanted profile; then
+  for step in attention_own gemm_wgmma rows paged elementwise; do
+    part "profile_$step" 40 ncu --clock-control none --launch-count 20 --csv --metrics \
+      gpu__time_duration.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__throughput.avg.pct_of_peak_sustained_elapsed \
+      "$python" benchmarks/gpu_ladder.py --step $step
+  done
+fi
+if wanted nccl; then
+  part nccl 60 "$python" -m pytest -q tests/distributed/test_nccl.py --results "$out/tests.jsonl" -o timeout=50
+fi
+
+"$python" benchmarks/gpu_report.py "$out"
+[ -n "$left" ] && echo "no time was left for:$left"
+if [ -n "$failed" ]; then
+  echo "failed:$failed"
+  exit 1
+fi
+[ -z "$left" ] && echo "all parts passed"
