@@ -1,6 +1,6 @@
-"""One call of each family of CUDA kernels, forward and backward, on small inputs: what benchmarks/gpu_day.sh has
-compute-sanitizer watch. The sizes leave partial blocks and vectors behind. Every result is compared with the
-CPU's."""
+"""One call of each family of CUDA kernels, forward and backward, on small inputs: what compute-sanitizer
+watches for benchmarks/gpu_day.sh. The sizes leave partial blocks and vectors behind. Every result is
+compared with the CPU's."""
 
 from __future__ import annotations
 

@@ -183,6 +183,43 @@ void forget_sizes(Graph& g, bool number_of_dims) {
   g.finish();
 }
 
+void bind_runs(py::class_<Graph>& c) {
+  c.def("text", &Graph::text)
+      .def_property_readonly(
+          "planned_bytes", [](const Graph& g) { return g.run_memory ? g.run_memory->bytes() : 0; },
+          "Of the block that runs without gradients use; 0 before the first or without a plan.")
+      .def("copy", [](const Graph& g) { return Graph(g); })
+      .def("optimise", optimise, "Runs passes, all but those given as False; {pass: calls changed}.")
+      .def(
+          "written",
+          [](const Graph& g) {
+            std::vector<std::vector<uint32_t>> out;
+            for (const graph::GraphCall& c : g.calls) out.push_back(ids(graph::written(c)));
+            return out;
+          },
+          "By call, the values that it changes in place.")
+      .def(
+          "may_share_memory",
+          [](const Graph& g) {
+            std::vector<bool> out;
+            for (const graph::GraphCall& c : g.calls) out.push_back(graph::may_share_memory(g, c));
+            return out;
+          },
+          "By call, whether a result may lie on an argument's memory.")
+      .def("verify_effects",
+           [](const Graph& before, const Graph& after) { graph::verify_effects(before, after); })
+      .def_static("parse", parse)
+      .def("run", run_graph, py::arg("inputs"),
+           py::arg("constants") = std::vector<std::pair<uint32_t, py::object>>(),
+           "The results; `constants` are (number, tensor) that stand for the graph's own.")
+      .def("to_bytes",
+           [](const Graph& g, const std::string& spec) { return py::bytes(graph::to_bytes(g, spec)); })
+      .def_static("from_bytes", [](const py::bytes& bytes) {
+        auto [g, spec] = graph::from_bytes(std::string_view(bytes));
+        return py::make_tuple(py::cast(std::move(g)), spec);
+      });
+}
+
 void bind_graph(py::module_& m) {
   py::class_<ValueId>(m, "_Ref", py::module_local())
       .def_readonly("id", &ValueId::id)
@@ -192,8 +229,8 @@ void bind_graph(py::module_& m) {
       .def_readonly("divisor", &PyExpr::divisor)
       .def_readonly("value", &PyExpr::value)
       .def_readonly("floor", &PyExpr::floor, "Whether the quotient is rounded down; else it is an integer.");
-  py::class_<Graph>(m, "_OpGraph", py::module_local())
-      .def_property_readonly("inputs", [](const Graph& g) { return ids(g.inputs); })
+  py::class_<Graph> c(m, "_OpGraph", py::module_local());
+  c.def_property_readonly("inputs", [](const Graph& g) { return ids(g.inputs); })
       .def_property_readonly("outputs", [](const Graph& g) { return ids(g.outputs); })
       .def_property_readonly("values", describe_values, "[(kind, dtype, sizes, name, memory)] by value.")
       .def_property_readonly("calls", describe_calls, "[(op, arguments, results, source)] in order.")
@@ -244,46 +281,12 @@ void bind_graph(py::module_& m) {
              v.memory = memory;
              v.tensor = t;
            })
-      .def("set_min",
-           [](Graph& g, size_t symbol, int64_t min) {
-             WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
-             g.symbols[symbol].min = min;
-             g.finish();
-           })
-      .def("text", &Graph::text)
-      .def_property_readonly(
-          "planned_bytes", [](const Graph& g) { return g.run_memory ? g.run_memory->bytes() : 0; },
-          "Of the block that runs without gradients use; 0 before the first or without a plan.")
-      .def("copy", [](const Graph& g) { return Graph(g); })
-      .def("optimise", optimise, "Runs passes, all but those given as False; {pass: calls changed}.")
-      .def(
-          "written",
-          [](const Graph& g) {
-            std::vector<std::vector<uint32_t>> out;
-            for (const graph::GraphCall& c : g.calls) out.push_back(ids(graph::written(c)));
-            return out;
-          },
-          "By call, the values that it changes in place.")
-      .def(
-          "may_share_memory",
-          [](const Graph& g) {
-            std::vector<bool> out;
-            for (const graph::GraphCall& c : g.calls) out.push_back(graph::may_share_memory(g, c));
-            return out;
-          },
-          "By call, whether a result may lie on an argument's memory.")
-      .def("verify_effects",
-           [](const Graph& before, const Graph& after) { graph::verify_effects(before, after); })
-      .def_static("parse", parse)
-      .def("run", run_graph, py::arg("inputs"),
-           py::arg("constants") = std::vector<std::pair<uint32_t, py::object>>(),
-           "The results; `constants` are (number, tensor) that stand for the graph's own.")
-      .def("to_bytes",
-           [](const Graph& g, const std::string& spec) { return py::bytes(graph::to_bytes(g, spec)); })
-      .def_static("from_bytes", [](const py::bytes& bytes) {
-        auto [g, spec] = graph::from_bytes(std::string_view(bytes));
-        return py::make_tuple(py::cast(std::move(g)), spec);
+      .def("set_min", [](Graph& g, size_t symbol, int64_t min) {
+        WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
+        g.symbols[symbol].min = min;
+        g.finish();
       });
+  bind_runs(c);
 }
 
 using Captured = std::pair<Graph, py::list>;

@@ -164,7 +164,7 @@ enum ArgMark : uint8_t {
   kUpdated = 16,     // changed in place beside the result, where all switches are on
   kNoGradient = 32,  // of a tensor: none leads to it; only its shape or dtype counts, or it is a choice
   kReadFirst = 64,   // read before anything is written, so it may overlap what is: see Note [Overlap]
-  kSwitch = 128,  // of a flag, which is on where it is true; of another argument, on where it is given
+  kSwitch = 128,     // of a flag, which is on where it is true; of another argument, on where it is given
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 

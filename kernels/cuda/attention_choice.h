@@ -1,6 +1,7 @@
-// Which kernel serves attention where both cuDNN's and our own do it: cuDNN's until a GPU has run our own and found
-// it right (kOwnIsProven), then by measurement, once for each shape; or by WARPTAPE_ATTENTION. A few queries are our own's without a look at the clock: decoding has one key more
-// with each token, and would build a plan and measure for each.
+// Which kernel serves attention where both cuDNN's and our own do it: cuDNN's until a GPU has run our own and
+// found it right (kOwnIsProven), then by measurement, once for each shape; or by WARPTAPE_ATTENTION. A few
+// queries are our own's without a look at the clock: decoding has one key more with each token, and would
+// build a plan and measure for each.
 #pragma once
 
 #include <atomic>

@@ -33,7 +33,7 @@
 namespace warptape::kernels::cuda {
 
 [[noreturn]] void raise_library_error(const std::string& text);  // runtime.h, without CUDA's headers
-std::vector<std::string> package_folders();                       // the same
+std::vector<std::string> package_folders();                      // the same
 
 namespace {
 

@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_971
+MAX_TOTAL_LINES = 56_600
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        8_725,
+        9_454,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -27,7 +27,7 @@ BUDGETS = {
     ),
     # Sources for PyTorch's C++ API: the interface, headers of PyTorch's names over it, ops that others bring.
     "extensions": (
-        6_399,
+        6_598,
         (
             "csrc/capi/extension",
             "csrc/bindings/extension",
@@ -39,7 +39,7 @@ BUDGETS = {
         ),
     ),
     "profiling": (
-        4_706,
+        4_724,
         (
             "csrc/bindings/profiler",
             "csrc/core/memory_trace",
@@ -55,7 +55,7 @@ BUDGETS = {
     # Limits of what clients send, templates in processes, other sites' requests.
     "serving": (8_190, ("python/warptape/serve/",)),
     "compression": (
-        6_474,
+        6_487,
         (
             "csrc/ops/binary_linear",
             "csrc/ops/fake_quantize",
@@ -69,7 +69,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        20_921,  # attention by WGMMA, cuSOLVER, grouped products
+        21_030,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -85,7 +85,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        26_736,
+        27_679,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -104,7 +104,7 @@ BUDGETS = {
     "nested tensors": (1_371, ("python/warptape/nested/",)),
     "data pipes": (1_590, ("python/warptape/utils/data/datapipes/",)),
     "sparse tensors": (
-        1_738,
+        1_749,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -126,12 +126,12 @@ BUDGETS = {
         ),
     ),
     "probability distributions": (
-        4_605,
+        4_610,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
     "function transforms": (1_743, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        15_337,
+        16_572,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -149,7 +149,7 @@ BUDGETS = {
             "python/warptape/jit/",
         ),
     ),
-    "the conversion of Python's control flow": (980, ("python/warptape/_control_flow/",)),
+    "the conversion of Python's control flow": (1_026, ("python/warptape/_control_flow/",)),
     "pictures of graphs": (
         1_007,
         (
@@ -158,8 +158,8 @@ BUDGETS = {
             "python/warptape/fx/passes/graph_drawer.py",
         ),
     ),
-    "ONNX": (1_570, ("python/warptape/onnx/",)),
+    "ONNX": (2_274, ("python/warptape/onnx/",)),
     "models": (2_505, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (30_847, ("python/warptape/",)),
+    "the Python library": (32_050, ("python/warptape/",)),
 }

@@ -73,7 +73,16 @@ LAZY_IMPORTS = {
     ("_tensor", "_legacy"): "the old tensor types by device and dtype",
     ("_tensor", "sparse"): "to_sparse(), whose result is made of tensors",
     ("_tensor", "storage"): "untyped_storage()",
+    ("autograd.graph", "autograd._mutation"): "a context that watches ops by a dispatch mode",
+    ("amp.grad_scaler", "distributed.collectives"): "whether a gradient that ranks share is finite",
     ("compiler", "_dynamo.eval_frame"): "of a module torch.compile makes a module",
+}
+# Debts: what these say of ops belongs on the declarations. The list may only shrink.
+LISTS_OF_OPS = {
+    "csrc/graph/trace.cpp": "ops whose answer does not depend on sizes",
+    "python/warptape/autograd/_mutation.py": "ops that a flag makes write, which kSwitch says",
+    "python/warptape/functional.py": "the names of torch.functional",
+    "python/warptape/nn/parameter.py": "what a parameter without a shape answers",
 }
 CUDA_PLACES = ("kernels/cuda/", "csrc/core/cuda/", "csrc/distributed/nccl/")
 CUDA_HEADER = re.compile(
@@ -380,6 +389,8 @@ def check_lists_of_ops(root: Path) -> list[str]:
     owners: dict[str, str] = {name.removesuffix("_"): relative for relative, name, _ in declared(root)}
     bad = []
     for relative, path in files(root, ("csrc",), (".h", ".cpp")):
+        if relative in LISTS_OF_OPS:
+            continue
         line = 1
         for statement in re.split(r"(;)", re.sub(r"^#include.*", "", path.read_text(), flags=re.MULTILINE)):
             words = re.findall(r"\w+", " ".join(re.findall(r'"([^"\n]*)"', statement)))
@@ -393,7 +404,7 @@ def check_lists_of_ops(root: Path) -> list[str]:
     for relative, path in files(root, ("python",), (".py",)):
         # What ops are called in ONNX and ATen, and what they mean for sequences of several lengths.
         names = ("python/warptape/onnx/", "python/warptape/utils/_python_dispatch.py")
-        if relative.startswith((*names, "python/warptape/nested/")):
+        if relative.startswith((*names, "python/warptape/nested/")) or relative in LISTS_OF_OPS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return, ast.Call, ast.Compare)):

@@ -421,7 +421,8 @@ def _cat(a: Arguments) -> Any:
     return [a.made(dims, np.concatenate([t.known_along(dim) for t in tensors]), dim)]
 
 
-@rule("split", "chunk", "unbind", "_slice", "slice", "select")
+@rule("split", "chunk", "unbind")
+@rule("_slice", "slice", "select")
 def _cut(a: Arguments) -> Any:
     x = a.first()
     dim = (a["dim"] or 0) % len(x.sizes)

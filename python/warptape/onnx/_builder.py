@@ -10,6 +10,7 @@ import warptape
 
 from .. import _C
 from ..utils._pytree import tree_leaves
+from ._errors import UnsupportedOperatorError
 from ._sizes import Atom, Form, Varying
 
 OPSET = 18
@@ -29,10 +30,6 @@ _TYPES = {
     warptape.complex128: "COMPLEX128",
 }
 MAPPINGS: dict[str, Callable[..., Names]] = {}
-
-
-class UnsupportedOperatorError(RuntimeError):
-    """An op, or a use of one, that is not exported to ONNX; the text has file and line."""
 
 
 def maps(*names: str) -> Callable[[Callable[..., Names]], Callable[..., Names]]:

@@ -21,6 +21,7 @@ from .._graphs import GraphFunction, record
 from .._tensor import Tensor
 from ..export._dims import Sizes
 from ..utils._pytree import tree_flatten, tree_unflatten
+from ._errors import UnsupportedOperatorError
 
 _SMALL = 1 << 16  # elements of the inputs: at so few, a much larger size is recorded as well
 
@@ -79,8 +80,6 @@ class Varying:
         return hash(tuple(self.values))
 
     def __index__(self) -> int:
-        from ._builder import UnsupportedOperatorError
-
         raise UnsupportedOperatorError("a size that varies, where ONNX wants a number")
 
     __int__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = lambda self, *_: self.__index__()
