@@ -128,8 +128,10 @@ void Region::note_promise(const Tensor& t) {
   Storage& s = t.storage();
   for (const Tensor& input : read_by_promise(s)) meet(input);
   note([&] {
-    for (const Tensor& input : read_by_promise(s)) memory_of(input.storage());
-    claim(s, true);
+    if (is_promised(s)) {
+      for (const Tensor& input : read_by_promise(s)) memory_of(input.storage());
+      claim(s, true);
+    }
     std::unique_ptr<Promise> promise = take_promise(s);
     if (!promise) return;
     for (const Tensor& own : promise->call.out) claim(own.storage(), true);

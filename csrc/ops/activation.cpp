@@ -34,10 +34,8 @@ struct ActivationDef {
 
 // The numbers of an integer input are integers, so that its dtype stays.
 Scalar number_for(const Tensor& x, double v) {
-  const bool whole = !is_floating(x.dtype()) && std::abs(v) < 0x1p63;
-  const Scalar number = whole ? Scalar(static_cast<int64_t>(v)) : Scalar(v);
-  check_fits(number, opmath_dtype(x.dtype()));
-  return number;
+  check_fits(v, opmath_dtype(x.dtype()));
+  return is_floating(x.dtype()) ? Scalar(v) : Scalar(static_cast<int64_t>(v));
 }
 
 Tensor launch(const char* op, ElementwiseSlot& slot, int count, const Tensor& x, const Numbers& v) {

@@ -181,8 +181,7 @@ def _layer_norm(b: Builder, a: Args, out: int) -> str:
 @maps("rms_norm")
 def _rms_norm(b: Builder, a: Args, out: int) -> str:
     x, dtype = b(a.input), b.dtype(out)
-    wide = warptape.float64 if dtype == warptape.float64 else warptape.float32
-    eps = a.eps if a.eps is not None else warptape.finfo(wide).eps
+    eps = warptape.finfo(warptape.promote_types(dtype, warptape.float32)).eps if a.eps is None else a.eps
     dims = _axes(b, list(range(-len(a.normalized_shape), 0)))
     mean = b.node("ReduceMean", b.node("Mul", x, x), dims, keepdims=1)
     root = b.node("Sqrt", b.node("Add", mean, b.constant(eps, dtype)))
