@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_934
+MAX_TOTAL_LINES = 55_360
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -54,7 +54,7 @@ BUDGETS = {
     ),
     "serving": (7_222, ("python/warptape/serve/",)),
     "compression": (
-        6_474,
+        6_480,
         (
             "csrc/ops/binary_linear",
             "csrc/ops/fake_quantize",
@@ -103,7 +103,7 @@ BUDGETS = {
     "nested tensors": (1_371, ("python/warptape/nested/",)),
     "data pipes": (1_590, ("python/warptape/utils/data/datapipes/",)),
     "sparse tensors": (
-        1_738,
+        1_750,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -160,5 +160,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (30_608, ("python/warptape/",)),
+    "the Python library": (30_650, ("python/warptape/",)),
 }
