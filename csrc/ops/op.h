@@ -511,23 +511,23 @@ class Op<R(A...)> : public OpInfo {
   R apply(A... args) const {
     if constexpr (kTakesTensors && requires(const R& r) { lacks_history(r); }) {
       R out = fn_(args...);
-      if (__builtin_expect(thread_state.grad_mode && lacks_history(out), 0) &&
-          (may_require_grad(args) || ...))
-        return not_implemented(std::move(out), args...);
+      if (__builtin_expect((may_require_grad(args) || ...), 0) && thread_state.grad_mode &&
+          lacks_history(out))
+        record_refusal(out, args...);
       return out;
     } else {
       return fn_(args...);
     }
   }
   template <class T>
-  [[gnu::noinline]] T not_implemented(T result, A... args) const {
+  [[gnu::noinline]] void record_refusal(T& result, A... args) const {
     Value values[sizeof...(A)];
     size_t i = 0;
     ((values[i].present = true, ArgTraits<Plain<A>>::box(values[i], args), ++i), ...);
     Result out;
     ReturnTraits<T>::box(out, std::move(result));
     record_not_implemented(*this, values, out);
-    return ReturnTraits<T>::unbox(out);
+    result = ReturnTraits<T>::unbox(out);
   }
 
   static constexpr std::array<ArgKind, sizeof...(A)> kKinds{
