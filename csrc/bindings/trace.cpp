@@ -183,6 +183,32 @@ void forget_sizes(Graph& g, bool number_of_dims) {
   g.finish();
 }
 
+void set_constant(Graph& g, uint32_t id, const py::object& tensor) {
+  WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError, "graph: %",
+           id, " is no constant");
+  g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
+}
+
+void add_constant(Graph& g, std::string name, const py::object& tensor) {
+  const Tensor t = tensors_of(py::make_tuple(tensor), "graph")[0];
+  uint32_t memory = 0;
+  for (const GraphValue& v : g.values) memory = std::max(memory, v.memory + 1);
+  GraphValue& v = g.values.emplace_back();
+  v.kind = GraphValue::Kind::Constant;
+  v.dtype = t.dtype();
+  v.device = t.device();
+  for (int64_t n : t.sizes()) v.sizes.push_back({n});
+  v.name = std::move(name);
+  v.memory = memory;
+  v.tensor = t;
+}
+
+void set_min(Graph& g, size_t symbol, int64_t min) {
+  WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
+  g.symbols[symbol].min = min;
+  g.finish();
+}
+
 void bind_graph(py::module_& m) {
   py::class_<ValueId>(m, "_Ref", py::module_local())
       .def_readonly("id", &ValueId::id)
@@ -224,32 +250,9 @@ void bind_graph(py::module_& m) {
                                  out[py::str(s.name)] = py::make_tuple(s.min, s.max);
                                return out;
                              })
-      .def("set_constant",
-           [](Graph& g, uint32_t id, const py::object& tensor) {
-             WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError,
-                      "graph: %", id, " is no constant");
-             g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
-           })
-      .def("add_constant",
-           [](Graph& g, std::string name, const py::object& tensor) {
-             const Tensor t = tensors_of(py::make_tuple(tensor), "graph")[0];
-             uint32_t memory = 0;
-             for (const GraphValue& v : g.values) memory = std::max(memory, v.memory + 1);
-             GraphValue& v = g.values.emplace_back();
-             v.kind = GraphValue::Kind::Constant;
-             v.dtype = t.dtype();
-             v.device = t.device();
-             for (int64_t n : t.sizes()) v.sizes.push_back({n});
-             v.name = std::move(name);
-             v.memory = memory;
-             v.tensor = t;
-           })
-      .def("set_min",
-           [](Graph& g, size_t symbol, int64_t min) {
-             WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
-             g.symbols[symbol].min = min;
-             g.finish();
-           })
+      .def("set_constant", set_constant)
+      .def("add_constant", add_constant)
+      .def("set_min", set_min)
       .def("text", &Graph::text)
       .def_property_readonly(
           "planned_bytes", [](const Graph& g) { return g.run_memory ? g.run_memory->bytes() : 0; },

@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 54_934
+MAX_TOTAL_LINES = 55_140  # bounds of views, the tracer and the verifier of programs
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -27,7 +27,7 @@ BUDGETS = {
     ),
     # Sources for PyTorch's C++ API: the interface, headers of PyTorch's names over it, ops that others bring.
     "extensions": (
-        6_399,
+        6_471,  # custom ops as calls of graphs
         (
             "csrc/capi/extension",
             "csrc/bindings/extension",
@@ -54,7 +54,7 @@ BUDGETS = {
     ),
     "serving": (7_222, ("python/warptape/serve/",)),
     "compression": (
-        6_474,
+        6_478,
         (
             "csrc/ops/binary_linear",
             "csrc/ops/fake_quantize",
@@ -130,7 +130,7 @@ BUDGETS = {
     ),
     "function transforms": (1_743, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        15_337,
+        16_235,  # programs: bounds, state, modes, sizes that were not recorded
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -148,7 +148,7 @@ BUDGETS = {
             "python/warptape/jit/",
         ),
     ),
-    "the conversion of Python's control flow": (980, ("python/warptape/_control_flow/",)),
+    "the conversion of Python's control flow": (1_026, ("python/warptape/_control_flow/",)),
     "pictures of graphs": (
         1_007,
         (
@@ -157,8 +157,8 @@ BUDGETS = {
             "python/warptape/fx/passes/graph_drawer.py",
         ),
     ),
-    "ONNX": (1_570, ("python/warptape/onnx/",)),
+    "ONNX": (1_578, ("python/warptape/onnx/",)),
     "models": (2_468, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (30_608, ("python/warptape/",)),
+    "the Python library": (30_634, ("python/warptape/",)),
 }
