@@ -183,8 +183,77 @@ void forget_sizes(Graph& g, bool number_of_dims) {
   g.finish();
 }
 
-void bind_runs(py::class_<Graph>& c) {
-  c.def("text", &Graph::text)
+void set_constant(Graph& g, uint32_t id, const py::object& tensor) {
+  WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError, "graph: %",
+           id, " is no constant");
+  g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
+}
+
+void add_constant(Graph& g, std::string name, const py::object& tensor) {
+  const Tensor t = tensors_of(py::make_tuple(tensor), "graph")[0];
+  uint32_t memory = 0;
+  for (const GraphValue& v : g.values) memory = std::max(memory, v.memory + 1);
+  GraphValue& v = g.values.emplace_back();
+  v.kind = GraphValue::Kind::Constant;
+  v.dtype = t.dtype();
+  v.device = t.device();
+  for (int64_t n : t.sizes()) v.sizes.push_back({n});
+  v.name = std::move(name);
+  v.memory = memory;
+  v.tensor = t;
+}
+
+void set_min(Graph& g, size_t symbol, int64_t min) {
+  WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
+  g.symbols[symbol].min = min;
+  g.finish();
+}
+
+void bind_graph(py::module_& m) {
+  py::class_<ValueId>(m, "_Ref", py::module_local())
+      .def_readonly("id", &ValueId::id)
+      .def("__repr__", [](ValueId r) { return "%" + std::to_string(r.id); });
+  py::class_<PyExpr>(m, "_Expr", py::module_local(), "sum(factor * product(symbols)) / divisor.")
+      .def_readonly("terms", &PyExpr::terms)
+      .def_readonly("divisor", &PyExpr::divisor)
+      .def_readonly("value", &PyExpr::value)
+      .def_readonly("floor", &PyExpr::floor, "Whether the quotient is rounded down; else it is an integer.");
+  py::class_<Graph>(m, "_OpGraph", py::module_local())
+      .def_property_readonly("inputs", [](const Graph& g) { return ids(g.inputs); })
+      .def_property_readonly("outputs", [](const Graph& g) { return ids(g.outputs); })
+      .def_property_readonly("values", describe_values, "[(kind, dtype, sizes, name, memory)] by value.")
+      .def_property_readonly("calls", describe_calls, "[(op, arguments, results, source)] in order.")
+      .def_property_readonly("constants", constants)
+      .def_property_readonly(
+          "flags",
+          [](const Graph& g) {
+            std::vector<uint32_t> out;
+            for (const graph::GraphCall& c : g.calls) out.push_back(c.op ? c.op->flags : 0);
+            return out;
+          },
+          "OpFlag of each call's op.")
+      .def_property_readonly(
+          "modes",
+          [](const Graph& g) {
+            py::list out;
+            for (const graph::GraphCall& c : g.calls)
+              out.append(py::make_tuple(c.mode.no_grad, c.mode.autocast != 0));
+            return out;
+          },
+          "[(no_grad, autocast)]: in what state each call runs, whatever the caller's is.")
+      .def("forget_sizes", forget_sizes, py::arg("number_of_dims"),
+           "Takes inputs of any sizes, and any number of dims.")
+      .def_property_readonly("symbols",
+                             [](const Graph& g) {
+                               py::dict out;
+                               for (const graph::Symbol& s : g.symbols)
+                                 out[py::str(s.name)] = py::make_tuple(s.min, s.max);
+                               return out;
+                             })
+      .def("set_constant", set_constant)
+      .def("add_constant", add_constant)
+      .def("set_min", set_min)
+      .def("text", &Graph::text)
       .def_property_readonly(
           "planned_bytes", [](const Graph& g) { return g.run_memory ? g.run_memory->bytes() : 0; },
           "Of the block that runs without gradients use; 0 before the first or without a plan.")
@@ -218,75 +287,6 @@ void bind_runs(py::class_<Graph>& c) {
         auto [g, spec] = graph::from_bytes(std::string_view(bytes));
         return py::make_tuple(py::cast(std::move(g)), spec);
       });
-}
-
-void bind_graph(py::module_& m) {
-  py::class_<ValueId>(m, "_Ref", py::module_local())
-      .def_readonly("id", &ValueId::id)
-      .def("__repr__", [](ValueId r) { return "%" + std::to_string(r.id); });
-  py::class_<PyExpr>(m, "_Expr", py::module_local(), "sum(factor * product(symbols)) / divisor.")
-      .def_readonly("terms", &PyExpr::terms)
-      .def_readonly("divisor", &PyExpr::divisor)
-      .def_readonly("value", &PyExpr::value)
-      .def_readonly("floor", &PyExpr::floor, "Whether the quotient is rounded down; else it is an integer.");
-  py::class_<Graph> c(m, "_OpGraph", py::module_local());
-  c.def_property_readonly("inputs", [](const Graph& g) { return ids(g.inputs); })
-      .def_property_readonly("outputs", [](const Graph& g) { return ids(g.outputs); })
-      .def_property_readonly("values", describe_values, "[(kind, dtype, sizes, name, memory)] by value.")
-      .def_property_readonly("calls", describe_calls, "[(op, arguments, results, source)] in order.")
-      .def_property_readonly("constants", constants)
-      .def_property_readonly(
-          "flags",
-          [](const Graph& g) {
-            std::vector<uint32_t> out;
-            for (const graph::GraphCall& c : g.calls) out.push_back(c.op ? c.op->flags : 0);
-            return out;
-          },
-          "OpFlag of each call's op.")
-      .def_property_readonly(
-          "modes",
-          [](const Graph& g) {
-            py::list out;
-            for (const graph::GraphCall& c : g.calls)
-              out.append(py::make_tuple(c.mode.no_grad, c.mode.autocast != 0));
-            return out;
-          },
-          "[(no_grad, autocast)]: in what state each call runs, whatever the caller's is.")
-      .def("forget_sizes", forget_sizes, py::arg("number_of_dims"),
-           "Takes inputs of any sizes, and any number of dims.")
-      .def_property_readonly("symbols",
-                             [](const Graph& g) {
-                               py::dict out;
-                               for (const graph::Symbol& s : g.symbols)
-                                 out[py::str(s.name)] = py::make_tuple(s.min, s.max);
-                               return out;
-                             })
-      .def("set_constant",
-           [](Graph& g, uint32_t id, const py::object& tensor) {
-             WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError,
-                      "graph: %", id, " is no constant");
-             g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
-           })
-      .def("add_constant",
-           [](Graph& g, std::string name, const py::object& tensor) {
-             const Tensor t = tensors_of(py::make_tuple(tensor), "graph")[0];
-             uint32_t memory = 0;
-             for (const GraphValue& v : g.values) memory = std::max(memory, v.memory + 1);
-             GraphValue& v = g.values.emplace_back();
-             v.kind = GraphValue::Kind::Constant;
-             v.dtype = t.dtype();
-             v.device = t.device();
-             for (int64_t n : t.sizes()) v.sizes.push_back({n});
-             v.name = std::move(name);
-             v.memory = memory;
-             v.tensor = t;
-           })
-      .def("set_min", [](Graph& g, size_t symbol, int64_t min) {
-        WT_CHECK(symbol < g.symbols.size(), ValueError, "graph: there is no symbol ", symbol);
-        g.symbols[symbol].min = min;
-        g.finish();
-      });
-  bind_runs(c);
 }
 
 using Captured = std::pair<Graph, py::list>;
