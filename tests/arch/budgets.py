@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 54_971
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        8_725,
+        9_460,  # texts by bytes, templates as transformers renders them, an engine that threads share
         (
             "csrc/inference/",
             "csrc/bindings/inference",
