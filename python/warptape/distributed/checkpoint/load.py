@@ -55,9 +55,8 @@ def find(checkpoint_id: Any) -> Path:
             return aside(path)
         if (path / ".metadata").is_file():
             raise CheckpointException(
-                f"{path}: this is PyTorch's format (.metadata, .distcp), which is not read here; have "
-                "PyTorch make one file of it by dcp_to_torch_save, and here a checkpoint of that by "
-                "torch_save_to_dcp"
+                f"{path}: it has PyTorch's format (.metadata, .distcp), not read here; have PyTorch "
+                "make one file of it by dcp_to_torch_save, and here a checkpoint of that by torch_save_to_dcp"
             )
         raise CheckpointException(f"{path}: no checkpoint is there")
     return path

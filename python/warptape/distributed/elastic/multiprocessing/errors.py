@@ -128,7 +128,7 @@ class ProcessFailure:
         out = cls(**{**data, "shown": False})
         for field in fields(cls):
             value = getattr(out, field.name)
-            kinds = {"int": int, "str": str, "bool": bool, "float": (int, float)}
+            kinds: dict[str, Any] = {"int": int, "str": str, "bool": bool, "float": (int, float)}
             if not isinstance(value, kinds[str(field.type)]) or value != value:
                 raise TypeError(f"{field.name}: expected {field.type}, got {value!r:.50}")
         return out
