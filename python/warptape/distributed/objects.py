@@ -25,19 +25,25 @@ from . import collectives
 from ._state import Group, resolve
 from .collectives import _root, _skipped
 
+_BASES = (bool, int, float, str, list, tuple, dict, bytes, Tensor)
 
-def _encode(value: Any, tensors: list[Tensor]) -> Any:
-    kind = type(value)  # and no subclass, which would arrive as another object
+
+def _encode(value: Any, tensors: list[Tensor], flatten: bool = False) -> Any:
+    """With `flatten` subclasses become what they are derived from, as a checkpoint keeps them; without it
+    they are refused, for they would arrive as other objects."""
+    kind = type(value)
+    if flatten:
+        kind = next((base for base in _BASES if isinstance(value, base)), kind)
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:
         return value if value == value and abs(value) != float("inf") else {"float": repr(value)}
     if kind is list:
-        return [_encode(each, tensors) for each in value]
+        return [_encode(each, tensors, flatten) for each in value]
     if kind in (tuple, warptape.Size):
-        return {"tuple" if kind is tuple else "size": [_encode(each, tensors) for each in value]}
+        return {"tuple" if kind is tuple else "size": [_encode(each, tensors, flatten) for each in value]}
     if kind in (dict, OrderedDict):
-        pairs = [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]
+        pairs = [[_encode(k, tensors, flatten), _encode(v, tensors, flatten)] for k, v in value.items()]
         return {"dict" if kind is dict else "ordered": pairs}
     if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}

@@ -206,7 +206,8 @@ class ParallelModel(nn.Module):
                 out |= dict.fromkeys(self._names.parameters[id(p)], p.full_tensor())
         if "pp" in self._axes:
             all_: list[Any] = [None] * self._axes["pp"].size()
-            all_gather_object(all_, out, group=self._axes["pp"].get_group())
+            values = {name: value.detach() for name, value in out.items()}
+            all_gather_object(all_, values, group=self._axes["pp"].get_group())
             out = {name: value for each in reversed(all_) for name, value in each.items()}
         return {name: out[name] for name in self._names.state}
 

@@ -72,7 +72,7 @@ def _is_whole(tensor: Tensor) -> bool:
 def encode_object(value: Any) -> dict[str, Any]:
     """A value as JSON, with the bytes of the tensors in it. Raises TypeError for what is no plain data."""
     tensors: list[Tensor] = []
-    tree = _encode(value, tensors)
+    tree = _encode(value, tensors, flatten=True)
     data = b"".join(_C._tensor_bytes(t) for t in tensors)
     return {"value": tree, "data": base64.b64encode(data).decode()} if data else {"value": tree}
 
