@@ -63,12 +63,6 @@ class WT_API Storage : public RefCounted<Storage> {
   // The call that was to write the deferred storage failed: who reads it is told.
   void lose() { lost_ = true; }
   bool is_lost() const { return lost_; }
-  // The region whose pending calls write the storage, or null; how many regions have it among what their
-  // pending calls read or write, but for new storages; and what is known of it between regions: see Note
-  // [Promises] (graph/promise.h).
-  std::atomic<Deferral*> writer{nullptr};
-  std::atomic<uint32_t> readers{0};
-  std::atomic<void*> promise{nullptr};
   // Whether calls that somebody makes later read or write it.
   bool pending() const {
     return writer.load(std::memory_order_relaxed) || readers.load(std::memory_order_relaxed) ||
@@ -116,6 +110,14 @@ class WT_API Storage : public RefCounted<Storage> {
   bool opaque_ = false, lost_ = false;
   void* aside_ = nullptr;
   std::atomic<uint32_t> version_{0};
+
+ public:  // behind what every op reads
+  // The region whose pending calls write the storage, or null; how many regions have it among what their
+  // pending calls read or write, but for new storages; and what is known of it between regions: see Note
+  // [Promises] (graph/promise.h).
+  std::atomic<Deferral*> writer{nullptr};
+  std::atomic<uint32_t> readers{0};
+  std::atomic<void*> promise{nullptr};
 };
 
 // See Note [Deferred memory]: runs what is pending, so that the storage has its contents and may be written;
