@@ -94,7 +94,7 @@ Tensor vander_impl(const Tensor& x, std::optional<int64_t> given, bool increasin
 const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> vander{
     "vander",
     vander_impl,
-    kFunction | kComplex,
+    kFunction | kComplex | kNonDifferentiable,  // of at most one column, in which nothing of x is
     {"x", {"N", none}, {"increasing", false}},
     "The matrix of powers of x, from the highest to the lowest unless `increasing`."};
 

@@ -40,7 +40,7 @@ enum OpFlag : uint32_t {
   kFFT = 1u << 7,           // warptape.fft.name(...)
   kMixedDevices = 1u << 8,  // its tensors may lie on several devices
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
-  kNonDifferentiable = 1u << 10,  // its results have no gradient: they do not require one
+  kNonDifferentiable = 1u << 10,  // what it does not record has no gradient by its nature
   kRandom = 1u << 11,             // draws from a generator
   // What else PyTorch asks of an op's out=, or does with it.
   kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools

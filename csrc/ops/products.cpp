@@ -1,6 +1,7 @@
 // What is composed of products.
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/masked.h"
 #include "ops/matmul.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
@@ -52,7 +53,11 @@ Tensor addr_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Sc
            "addr: For integral input tensors, argument alpha and beta must not be floating point numbers.");
   if (kind == DTypeCategory::Bool) return addr_bool(input, a, b, beta, alpha);
   const Tensor scaled = mul(unsqueeze(alpha.equal(1) ? a : a * alpha, 1), b);
-  if (beta.equal(0)) return cast(scaled, promoted_dtype(operands));
+  if (beta.equal(0)) {
+    if (!needs_grad(input)) return cast(scaled, promoted_dtype(operands));
+    const Tensor all = full(input.sizes(), true, {DType::Bool, input.device()});
+    return masked_fill(input, all, 0) + scaled;  // its gradient is 0, whatever it holds
+  }
   return (beta.equal(1) ? input : input * beta) + scaled;
 }
 

@@ -165,7 +165,7 @@ const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow_copy{
 const Op<Tensor(TensorList)> block_diag{
     "block_diag",
     block_diag_impl,
-    kFunction | kOut | kComplex,
+    kFunction | kOut | kComplex | kNonDifferentiable,  // of empty tensors
     {{"tensors", kVarArgs}},
     "The matrices (vectors are rows, numbers 1 x 1) along the diagonal of one, zeros elsewhere."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)> put{

@@ -124,3 +124,10 @@ def test_create_graph_warns_of_the_cycle() -> None:
     with pytest.warns(UserWarning, match="create_graph=True will create a reference cycle"):
         (w * w).sum().backward(create_graph=True)
     w.grad = None
+
+
+def test_results_in_which_nothing_of_the_input_is() -> None:
+    x = wt.ones(2, 2, requires_grad=True)
+    wt.addr(x, wt.ones(2), wt.ones(2), beta=0).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [[0, 0], [0, 0]]
+    assert not wt.vander(x[0], 1).requires_grad
