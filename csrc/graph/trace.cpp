@@ -110,6 +110,19 @@ bool may_write(const OpInfo& op) {
   return std::string_view(op.name).ends_with('_') || std::ranges::any_of(op.args, writes);
 }
 
+// What check_inplace() refuses where a call is recorded on the tape, which it is not here.
+void check_leaves(const OpInfo& op, std::span<const Value> args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].type != ArgType::Tensor || !(op.args[i].marks & kWritten) || !args[i].present) continue;
+    const Tensor& t = *args[i].tensor;
+    const Tensor& base = is_view(t) ? meta_of(t)->view->base : t;
+    WT_CHECK(
+        !(requires_grad(base) && is_leaf(base)), Error, op.name, ": a ", is_view(t) ? "view of a " : "",
+        "leaf Variable that requires grad is being used in an in-place operation. Use torch.no_grad() or "
+        "operate on t.detach().");
+  }
+}
+
 // Ops that tell what does not depend on sizes.
 bool tells_no_sizes(std::string_view name) {
   for (const char* of : {"is_floating_point", "is_complex", "is_signed", "is_inference", "element_size",
@@ -351,6 +364,7 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
   call.op = &op;
   call.mode = mode_of_thread();
   for (size_t i = 0; i < args.size(); ++i) call.args.push_back(attr(op.args[i], args[i]));
+  if (thread_state.grad_mode && any_requires_grad(tensors)) check_leaves(op, args);
   keep_written(call, tensors);
   bool unknown_sizes;
   {
