@@ -98,7 +98,8 @@ constexpr NodeType kNansum{"NansumBackward0", nansum_backward};
 
 Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
   if (!is_floating(x.dtype())) return sum(x, dims, keepdim, dtype);
-  if (dtype && !is_floating(*dtype)) return sum(masked_fill(x, isnan(x), 0.0), dims, keepdim, dtype);
+  WT_CHECK(!dtype || is_floating(*dtype), NotImplementedError, "nansum: not implemented for ",
+           dtype.value_or(x.dtype()));
   Reduced r = reduced_shape("nansum", x, dims, keepdim);
   const DType t = sum_dtype(x, dtype);
   Tensor out = x.device().is_cpu() ? run(nansum_slot, x, r, t)

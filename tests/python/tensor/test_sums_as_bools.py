@@ -21,12 +21,6 @@ def test_any(values: list[Any]) -> None:
     assert torch.sum(x * 0, dtype=torch.bool).item() is False
 
 
-def test_nansum_as_integers() -> None:
-    x = torch.tensor([1.5, float("nan"), 2.5])
-    assert torch.nansum(x, dtype=torch.int64).item() == 3
-    assert torch.nansum(x, dtype=torch.bool).item() is True
-
-
 def test_complex_numbers_as_integers() -> None:
     assert torch.prod(torch.tensor([2 + 1j, 3j]), dtype=torch.int64).item() == 0
 
