@@ -135,7 +135,7 @@ def test_wheel_redirects_torch(tmp_path):
     wheel = make_wheel(tmp_path / "wheels")
     with zipfile.ZipFile(wheel) as archive:
         assert sorted(name.partition("/")[2] for name in archive.namelist()) == [
-            "METADATA", "RECORD", "WHEEL", "__init__.py",
+            "METADATA", "RECORD", "WHEEL", "__init__.py", "__init__.py",  # of torch and of functorch
         ]  # fmt: skip
         archive.extractall(tmp_path / "site")
     program = (
