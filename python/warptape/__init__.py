@@ -144,6 +144,7 @@ _install_getattr(
     "warptape._C",
     Future=lambda: __import__("warptape.futures").futures.Future,
     ScriptMethod=lambda: _unusable("torch._C.ScriptMethod", "methods of TorchScript's compiler are not here"),
+    _get_privateuse1_backend_name=lambda: lambda: "privateuseone",
     _jit_set_profiling_executor=lambda: __import__("warptape._utils")._utils._jit_setting,
     _jit_set_profiling_mode=lambda: __import__("warptape._utils")._utils._jit_setting,
 )
@@ -158,7 +159,7 @@ _storages = (
 _conditions = (
     *(f"sym_{n}" for n in ("float", "int", "ite", "max", "min", "not", "sum")),
     *(f"_check{n}" for n in ("", "_index", "_value", "_type", "_not_implemented", "_is_size", "_tensor_all")),
-    "_check_tensor_all_with",
+    *("_check_tensor_all_with", "_assert_async", "_shape_as_tensor", "SymInt", "SymFloat", "SymBool", "Tag"),
 )
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
 _scaling = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,61 @@ def _check_tensor_all_with(
         _check_tensor_all(cond, message)
     except RuntimeError as error:
         raise error_type(*error.args) from None
+
+
+def _assert_async(input: Tensor, assert_msg: str | None = None) -> None:
+    """RuntimeError unless the one element of `input` is true. On the CPU there is nothing to wait for."""
+    if input.numel() != 1:
+        raise RuntimeError(f"_assert_async: expected a tensor of one element, got {list(input.shape)}")
+    _check(bool(input), lambda: assert_msg or "Expected Tensor with single nonzero value, but got zero")
+
+
+def _shape_as_tensor(self: Tensor) -> Tensor:
+    """The sizes as an int64 vector on the CPU."""
+    return _C._tensor(list(self.shape), _C.int64, None, False, True)
+
+
+class _Symbolic(type):
+    """No object is an instance: sizes are numbers here, while PyTorch's compiler has symbols for them."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"torch.{cls.__name__}: sizes are numbers here, and have no symbols")
+
+
+class SymInt(metaclass=_Symbolic):
+    """Stands for PyTorch's symbolic integers where libraries test for them."""
+
+
+class SymFloat(metaclass=_Symbolic):
+    """Stands for PyTorch's symbolic numbers where libraries test for them."""
+
+
+class SymBool(metaclass=_Symbolic):
+    """Stands for PyTorch's symbolic truth values where libraries test for them."""
+
+
+class Tag(enum.Enum):
+    """What `torch.library` keeps of an op for PyTorch's compiler; nothing here reads it."""
+
+    core = 0
+    cudagraph_unsafe = 1
+    data_dependent_output = 2
+    dynamic_output_shape = 3
+    flexible_layout = 4
+    generated = 5
+    inplace_view = 6
+    maybe_aliasing_or_mutating = 7
+    needs_contiguous_strides = 8
+    needs_exact_strides = 9
+    needs_fixed_stride_order = 10
+    nondeterministic_bitwise = 11
+    nondeterministic_seeded = 12
+    out = 13
+    out_variant = 14
+    pointwise = 15
+    pt2_compliant_tag = 16
+    reduction = 17
+    view_copy = 18
 
 
 def sym_float(a: Any) -> float:

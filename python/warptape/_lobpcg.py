@@ -6,6 +6,7 @@ of the space of the approximations X [m, k], their preconditioned residuals and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -180,7 +181,7 @@ def lobpcg(
 
             def flat(t: Tensor | None) -> Any:
                 if t is None:
-                    return [None] * batch.numel()
+                    return [None] * math.prod(batch)
                 return t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
 
             found = [

@@ -80,7 +80,6 @@ LAZY_IMPORTS = {
 # Debts: what these say of ops belongs on the declarations. The list may only shrink.
 LISTS_OF_OPS = {
     "csrc/graph/trace.cpp": "ops whose answer does not depend on sizes",
-    "python/warptape/autograd/_mutation.py": "ops that a flag makes write, which kSwitch says",
     "python/warptape/functional.py": "the names of torch.functional",
     "python/warptape/nn/parameter.py": "what a parameter without a shape answers",
 }

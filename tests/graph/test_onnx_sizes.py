@@ -169,3 +169,116 @@ def test_layers(case):
     file = exported(LAYERS[case], torch.randn(2, 6, 3), {0: "a", 1: "b"})
     for shape in ((2, 6, 3), (1, 1, 3), (3, 5, 3), (4, 9, 3)):
         compare(LAYERS[case], file, torch.randn(*shape))
+
+
+# ---- resizing ----------------------------------------------------------------------------------------------
+
+FACTORS = (
+    {"scale_factor": 1.5},
+    {"scale_factor": 0.5},
+    {"scale_factor": 0.7},
+    {"scale_factor": 2.3},
+    {"scale_factor": 1.3},
+    {"scale_factor": 2},
+    {"scale_factor": 0.7, "recompute_scale_factor": True},
+    {"size": 1},
+    {"size": 7},
+)
+MODES = (
+    ("nearest", None, 1),
+    ("nearest", None, 2),
+    ("nearest-exact", None, 2),
+    ("linear", False, 1),
+    ("linear", True, 1),
+    ("bilinear", False, 2),
+    ("bilinear", True, 2),
+    ("trilinear", False, 3),
+    ("bicubic", False, 2),
+    ("bicubic", True, 2),
+)
+
+
+@pytest.mark.parametrize("factor", FACTORS, ids=str)
+def test_interpolate(factor):
+    torch.manual_seed(0)
+    for mode, align, dims in MODES:
+
+        def resized(x, mode=mode, align=align):
+            return F.interpolate(x, mode=mode, align_corners=align, **factor)
+
+        shapes = ({d + 2: Dim(f"n{d}", min=1) for d in range(dims)},)
+        file = torch.onnx.export(resized, (torch.rand(1, 1, *[6] * dims),), dynamic_shapes=shapes)
+        # 0.7 * 90 rounds down to 62 in float64 and is 63 in float32
+        for n in (1, 2, 3, 5, 10, *((90,) if dims < 3 else ())):
+            x = torch.rand(1, 1, *[n] * (dims - 1), n + 1)
+            if all(int(k * factor.get("scale_factor", 1)) for k in x.shape[2:]):
+                compare(resized, file, x)
+    for refused in ({"mode": "bilinear", "antialias": True}, {"mode": "area"}):
+        with pytest.raises(torch.onnx.UnsupportedOperatorError, match="interpolate"):
+            torch.onnx.export(lambda x, o=refused: F.interpolate(x, **o, **factor), (torch.rand(1, 1, 7, 7),))
+
+
+# ---- names -------------------------------------------------------------------------------------------------
+
+
+def test_names_that_others_have():
+    model = Same()
+    x = torch.randn(2, 3)
+    for names in (
+        {"input_names": ["Conv_0.weight"], "output_names": ["twin.weight"]},
+        {"input_names": ["MatMul_1"], "output_names": ["input_0"]},
+        {"input_names": ["output_0"], "output_names": ["number_0"]},
+        {},
+    ):
+        file = torch.onnx.export(model, (x,), **names)
+        compare(model, file, x)
+        graph = file.model_proto.graph
+        made = [n for node in graph.node for n in node.output]
+        known = [i.name for i in (*graph.input, *graph.initializer)] + made
+        assert len(known) == len(set(known))
+        assert [i.name for i in graph.input] == names.get("input_names", ["input_0"])
+        assert [o.name for o in graph.output] == names.get("output_names", ["output_0"])
+    with pytest.raises(ValueError, match="more than once"):
+        torch.onnx.export(model, (x,), input_names=["x"], output_names=["x"])
+    with pytest.raises(ValueError, match="not empty"):
+        torch.onnx.export(model, (x,), input_names=[""])
+
+
+def test_dynamic_axes_name_outputs_too():
+    names = {"input_names": ["a", "b"], "output_names": ["c"]}
+    axes = {"a": {0: "batch"}, "b": {0: "batch"}, "c": {0: "batch"}}
+    file = torch.onnx.export(lambda a, b: a + b, (torch.ones(2, 3),) * 2, **names, dynamic_axes=axes)
+    compare(lambda a, b: a + b, file, torch.ones(5, 3), torch.randn(5, 3))
+    same = torch.ones(2, 3)  # one tensor as two arguments: two inputs
+    compare(lambda a, b: a - b, torch.onnx.export(lambda a, b: a - b, (same, same)), same, same * 3)
+    info = file.model_proto.graph.output[0].type.tensor_type.shape.dim
+    assert [d.dim_param or d.dim_value for d in info] == ["batch", 3]
+    with pytest.raises(ValueError, match=r"\['d'\] are no input_names or output_names"):
+        torch.onnx.export(lambda a, b: a + b, (torch.ones(2, 3),) * 2, **names, dynamic_axes={"d": [0]})
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+OTHER_CALLS = {
+    "a branch by size": lambda x: x * 2 if x.shape[0] > 4 else x + 1,
+    "a loop by size": lambda x: sum((x[i] for i in range(x.shape[0])), torch.zeros(3)),
+    "squeezed if it is 1": lambda x: x.squeeze(),
+    "a constant of the size": lambda x: x + torch.tensor([[float(i)] for i in range(x.shape[0])]),
+    "a fraction of the size": lambda x: torch.full((2,), float(x.shape[0])) + x.sum(),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_CALLS)
+def test_what_is_other_at_other_sizes_is_refused(case):
+    with pytest.raises(NotImplementedError, match=r"torch\.onnx\.export: .*(n = |sizes of the inputs)"):
+        torch.onnx.export(OTHER_CALLS[case], (torch.ones(4, 3),), dynamic_shapes=({0: Dim("n")},))
+
+
+def test_sizes_of_no_known_form_are_refused():
+    def squares(x):
+        return torch.zeros(int(x.shape[0] ** 0.5), 2) + 1
+
+    with pytest.raises(torch.onnx.UnsupportedOperatorError, match="in a way that is not known here"):
+        torch.onnx.export(squares, (torch.ones(9, 3),), dynamic_shapes=({0: Dim("n")},))
+    with pytest.raises(torch.onnx.UnsupportedOperatorError, match="result of type str"):
+        torch.onnx.export(lambda x: (x + 1, "text"), (torch.ones(2),))

@@ -65,23 +65,15 @@ class _Context:
 
 def _changed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The tensors that a call of an op changes."""
-    if name.rstrip("_") != name and not name.startswith("__"):
+    if (name.rstrip("_") != name and not name.startswith("__")) or any(
+        x is True for x in (*args[1:], *kwargs.values())
+    ):
         yield from (x for x in tree_leaves(args[:1]) if isinstance(x, _C.TensorBase))
-    elif args and kwargs.get("inplace", any(a is True for a in args[1:]) and name in _INPLACE_FLAG):
-        yield args[0]
     if name in _CHANGES_MORE:
         yield from (x for x in tree_leaves((args, kwargs)) if isinstance(x, _C.TensorBase))
     yield from (x for x in tree_leaves(kwargs.get("out")) if isinstance(x, _C.TensorBase))
 
 
-# With the flag `inplace`.
-_INPLACE_FLAG = frozenset(
-    [
-        *("alpha_dropout", "celu", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu"),
-        *("feature_alpha_dropout", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "relu"),
-        *("relu6", "rrelu", "selu", "silu", "threshold"),
-    ]
-)
 # Running statistics, the rows of a table that max_norm scales.
 _CHANGES_MORE = frozenset(["batch_norm", "embedding", "embedding_bag", "instance_norm", "native_batch_norm"])
 

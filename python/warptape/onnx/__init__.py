@@ -4,7 +4,7 @@ from typing import Any
 
 from .._missing import install_getattr as _install_getattr
 from . import _layers, _pointwise, _shapes  # the mappings
-from ._builder import UnsupportedOperatorError
+from ._errors import UnsupportedOperatorError
 from ._export import ONNXProgram, export, is_in_onnx_export
 
 __all__ = ["ONNXProgram", "UnsupportedOperatorError", "export", "is_in_onnx_export"]

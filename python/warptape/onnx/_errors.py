@@ -1,6 +1,6 @@
-"""What the export raises."""
+"""What torch.onnx.export raises."""
 
-from __future__ import annotations
+__all__ = ["UnsupportedOperatorError"]
 
 
 class UnsupportedOperatorError(RuntimeError):

@@ -15,7 +15,8 @@ from ..export._exported import ExportedProgram, specs_of
 from ..nn import Module
 from ..serialization._files import replace_file
 from ..utils._pytree import tree_leaves
-from ._builder import OPSET, Builder, UnsupportedOperatorError, onnx_type, run_mapping, tensors_of
+from ._builder import OPSET, Builder, onnx_type, run_mapping, tensors_of
+from ._errors import UnsupportedOperatorError
 from ._sizes import Runs, Varying, describe
 
 _exporting = False

@@ -9,7 +9,8 @@ from typing import Any
 
 import warptape
 
-from ._builder import Builder, Names, UnsupportedOperatorError, maps
+from ._builder import Builder, Names, maps
+from ._errors import UnsupportedOperatorError
 from ._sizes import Uniform
 
 Args = SimpleNamespace
@@ -57,7 +58,7 @@ def _outer(b: Builder, a: Args, out: int) -> str:
     return b.node("Mul", column, b(a.vec2))
 
 
-def _each(value: list[int], dims: int) -> list[int]:
+def _each(value: list[Any], dims: int) -> list[Any]:
     return list(value) * dims if len(value) == 1 else list(value)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import warptape
 
-from ._builder import Builder, UnsupportedOperatorError, common_dtype, maps
+from ._builder import Builder, common_dtype, maps
+from ._errors import UnsupportedOperatorError
 
 Args = SimpleNamespace
 

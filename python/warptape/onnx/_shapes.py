@@ -8,7 +8,8 @@ from typing import Any
 import warptape
 
 from .. import _C
-from ._builder import Builder, Names, UnsupportedOperatorError, maps, same_size
+from ._builder import Builder, Names, maps, same_size
+from ._errors import UnsupportedOperatorError
 
 Args = SimpleNamespace
 

@@ -285,9 +285,9 @@ class Runs:
             found = _fit_one(self.names[s], star)
             if found is None:
                 return None, {}
-            *part, rival = found
-            parts.append((part[0], part[1], part[2]))
-            wanted[s] = _telling(part[0], rival, star)
+            atom, scale, shift, rival = found
+            parts.append((atom, scale, shift))
+            wanted[s] = _telling(atom, rival, star)
         for form in _combined(parts, values[0], base, self.names):
             if all(self._value(form, p) == v for p, v in zip(self.points, values, strict=True)):
                 return form, wanted
@@ -427,6 +427,8 @@ def _fit_clamp(symbol: str, star: dict[int, int]) -> tuple[Atom, Atom | None] | 
     low, high = min(star.values()), max(star.values())
     inside = {v - n for n, v in star.items() if low < v < high}
     at_low, at_high = ([n for n, v in star.items() if v == edge] for edge in (low, high))
+    if not inside and high == low + 1:  # nothing between them
+        inside = {high - min(at_high)}
     if len(inside) != 1:
         return None
     offset = inside.pop()

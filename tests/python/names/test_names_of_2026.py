@@ -264,6 +264,26 @@ def test_helpers():
     assert torch.cuda.amp.common.amp_definitely_not_available() is not torch.cuda.is_available()
 
 
+def test_symbols_tags_and_kinds_of_datasets():
+    assert not isinstance(2, torch.SymInt) and not isinstance(2.0, torch.SymFloat)
+    with pytest.raises(NotImplementedError, match="sizes are numbers"):
+        torch.SymInt(2)
+    torch.library.define("tagged::f", "(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    assert torch.Tag.pt2_compliant_tag in torch.ops.tagged.f.default.tags
+    assert torch._shape_as_tensor(torch.ones(2, 3)).equal(torch.tensor([2, 3]))
+    torch._assert_async(torch.tensor(1))
+    with pytest.raises(RuntimeError, match="text"):
+        torch._assert_async(torch.tensor(0.0), "text")
+    kind = torch.utils.data.dataloader._DatasetKind
+    collate = torch.utils.data.default_collate
+    by_index = kind.create_fetcher(kind.Map, [1, 2, 3], True, collate, False)
+    assert by_index.fetch([2, 0]).tolist() == [3, 1]
+    stream = kind.create_fetcher(kind.Iterable, [1, 2, 3], True, collate, True)
+    assert stream.fetch([None, None]).tolist() == [1, 2]
+    with pytest.raises(StopIteration):
+        stream.fetch([None, None])
+
+
 def test_what_a_tensor_under_vmap_stands_for():
     functorch = importlib.import_module("warptape._functorch_c")
     assert torch._C._functorch is functorch

@@ -13,6 +13,7 @@ from warptape import Generator
 from ..._missing import install_getattr as _install_getattr
 from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
+from ._utils.fetch import _DatasetKind  # noqa: F401  (PyTorch has it here)
 from ._utils.worker import get_worker_info
 from .datapipes.datapipe import IterDataPipe
 from .dataset import Dataset, IterableDataset

@@ -21,6 +21,26 @@ def fetcher(dataset: Any, stream: bool, batched: bool, collate: Callable, drop_l
     return lambda indices: collate([dataset[i] for i in indices])
 
 
+class _Fetcher:
+    """`fetch(indices)` gives what one entry of the index sampler asks for."""
+
+    def __init__(self, *options: Any) -> None:
+        self.fetch = fetcher(*options)
+
+
+class _DatasetKind:
+    """PyTorch's two kinds of datasets, and what fetches from them."""
+
+    Map, Iterable = 0, 1
+
+    @staticmethod
+    def create_fetcher(
+        kind: int, dataset: Any, auto_collation: bool, collate_fn: Callable, drop_last: bool
+    ) -> _Fetcher:
+        """Of a dataset with indices or of a stream."""
+        return _Fetcher(dataset, kind == _DatasetKind.Iterable, auto_collation, collate_fn, drop_last)
+
+
 def _next_of_stream(stream: Iterator, collate: Callable, batched: bool, drop_last: bool, wanted: Any) -> Any:
     if not batched:
         return collate(next(stream))
