@@ -25,7 +25,8 @@ template <class C>
 WT_DEVICE int64_t to_int64(C x) {
   if constexpr (std::is_floating_point_v<C>) {
     constexpr C kEnd = C(9223372036854775808.0);
-    return x >= -kEnd && x < kEnd ? int64_t(x) : INT64_MIN;
+    constexpr int64_t kSmallest = -9223372036854775807ll - 1;
+    return x >= -kEnd && x < kEnd ? int64_t(x) : kSmallest;
   } else {
     return int64_t(x);
   }
