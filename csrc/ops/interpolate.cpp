@@ -155,7 +155,9 @@ int round_weights(Rows& rows) {
 
 Tensor filtered(const Tensor& x, int64_t dim, int64_t n, double step, const Filter& f) {
   const int64_t in = x.sizes()[dim];
-  if (x.is_meta()) return resample(x, dim, {in, n, {}, {}, {}}, {});
+  // The node keeps the tables: where one is recorded they are made, though x has no memory yet.
+  if (x.device().is_meta() || (!needs_grad(x) && x.is_meta()))
+    return resample(x, dim, {in, n, {}, {}, {}}, {});
   Rows rows = filter_rows(in, n, step, f);
   if (x.dtype() != DType::UInt8) {
     Table back = needs_grad(x) ? table_of(transposed(rows, in), n, x.device()) : Table{};
