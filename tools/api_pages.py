@@ -23,18 +23,18 @@ from warptape._missing import torch_names
 GROUPS = {
     "Tensors": (
         "warptape Tensor linalg fft special signal.windows masked nested sparse random return_types storage "
-        "serialization utils.safetensors"
+        "serialization utils.safetensors backends.opt_einsum"
     ),
     "Autograd": (
         "autograd autograd.function autograd.forward_ad autograd.functional autograd.graph "
-        "autograd.gradcheck func amp amp.grad_scaler amp.cpu cuda.amp"
+        "autograd.gradcheck func functorch amp amp.grad_scaler amp.cpu cuda.amp cuda.amp.common"
     ),
     "Modules": (
         "nn nn.functional nn.init nn.attention nn.attention.bias nn.attention.flex_attention "
         "nn.attention.varlen "
         "nn.modules.module nn.modules.utils nn.parameter nn.utils nn.utils.rnn nn.utils.parametrize "
         "nn.utils.parametrizations nn.utils.prune nn.utils.spectral_norm nn.utils.stateless "
-        "nn.utils.weight_norm nn.parallel"
+        "nn.utils.weight_norm nn.grad nn.parallel nn.parallel.scatter_gather"
     ),
     "Training": (
         "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.data.datapipes.iter "

@@ -361,15 +361,15 @@ Tensor addc_inplace_by(const Tensor& a, const Tensor& b, const Tensor& c, const 
 }
 using AddcByTensor = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&)>;
 const Arg kValueTensor{"value", kKeywordOnly};
-#define WT_ADDC_BY(NAME)                                                     \
-  const AddcByTensor NAME##_t{#NAME,                                         \
-                              addc_by<NAME##_def, NAME>,                     \
-                              kPair | kWidestCuda,                           \
-                              {"input", "tensor1", "tensor2", kValueTensor}, \
-                              NAME.doc},                                     \
-      NAME##_t_ {                                                            \
-    #NAME "_", addc_inplace_by<NAME##_def, NAME##_>, kMethod | kPointwise,   \
-        {kSelf, "tensor1", "tensor2", kValueTensor}, NAME.doc                \
+#define WT_ADDC_BY(NAME)                                                              \
+  const AddcByTensor NAME##_t{#NAME,                                                  \
+                              addc_by<NAME##_def, NAME>,                              \
+                              kPair | kComplex | kWidestCuda,                         \
+                              {"input", "tensor1", "tensor2", kValueTensor},          \
+                              NAME.doc},                                              \
+      NAME##_t_ {                                                                     \
+    #NAME "_", addc_inplace_by<NAME##_def, NAME##_>, kMethod | kComplex | kPointwise, \
+        {kSelf, "tensor1", "tensor2", kValueTensor}, NAME.doc                         \
   }
 WT_ADDC_BY(addcmul);
 WT_ADDC_BY(addcdiv);

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from launched import LAUNCHER, SECRET, free_port, lines, started
-from warptape.distributed.launcher.arguments import Config, configure
+from warptape.distributed.launcher.arguments import Config, UsageError, configure
 
 yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).parents[2] / "examples/cluster"
@@ -180,6 +180,10 @@ FAULTS = [
 def test_a_planted_fault_is_found(name: str, what: str, plant: Any) -> None:
     found = copy.deepcopy(manifest(name))
     plant(found)
+    if what == "script":  # the launcher itself refuses it
+        with pytest.raises(UsageError, match="there is no such file"):
+            problems(name, found)
+        return
     assert what in problems(name, found)
 
 

@@ -106,7 +106,7 @@ class allow_mutation_on_saved_tensors:
     >>> with torch.autograd.graph.allow_mutation_on_saved_tensors():
     ...     y = x * 2
     ...     z = (y * y).sum()
-    ...     y.zero_()
+    ...     _ = y.zero_()
     ...     z.backward()
     >>> x.grad
     tensor([8., 8.])

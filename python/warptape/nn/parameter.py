@@ -139,7 +139,7 @@ class UninitializedTensorMixin:
             "`forward` to initialize the parameters before accessing their attributes."
         )
 
-    shape: Any = property(_no_shape)
+    shape: Any = property(_no_shape, doc="RuntimeError: there is none yet.")
 
     def share_memory_(self) -> Any:
         """Not possible yet."""

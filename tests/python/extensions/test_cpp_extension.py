@@ -226,7 +226,7 @@ def test_ops_that_an_extension_registers(ext):
     assert ops.fill_(x, 4) is None and x.tolist() == [[4.0] * 3] * 2 and x._version > version
     with pytest.raises(RuntimeError, match="missing value for argument 'x'"):
         ops.shifted()
-    with pytest.raises(RuntimeError, match=r"unknown arguments \['z'\]"):
+    with pytest.raises(RuntimeError, match="Unknown keyword argument 'z'"):
         ops.shifted(x, z=1)
     with pytest.raises(TypeError, match="expected a number"):
         ops.shifted(x, "much")
