@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EMULATOR = ROOT / "tests/emulator"
 COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
-RUNTIME = ("fibers", "memory", "streams", "cupti", "races", "runtime", "asynchronous")
+RUNTIME = ("fibers", "launches", "memory", "streams", "cupti", "races", "runtime", "asynchronous")
 ORDERS = ("forward", "reverse", "shuffled")
 FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-fwrapv"]
 FLAGS += [f"-I{path}" for path in (EMULATOR, ROOT, ROOT / "kernels/include")]

@@ -92,12 +92,15 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   static std::array<std::mutex, 16> stripes;
   std::mutex& stripe = stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()];
   const auto ready = [](const Tensor& t) { return !t.storage().pending() && !t.storage().is_deferred(); };
+  // In a compiled region the sum is recorded, whatever is pending on the two.
+  const bool records = thread_state.deferral;
+  if (records && m.grad.defined() && !is_sparse(m.grad)) before_write(m.grad);
   for (Tensor old, sum;;) {
     std::unique_lock lock(stripe);
     const bool adds =
         m.grad.defined() && !thread_state.grad_mode && !is_sparse(m.grad) && !is_sparse(gradient);
     const bool settled = old.defined() && m.grad.same(old);
-    if (adds && (settled || (ready(m.grad) && ready(gradient)))) {
+    if (adds && (settled || records || (ready(m.grad) && ready(gradient)))) {
       raw_add(m.grad, m.grad, gradient);
       return m.grad.bump_version();
     }

@@ -21,6 +21,8 @@ from warptape import doctor as doctor
 from warptape import export as export
 from warptape import fft as fft
 from warptape import func as func
+from warptape import functional as functional
+from warptape import functorch as functorch
 from warptape import futures as futures
 from warptape import fx as fx
 from warptape import graph_drawing as graph_drawing
@@ -105,13 +107,20 @@ from warptape._C import uint16 as uint16
 from warptape._C import uint32 as uint32
 from warptape._C import uint64 as uint64
 from warptape._C import uint8 as uint8
+from warptape._conditions import SymBool as SymBool
+from warptape._conditions import SymFloat as SymFloat
+from warptape._conditions import SymInt as SymInt
+from warptape._conditions import Tag as Tag
+from warptape._conditions import _assert_async as _assert_async
 from warptape._conditions import _check as _check
 from warptape._conditions import _check_index as _check_index
 from warptape._conditions import _check_is_size as _check_is_size
 from warptape._conditions import _check_not_implemented as _check_not_implemented
 from warptape._conditions import _check_tensor_all as _check_tensor_all
+from warptape._conditions import _check_tensor_all_with as _check_tensor_all_with
 from warptape._conditions import _check_type as _check_type
 from warptape._conditions import _check_value as _check_value
+from warptape._conditions import _shape_as_tensor as _shape_as_tensor
 from warptape._conditions import sym_float as sym_float
 from warptape._conditions import sym_int as sym_int
 from warptape._conditions import sym_ite as sym_ite
@@ -145,6 +154,7 @@ from warptape._higher_order_ops.while_loop import while_loop as while_loop
 from warptape._interchange import from_dlpack as from_dlpack
 from warptape._interchange import frombuffer as frombuffer
 from warptape._legacy import set_default_tensor_type as set_default_tensor_type
+from warptape._lobpcg import lobpcg as lobpcg
 from warptape._missing import is_warn_always_enabled as is_warn_always_enabled
 from warptape._missing import set_warn_always as set_warn_always
 from warptape._python_objects import _assert as _assert
@@ -215,9 +225,12 @@ LongTensor: Any
 PyTorchFileReader: Any
 ShortStorage: Any
 ShortTensor: Any
+TensorType: Any
 _storage_classes: Any
 cdouble: _dtype
 cfloat: _dtype
+chalf: Any
+complex32: Any
 double: _dtype
 e: _float
 float: _dtype
@@ -232,7 +245,10 @@ per_channel_symmetric: Any
 per_tensor_affine: Any
 per_tensor_symmetric: Any
 pi: _float
+qint32: Any
 qint8: Any
+quint2x4: Any
+quint4x2: Any
 quint8: Any
 short: _dtype
 

@@ -127,7 +127,7 @@ def test_random_programs(batch: int, request: pytest.FixtureRequest) -> None:
     count = len(range(batch, request.config.getoption("--programs"), BATCHES))
     seeds = range(batch, request.config.getoption("--programs"), BATCHES)
     changed, as_eager = (sum(part) for part in zip(*map(check, seeds), strict=True))
-    assert changed > count and as_eager > count * 0.7
+    assert changed > count and as_eager > count * 0.5  # others are refused
 
 
 # ---- networks ---------------------------------------------------------------------------------------------

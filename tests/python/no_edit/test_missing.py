@@ -46,7 +46,6 @@ def test_words(expression, name, near):
         ("warptape.distribution", "; nearest: torch.distributions"),
         ("warptape.Tensr", "; nearest: torch.Tensor"),
         ("warptape.tensr", "; nearest: torch.tensor"),
-        ("warptape.qint32", ""),  # PyTorch has it: no slip of int32
         ("warptape.annotation", ""),
         ("warptape.Anny", ""),
     ],
