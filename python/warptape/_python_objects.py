@@ -16,8 +16,8 @@ __all__ = ["typename"]
 # Why they are no ops, and their names.
 NOT_DECLARED = {
     "calls a Python function": """
-        compile cond vmap while_loop nn.functional.triplet_margin_with_distance_loss Tensor.apply_ Tensor.map_
-        Tensor.register_hook Tensor.register_post_accumulate_grad_hook""",
+        compile cond vmap while_loop lobpcg nn.functional.triplet_margin_with_distance_loss Tensor.apply_
+        Tensor.map_ Tensor.register_hook Tensor.register_post_accumulate_grad_hook""",
     "reads or makes nested lists, arrays, other tensor types": """
         as_tensor asarray from_dlpack from_file from_numpy frombuffer tensor
         Tensor.new Tensor.new_tensor Tensor.numpy Tensor.tolist""",

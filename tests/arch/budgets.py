@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 56_600
+MAX_TOTAL_LINES = 56_650
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -69,7 +69,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        21_030,  # attention by WGMMA, cuSOLVER, grouped products
+        21_031,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -158,8 +158,8 @@ BUDGETS = {
             "python/warptape/fx/passes/graph_drawer.py",
         ),
     ),
-    "ONNX": (2_274, ("python/warptape/onnx/",)),
+    "ONNX": (2_279, ("python/warptape/onnx/",)),
     "models": (2_505, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (32_050, ("python/warptape/",)),
+    "the Python library": (32_121, ("python/warptape/",)),
 }

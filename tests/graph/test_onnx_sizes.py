@@ -141,7 +141,8 @@ def test_rows(case, example):
     try:
         file = torch.onnx.export(model, (torch.randn(2, example),), dynamic_shapes=shapes)
     except NotImplementedError as error:  # halves are cut by bounds that are other calls at other sizes
-        assert case == "halves" and "other ops are called" in str(error)
+        if case != "halves" or "other ops are called" not in str(error):
+            raise
         return
     for batch, n in ((2, example), (1, 5), (3, 8), (2, 9), (1, 11), (4, 13), (1, 1), (2, 2), (1, 3), (3, 40)):
         x = torch.randn(batch, n)
