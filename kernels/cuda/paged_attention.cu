@@ -1,6 +1,6 @@
-// Paged attention. A warp has one row, a query of one query head: keys of a page lie across its lanes for
-// scores, the head size for outputs. A block has the heads that share a key head. It copies each page to
-// shared memory once for all of them, 16 bytes a thread, and the next page while it works on this one.
+// Paged attention. A warp has one row, a query of one query head, and works alone: keys of a page lie across
+// its lanes for scores, the head size for outputs. A block has the heads that share a key head, which read
+// the same page at the same time.
 //
 // The order of a row's sums is that of kernels/paged_attention.h: pages from position 0, an online softmax
 // within each split, splits merged in order. Where a call has few rows, the splits are blocks of their own,
@@ -10,7 +10,6 @@
 
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/memory.cuh"
-#include "kernels/cuda/ptx.cuh"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
@@ -20,7 +19,7 @@ inline constexpr int kPage = int(kPagedTokens);
 static_assert(kPage == kWarp);  // a lane is a key
 inline constexpr int kSplitPages = int(kPagedSplit) / kPage;
 inline constexpr int kMostWarps = 8;
-inline constexpr size_t kMostShared = 200 * 1024;  // leaves room for a second block where heads are small
+inline constexpr size_t kMostShared = 48 * 1024;
 inline constexpr size_t kMostPartial = size_t{256} << 20;  // bytes of what splits leave
 inline constexpr float kLowest = -__builtin_inff();
 
@@ -34,7 +33,6 @@ struct AttendArgs {
   int64_t max_pages, sequences, pages, key_heads, window;
   int group, d;
   float scale;
-  int buffers;     // pages in shared memory
   int splits;      // of the longest sequence that the table has room for
   float* partial;  // [N, H, splits, D + 2] where splits are blocks, else null
   FaultSink faults;
@@ -65,31 +63,7 @@ WT_DEVICE void store_row(Q* to, const Sums& s, int d) {
   for (int i = threadIdx.x % kWarp; i < d; i += kWarp) to[i] = narrow<Q>(__fmul_rn(s.out[i], inverse) + 0.f);
 }
 
-// A page of one key head in shared memory: its keys, then its values, each as it lies in the cache.
-template <class T>
-struct PageBuffers {
-  char* memory;
-  int64_t half;  // bytes of keys, and of values: a multiple of 16, for a page has 32 tokens
-  int count;     // 2, or 1 where two pages do not fit
-
-  WT_DEVICE PageBuffers(void* at, int d, int buffers)
-      : memory(static_cast<char*>(at)), half(int64_t(d) * kPage * sizeof(T)), count(buffers) {}
-  WT_DEVICE char* end() const { return memory + count * 2 * half; }
-  WT_DEVICE const T* keys(int64_t turn) const {
-    return reinterpret_cast<const T*>(memory + turn % count * 2 * half);
-  }
-  WT_DEVICE const T* values(int64_t turn) const { return keys(turn) + half / sizeof(T); }
-  // By all threads of the block; to be waited for.
-  WT_DEVICE void fetch(int64_t turn, const void* keys, const void* values) const {
-    char* to = memory + turn % count * 2 * half;
-    for (int64_t i = int64_t(threadIdx.x) * 16; i < half; i += blockDim.x * 16) {
-      copy_async<16>(to + i, static_cast<const char*>(keys) + i);
-      copy_async<16>(to + half + i, static_cast<const char*>(values) + i);
-    }
-  }
-};
-
-// One row's way through its keys. All rows of a block see the same keys.
+// One row's way through its keys.
 template <class T>
 struct Row {
   const AttendArgs& a;
@@ -97,12 +71,10 @@ struct Row {
   int64_t first, last;     // the keys that it sees
   const float* q;          // [D], scaled
   float* p;                // [kPage]
-  PageBuffers<T> buffers;
 
   // Finds the sequence of a query: the last one that starts there or before.
-  WT_DEVICE Row(const AttendArgs& args, int64_t token, int64_t key_head, const float* scaled, float* weights,
-                PageBuffers<T> pages)
-      : a(args), sequence(0), head(key_head), q(scaled), p(weights), buffers(pages) {
+  WT_DEVICE Row(const AttendArgs& args, int64_t token, int64_t key_head, const float* scaled, float* weights)
+      : a(args), sequence(0), head(key_head), q(scaled), p(weights) {
     for (int64_t end = a.sequences; end - sequence > 1;) {
       const int64_t middle = (sequence + end) / 2;
       (a.starts[middle] <= token ? sequence : end) = middle;
@@ -114,27 +86,15 @@ struct Row {
   WT_DEVICE int64_t first_split() const { return first / kPagedSplit; }
   WT_DEVICE int64_t end_split() const { return (last + kPagedSplit - 1) / kPagedSplit; }
 
-  // Where the page's keys and values of this head begin, in pages of d * kPage; -1 where the table names no
-  // page.
-  WT_DEVICE int64_t place(int64_t index) const {
-    const int64_t number = a.page_table[sequence * a.max_pages + index];
-    return number < 0 || number >= a.pages ? -1 : number * a.key_heads + head;
-  }
-  WT_DEVICE void fetch(int64_t index, int64_t end) const {
-    if (const int64_t at = index < end ? place(index) : -1; at >= 0)
-      buffers.fetch(index, static_cast<const T*>(a.keys) + at * a.d * kPage,
-                    static_cast<const T*>(a.values) + at * a.d * kPage);
-    commit_copies();
-  }
-
-  // Takes a page in that is in shared memory; `lane_sum` is the lane's part of the sum.
+  // Takes a page in; `lane_sum` is the lane's part of the sum.
   WT_DEVICE void page(int64_t index, Sums& s, float& lane_sum) const {
     const int lane = threadIdx.x % kWarp, d = a.d;
-    const int64_t at = place(index);
-    if (at < 0) return a.faults.report(a.page_table[sequence * a.max_pages + index], a.pages);
+    const int64_t number = a.page_table[sequence * a.max_pages + index];
+    if (number < 0 || number >= a.pages) return a.faults.report(number, a.pages);
     const int begin = int(max(first - index * kPage, int64_t{0}));
     const int end = int(min(last - index * kPage, int64_t{kPage}));
-    const T* keys = buffers.keys(index) + lane;
+    const int64_t at = number * a.key_heads + head;
+    const T* keys = static_cast<const T*>(a.keys) + at * d * kPage + lane;
     float x = 0;
     for (int i = 0; i < d; ++i) x = fma(q[i], widen<float>(keys[i * kPage]), x);
     if (a.key_scales) x = __fmul_rn(x, a.key_scales[at * kPage + lane]);
@@ -151,7 +111,7 @@ struct Row {
       weight = __fmul_rn(weight, a.value_scales[at * kPage + lane]);
     p[lane] = weight;
     __syncwarp();
-    const T* values = buffers.values(index);
+    const T* values = static_cast<const T*>(a.values) + at * d * kPage;
     for (int i = lane; i < d; i += kWarp) {
       float sum = __fmul_rn(s.out[i], shrink);
       for (int j = begin; j < end; ++j) sum = fma(p[j], widen<float>(values[j * d + i]), sum);
@@ -160,65 +120,49 @@ struct Row {
     __syncwarp();  // before p is written again
   }
 
-  // By all threads of the block; a warp without a row copies only.
-  WT_DEVICE void split(int64_t index, Sums& s, bool has_row) const {
-    for (int i = threadIdx.x % kWarp; has_row && i < a.d; i += kWarp) s.out[i] = 0;
+  WT_DEVICE void split(int64_t index, Sums& s) const {
+    for (int i = threadIdx.x % kWarp; i < a.d; i += kWarp) s.out[i] = 0;
     s.top = kLowest;
     const int64_t begin = max(first / kPage, index * kSplitPages);
     const int64_t end = min((last + kPage - 1) / kPage, (index + 1) * kSplitPages);
     float lane_sum = 0;
-    const bool ahead = buffers.count > 1;
-    if (ahead) fetch(begin, end);
-    for (int64_t i = begin; i < end; ++i) {
-      fetch(i + ahead, end);
-      if (ahead)
-        wait_copies<1>();
-      else
-        wait_copies<0>();
-      __syncthreads();  // all threads' copies of this page are there
-      if (has_row) page(i, s, lane_sum);
-      __syncthreads();  // before its buffer is filled again
-    }
-    s.sum = has_row ? warp_reduce(lane_sum, SumOf{}) : 0;
+    for (int64_t i = begin; i < end; ++i) page(i, s, lane_sum);
+    s.sum = warp_reduce(lane_sum, SumOf{});
   }
 };
 
-// A block has a token (x), a key head and kMostWarps of its query heads at most (y) and, where splits are
-// blocks, a split (z). Shared memory: two pages; of a warp: q, sums of a split and of all [D], weights
-// [kPage].
+// A block has a token (x), a key head (y) and, where splits are blocks, a split (z); a warp has every
+// warps-th of the query heads. Shared memory of a warp: q, sums of a split and of all [D], weights [kPage].
 template <class Q, class T>
 __global__ void attend_kernel(const __grid_constant__ AttendArgs a) {
   const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  const PageBuffers<T> pages(dynamic_shared<char>(), a.d, a.buffers);
-  float* memory = reinterpret_cast<float*>(pages.end()) + warp * (3 * a.d + kPage);
-  const int64_t token = blockIdx.x, key_head = blockIdx.y % a.key_heads, heads = a.key_heads * a.group;
-  const int64_t r = blockIdx.y / a.key_heads * warps + warp, head = key_head * a.group + r;
-  const bool has_row = r < a.group;
-  const Row<T> row(a, token, key_head, memory, memory + 3 * a.d, pages);
+  float* memory = dynamic_shared<float>() + warp * (3 * a.d + kPage);
+  const int64_t token = blockIdx.x, key_head = blockIdx.y, heads = a.key_heads * a.group;
+  const Row<T> row(a, token, key_head, memory, memory + 3 * a.d);
   Sums part, total;
   part.out = memory + a.d;
   total.out = memory + 2 * a.d;
-  if (has_row) {
+  for (int r = warp; r < a.group; r += warps) {
+    const int64_t head = key_head * a.group + r;
     const Q* q = static_cast<const Q*>(a.q) + token * a.q_token + head * a.q_head;
-    for (int i = lane; i < a.d; i += kWarp) {
-      memory[i] = __fmul_rn(widen<float>(q[i]), a.scale);
-      total.out[i] = 0;
+    __syncwarp();  // the last row's reads of q are over
+    for (int i = lane; i < a.d; i += kWarp) memory[i] = __fmul_rn(widen<float>(q[i]), a.scale);
+    __syncwarp();
+    total.top = kLowest, total.sum = 0;
+    for (int i = lane; i < a.d; i += kWarp) total.out[i] = 0;
+    const int64_t begin = a.partial ? blockIdx.z : row.first_split();
+    const int64_t end = a.partial ? begin + 1 : row.end_split();
+    for (int64_t s = begin; s < end; ++s) {
+      row.split(s, part);
+      merge(total, part, a.d);
     }
-  }
-  __syncwarp();
-  const int64_t begin = a.partial ? blockIdx.z : row.first_split();
-  const int64_t end = a.partial ? begin + 1 : row.end_split();
-  for (int64_t s = begin; s < end; ++s) {
-    row.split(s, part, has_row);
-    if (has_row) merge(total, part, a.d);
-  }
-  if (!has_row) return;
-  if (a.partial) {
-    float* to = a.partial + ((token * heads + head) * a.splits + blockIdx.z) * (a.d + 2);
-    for (int i = lane; i < a.d; i += kWarp) to[2 + i] = total.out[i];
-    if (lane == 0) to[0] = total.top, to[1] = total.sum;
-  } else {
-    store_row(static_cast<Q*>(a.out) + token * a.out_token + head * a.out_head, total, a.d);
+    if (a.partial) {
+      float* to = a.partial + ((token * heads + head) * a.splits + blockIdx.z) * (a.d + 2);
+      for (int i = lane; i < a.d; i += kWarp) to[2 + i] = total.out[i];
+      if (lane == 0) to[0] = total.top, to[1] = total.sum;
+    } else {
+      store_row(static_cast<Q*>(a.out) + token * a.out_token + head * a.out_head, total, a.d);
+    }
   }
 }
 
@@ -242,24 +186,16 @@ template <class Q, class T>
 void attend(const LaunchContext& ctx, AttendArgs a, int64_t tokens) {
   const char* op = "_paged_attention";
   const int64_t heads = a.key_heads * a.group;
-  const size_t page = 2 * sizeof(T) * size_t(a.d) * kPage, each = sizeof(float) * size_t(3 * a.d + kPage);
-  a.buffers = 2 * page + each <= kMostShared ? 2 : 1;
-  const size_t pages = size_t(a.buffers) * page;
-  if (pages + each > kMostShared)
-    raise_library_error(
-        "_paged_attention: a page of heads of " + std::to_string(a.d) +
-        " elements does not fit into shared memory; expected at most " +
-        std::to_string((kMostShared - sizeof(float) * kPage) / (2 * sizeof(T) * kPage + 3 * sizeof(float))));
+  const size_t each = sizeof(float) * size_t(3 * a.d + kPage);
   int warps = a.group < kMostWarps ? a.group : kMostWarps;
-  while (warps > 1 && pages + size_t(warps) * each > kMostShared) --warps;
-  const int64_t blocks = a.key_heads * ceil_div(a.group, warps);
+  while (warps > 1 && size_t(warps) * each > kMostShared) --warps;
   const size_t bytes = sizeof(float) * size_t(tokens * heads * a.splits) * size_t(a.d + 2);
-  const bool few = tokens * blocks < 4 * multi_processor_count(ctx.device_index);
+  const bool few = tokens * a.key_heads < 4 * multi_processor_count(ctx.device_index);
   if (few && a.splits > 1 && a.splits <= kMaxGridY && bytes <= kMostPartial)
     a.partial = static_cast<float*>(ctx.scratch(bytes));
   launch(ctx, op, attend_kernel<Q, T>,
-         dim3(unsigned(tokens), unsigned(blocks), a.partial ? unsigned(a.splits) : 1), warps * kWarp,
-         pages + size_t(warps) * each, a);
+         dim3(unsigned(tokens), unsigned(a.key_heads), a.partial ? unsigned(a.splits) : 1), warps * kWarp,
+         size_t(warps) * each, a);
   if (a.partial)
     launch(ctx, op, merge_kernel<Q>, dim3(unsigned(tokens), unsigned(heads)), kWarp,
            sizeof(float) * size_t(a.d), a);
@@ -299,7 +235,6 @@ void paged_attention(const LaunchContext& ctx, const View& out, const PagedAtten
                      int(plan.q.sizes[1] / c.keys.sizes[1]),
                      int(plan.q.sizes[2]),
                      float(plan.scale),
-                     0,
                      int(ceil_div(plan.max_pages, kSplitPages)),
                      nullptr,
                      fault_sink(ctx, "_paged_attention")};

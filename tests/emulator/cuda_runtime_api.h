@@ -22,6 +22,7 @@
 //   the
 //                                    first that it named; algorithms: all of them; solver: cuSOLVER refuses
 //                                    every routine
+//   WARPTAPE_EMULATOR_POINTERS=1     a kernel's arguments may hold no address in the host's heap or stack
 //   WARPTAPE_EMULATOR_LAUNCHES=FILE  gets a line for each kernel: its place in the plugin, most threads of a
 //                                    block, most dynamic shared memory
 //   WARPTAPE_EMULATOR_ORDER=forward|reverse|shuffled   of threads and of blocks; shuffled also runs work of

@@ -123,7 +123,7 @@ def test_a_wrong_kernel_aborts(program: Path, kernel: str, says: str) -> None:
 
 @pytest.mark.parametrize("where", ["heap", "stack"])
 def test_a_pointer_to_the_hosts_memory_is_no_argument(program: Path, where: str) -> None:
-    done = run(program, f"host {where}")
+    done = run(program, f"host {where}", WARPTAPE_EMULATOR_POINTERS="1")
     assert done.returncode < 0 and "follows: an argument of type Pi holds the address" in done.stderr
 
 
