@@ -111,6 +111,22 @@ class _Gradient(Function):
         return (gradient + gradient.mT) / 2, None, None
 
 
+def _over_batch(f: Callable[..., Any], A: Tensor, *more: Tensor | None) -> tuple[Tensor, Tensor]:
+    """f for each matrix [m, m] of A and what goes with it; its two results, stacked as A's batch."""
+    if A.dim() == 2:
+        return f(A, *more)
+    batch = A.shape[:-2]
+
+    def single(t: Tensor | None) -> Any:
+        if t is None:
+            return [None] * math.prod(batch)
+        return t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
+
+    found = [f(*given) for given in zip(*map(single, (A, *more)), strict=True)]
+    first, second = (warptape.stack(list(part)) for part in zip(*found, strict=True))
+    return first.reshape(*batch, *first.shape[1:]), second.reshape(*batch, *second.shape[1:])
+
+
 def lobpcg(
     A: Tensor,
     k: int | None = None,
@@ -174,31 +190,8 @@ def lobpcg(
     tol = warptape.finfo(dtype).eps ** 0.5 if tol is None else tol
     options = (1000 if niter is None else niter, tol, largest is None or largest, tracker)
     with warptape.no_grad():
-        if A.dim() == 2:
-            E, V = _solve(A, B, X, iK, *options)
-        else:
-            batch = A.shape[:-2]
-
-            def flat(t: Tensor | None) -> Any:
-                if t is None:
-                    return [None] * math.prod(batch)
-                return t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
-
-            found = [
-                _solve(*given, *options) for given in zip(flat(A), flat(B), flat(X), flat(iK), strict=True)
-            ]
-            E = warptape.stack([e for e, _ in found]).reshape(*batch, -1)
-            V = warptape.stack([v for _, v in found]).reshape(*batch, m, -1)
+        E, V = _over_batch(lambda *given: _solve(*given, *options), A, B, X, iK)
         E, V = E[..., :k], V[..., :k]
     if not wants:
         return E, V
-    if A.dim() == 2:
-        return _Gradient.apply(A, E, V)
-    pairs = [
-        _Gradient.apply(*given)
-        for given in zip(A.reshape(-1, m, m), E.reshape(-1, k), V.reshape(-1, m, k), strict=True)
-    ]
-    return (
-        warptape.stack([e for e, _ in pairs]).reshape(E.shape),
-        warptape.stack([v for _, v in pairs]).reshape(V.shape),
-    )
+    return _over_batch(lambda a, e, v: _Gradient.apply(a, e[0], v), A, E[..., None, :], V)
