@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "kernels/cuda/chain_compile.h"
 #include "kernels/cuda/chain_source.h"
