@@ -94,7 +94,13 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   const auto ready = [](const Tensor& t) { return !t.storage().pending() && !t.storage().is_deferred(); };
   // In a compiled region the sum is recorded, whatever is pending on the two.
   const bool records = thread_state.deferral;
-  if (records && m.grad.defined() && !is_sparse(m.grad)) before_write(m.grad);
+  if (records) {
+    std::unique_lock lock(stripe);
+    const Tensor current = m.grad;
+    lock.unlock();
+    if (current.defined() && !is_sparse(current)) before_write(current);
+  }
+  uint32_t version = 0;  // of `old`, to which another pass may add in place while `sum` is computed
   for (Tensor old, sum;;) {
     std::unique_lock lock(stripe);
     const bool adds =
@@ -104,8 +110,10 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
       raw_add(m.grad, m.grad, gradient);
       return m.grad.bump_version();
     }
-    if (sum.defined() && m.grad.same(old)) return void(m.grad = std::move(sum));
+    const bool unchanged = m.grad.same(old) && (!old.defined() || old.version() == version);
+    if (sum.defined() && unchanged) return void(m.grad = std::move(sum));
     old = m.grad;
+    if (old.defined()) version = old.version();
     lock.unlock();
     if (adds) {
       before_write(old);
