@@ -190,17 +190,7 @@ void set_constant(Graph& g, uint32_t id, const py::object& tensor) {
 }
 
 void add_constant(Graph& g, std::string name, const py::object& tensor) {
-  const Tensor t = tensors_of(py::make_tuple(tensor), "graph")[0];
-  uint32_t memory = 0;
-  for (const GraphValue& v : g.values) memory = std::max(memory, v.memory + 1);
-  GraphValue& v = g.values.emplace_back();
-  v.kind = GraphValue::Kind::Constant;
-  v.dtype = t.dtype();
-  v.device = t.device();
-  for (int64_t n : t.sizes()) v.sizes.push_back({n});
-  v.name = std::move(name);
-  v.memory = memory;
-  v.tensor = t;
+  g.add_constant(tensors_of(py::make_tuple(tensor), "graph")[0], std::move(name));
 }
 
 void set_min(Graph& g, size_t symbol, int64_t min) {

@@ -85,17 +85,7 @@ class BatchNormFolder {
     return true;
   }
   void set(GraphCall& c, const char* name, const Tensor& t) {
-    const ValueId r{static_cast<uint32_t>(g_.values.size())};
-    uint32_t memory = 0;
-    for (const GraphValue& v : g_.values) memory = std::max(memory, v.memory + 1);
-    GraphValue& v = g_.values.emplace_back();
-    v.kind = GraphValue::Kind::Constant;
-    v.dtype = t.dtype();
-    v.device = t.device();
-    for (int64_t n : t.sizes()) v.sizes.push_back({n});
-    v.name = message("constant_", r.id);
-    v.memory = memory;
-    v.tensor = t;
+    const ValueId r = g_.add_constant(t);
     for (size_t i = 0; i < c.args.size(); ++i)
       if (std::string_view(c.op->args[i].name) == name) c.args[i] = r;
   }

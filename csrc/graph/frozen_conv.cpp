@@ -15,14 +15,10 @@ const OpInfo* const kConv = &ops::conv2d;
 const OpInfo* const kFused = &ops::conv2d_add_relu;
 
 ValueId add_value(Graph& g, GraphValue like, GraphValue::Kind kind, const Tensor& t) {
-  const ValueId id{static_cast<uint32_t>(g.values.size())};
   like.kind = kind;
-  like.name = kind == GraphValue::Kind::Constant ? message("constant_", id.id) : "";
-  like.memory = 0;
-  for (const GraphValue& v : g.values) like.memory = std::max(like.memory, v.memory + 1);
+  like.name = kind == GraphValue::Kind::Constant ? message("constant_", g.values.size()) : "";
   like.tensor = t;
-  g.values.push_back(std::move(like));
-  return id;
+  return g.add(std::move(like));
 }
 
 ValueId operand(const GraphCall& c, std::string_view name) {

@@ -457,6 +457,24 @@ std::vector<Tensor> run_control(const GraphCall& c, std::vector<std::vector<Tens
   return c.graphs[item(operands[0].at(0)).to_bool() ? 0 : 1]->run(operands[1]);
 }
 
+ValueId Graph::add(GraphValue value) {
+  value.memory = 0;
+  for (const GraphValue& v : values) value.memory = std::max(value.memory, v.memory + 1);
+  values.push_back(std::move(value));
+  return {static_cast<uint32_t>(values.size() - 1)};
+}
+
+ValueId Graph::add_constant(const Tensor& t, std::string name) {
+  GraphValue v;
+  v.kind = GraphValue::Kind::Constant;
+  v.dtype = t.dtype();
+  v.device = t.device();
+  for (int64_t n : t.sizes()) v.sizes.push_back({n});
+  v.name = name.empty() ? message("constant_", values.size()) : std::move(name);
+  v.tensor = t;
+  return add(std::move(v));
+}
+
 void Graph::finish() {
   Checker(*this).check();
   std::vector<size_t> last(values.size(), SIZE_MAX);

@@ -130,6 +130,10 @@ struct WT_API Graph {
                           std::span<const std::pair<uint32_t, Tensor>> constants = {}) const;
   // Call by call, what no later call reads; outputs are never listed.
   const std::vector<std::vector<uint32_t>>& dead_after() const { return dead_after_; }
+  // Appends a value, on memory of its own.
+  ValueId add(GraphValue value);
+  // The tensor as a constant; without a name it is called after its number.
+  ValueId add_constant(const Tensor& t, std::string name = "");
   // Checks the graph and prepares it to be run: to be called when it is complete.
   // Throws an Error that names the first call which reads a value that nothing made, makes one that there is
   // already, or has an argument which its op does not take.
