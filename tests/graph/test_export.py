@@ -13,6 +13,8 @@ from warptape import _C, nn
 from warptape._higher_order_ops import scan
 from warptape.export import Dim, ExportedProgram, ShapesCollection, dims, export, load, save
 
+from .mutated_text import mutated, pieces
+
 
 class Network(nn.Module):
     """Tokens to logits: sizes in arange, view, reshape, slices, and buffers."""
@@ -330,13 +332,6 @@ def test_other_signatures():
             _C._OpGraph.parse(text.replace(old, new), {})
 
 
-def pieces(text):
-    """Words, numbers and signs of a graph's text."""
-    import re
-
-    return re.findall(r"\s+|\w+|\"[^\"]*\"|.", text)
-
-
 def test_mutated_texts(pytestconfig):
     """Texts with pieces swapped, doubled, dropped: an error that says the line, or a graph whose text it is;
     running that is an error of an op, or none."""
@@ -345,26 +340,17 @@ def test_mutated_texts(pytestconfig):
     n = Dim("n")
     graphs.append(export(lambda a: F.gelu(a[1:].view(-1, 1)), (x,), dynamic_shapes=({0: n},))._function.graph)
     rng = random.Random(1)
+
+    def replace(words, i, kind):
+        words[i] = rng.choice(["0", "-1", "9999999999999999999", "None", "%3", "[", "T", "1e400", "nan"])
+
     ran = refused = 0
     for _ in range(pytestconfig.getoption("--programs") * 25):
         graph = rng.choice(graphs)
         constants = {graph.values[i][3]: t.clone() for i, t in graph.constants.items()}
-        words = pieces(graph.text())
-        for _ in range(rng.randint(1, 3)):
-            i, j = rng.randrange(len(words)), rng.randrange(len(words))
-            change = rng.randrange(4)
-            if change == 0:
-                words[i], words[j] = words[j], words[i]
-            elif change == 1:
-                words.insert(i, words[j])
-            elif change == 2:
-                del words[i]
-            else:
-                words[i] = rng.choice(
-                    ["0", "-1", "9999999999999999999", "None", "%3", "[", "T", "1e400", "nan"]
-                )
+        text = mutated(pieces(graph.text(), strings=True), rng, 4, replace)
         try:
-            made = _C._OpGraph.parse("".join(words), constants)
+            made = _C._OpGraph.parse(text, constants)
         except (ValueError, NotImplementedError, RuntimeError):
             refused += 1
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import re
 import struct
 import zlib
 
@@ -14,6 +13,8 @@ import warptape as torch
 import warptape.nn.functional as F
 from warptape import _C
 from warptape.export import Dim, export, load, save
+
+from .mutated_text import mutated, numbers_in, pieces
 
 GUARD = 1234567.0
 
@@ -117,25 +118,13 @@ def made():
     return [*programs()]
 
 
-def mutated(text, rng):
-    words = re.findall(r"\s+|\w+|\"[^\"]*\"|.", text)
-    for _ in range(rng.randint(1, 3)):
-        i, j = rng.randrange(len(words)), rng.randrange(len(words))
-        change = rng.randrange(6)
-        if change == 0:
-            words[i], words[j] = words[j], words[i]
-        elif change == 1:
-            words.insert(i, words[j])
-        elif change == 2:
-            del words[i]
-        else:
-            numbers = [k for k, w in enumerate(words) if w.isdigit()]
-            k = rng.choice(numbers)
-            words[k] = rng.choice(
-                [str(int(words[k]) + d) for d in (1, 2, 5, 100)]
-                + ["0", "-1", "-7", "4294967296", str(1 << 62)]
-            )
-    return "".join(words)
+def with_other_numbers(text, rng):
+    def replace(words, i, kind):
+        k = rng.choice(numbers_in(words))
+        larger = [str(int(words[k]) + d) for d in (1, 2, 5, 100)]
+        words[k] = rng.choice(larger + ["0", "-1", "-7", "4294967296", str(1 << 62)])
+
+    return mutated(pieces(text, strings=True), rng, 6, replace)
 
 
 def test_mutated_files(made, pytestconfig):
@@ -144,7 +133,7 @@ def test_mutated_files(made, pytestconfig):
     ran = refused = 0
     for _ in range(pytestconfig.getoption("--programs") * 20):
         text, parts = rng.choice(made)
-        text = mutated(text, rng)
+        text = with_other_numbers(text, rng)
         around = torch.full((400, 3), GUARD)
         around[200:206] = torch.randn(6, 3)
         try:

@@ -14,6 +14,7 @@ import warptape.nn.functional as F
 from warptape import nn
 from warptape._C import _Program as Program
 
+from .mutated_text import mutated, numbers_in, pieces
 from .random_programs import World
 
 PASSES = ("remove_dead", "layout", "schedule", "recompute", "fuse", "fuse_epilogues", "fuse_prologues")
@@ -528,41 +529,20 @@ def test_wrong_texts(text, message):
     assert re.match(r"graph: line \d+: expected ", str(error.value))
 
 
-def pieces(text):
-    """Words, numbers and signs."""
-    return re.findall(r"\s+|\w+|.", text)
+OTHER = ("0", "-1", "9999999999999999999", "dead ", "[1]", "op ", "again", "in", "number", "1048575")
 
 
-def mutated(words, rng):
+def changed(words, rng):
     """The text with one to three pieces swapped, doubled, dropped or replaced."""
-    words = list(words)
-    for _ in range(rng.randint(1, 3)):
-        i, j = rng.randrange(len(words)), rng.randrange(len(words))
-        change = rng.randrange(5)
-        if change == 0:
-            words[i], words[j] = words[j], words[i]
-        elif change == 1:
-            words.insert(i, words[j])
-        elif change == 2:
-            del words[i]
-        elif change == 3:  # a number by one that is as large
-            numbers = [k for k, w in enumerate(words) if w.isdigit()]
+
+    def replace(words, i, kind):
+        if kind == 3:  # a number by one that is as large
+            numbers = numbers_in(words)
             words[rng.choice(numbers)] = words[rng.choice(numbers)]
         else:
-            other = (
-                "0",
-                "-1",
-                "9999999999999999999",
-                "dead ",
-                "[1]",
-                "op ",
-                "again",
-                "in",
-                "number",
-                "1048575",
-            )
-            words[i] = rng.choice(other)
-    return "".join(words)
+            words[i] = rng.choice(OTHER)
+
+    return mutated(words, rng, 5, replace)
 
 
 def parsed(text):
@@ -582,7 +562,7 @@ def test_mutated_texts(pytestconfig):
     refused = unsound = 0
     count = pytestconfig.getoption("--programs") * 50
     for _ in range(count):
-        text = mutated(rng.choice(texts), rng)
+        text = changed(rng.choice(texts), rng)
         program, error = parsed(text)
         if error:
             why = re.match(r"graph: line \d+: (expected |instruction \d+ \(\w+\) )", error)

@@ -4,45 +4,18 @@ with weights that somebody writes meanwhile."""
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import warptape as torch
+from in_threads import together
 from warptape import nn
 
 THREADS = 8
-PATIENCE = 600 if os.environ.get("WARPTAPE_SANITIZED") else 120  # seconds
 RUNS = 100
-
-
-def together(work: Callable[[int], None], threads: int = THREADS) -> None:
-    """Calls work(0), work(1), .. each in a thread; all of them end, and none fails."""
-    failed: list[BaseException] = []
-    start = threading.Barrier(threads)
-
-    def run(k: int) -> None:
-        try:
-            start.wait()
-            work(k)
-        except BaseException as error:
-            failed.append(error)
-
-    all_ = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(threads)]
-    for t in all_:
-        t.start()
-    for t in all_:
-        t.join(PATIENCE)
-    if any(t.is_alive() for t in all_):
-        faulthandler.dump_traceback(all_threads=True)
-        os._exit(3)  # a thread that hangs in a kernel's lock would hang the interpreter's end, too
-    if failed:
-        raise failed[0]
 
 
 def compiled(f: Any) -> Any:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import warptape as wt
+from in_threads import together
 
 THREADS, ROUNDS = 4, 30
 
 
 def in_threads(work: Callable[[int], None]) -> None:
-    """Runs `work(number)` in threads; fails where one raises or does not come back."""
-    errors: list[BaseException] = []
+    """Runs `work(number)` some times in each thread."""
 
-    def run(number: int) -> None:
-        try:
-            for _ in range(ROUNDS):
-                work(number)
-        except BaseException as error:
-            errors.append(error)
+    def rounds(number: int) -> None:
+        for _ in range(ROUNDS):
+            work(number)
 
-    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads), "a backward pass hangs"
-    if errors:
-        raise errors[0]
+    together(rounds, THREADS)
 
 
 @pytest.mark.parametrize("sparse", [(True,) * THREADS, (False, True) * (THREADS // 2), (False,) * THREADS])
