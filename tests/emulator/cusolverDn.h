@@ -103,18 +103,6 @@ cusolverStatus_t cusolverDnXgeev(cusolverDnHandle_t handle, cusolverDnParams_t p
                                  int64_t ldvl, cudaDataType type_vr, void* VR, int64_t ldvr,
                                  cudaDataType compute, void* on_device, size_t device_bytes, void* on_host,
                                  size_t host_bytes, int* info);
-#define EMULATED_CUSOLVER_LDL(name)                                                                       \
-  cusolverStatus_t cusolverDnX##name##_bufferSize(                                                        \
-      cusolverDnHandle_t handle, cusolverDnParams_t params, cublasFillMode_t uplo, int64_t n,             \
-      cudaDataType type_a, const void* A, int64_t lda, const int64_t* pivots, cudaDataType compute,       \
-      size_t* device_bytes, size_t* host_bytes);                                                          \
-  cusolverStatus_t cusolverDnX##name(cusolverDnHandle_t handle, cusolverDnParams_t params,                \
-                                     cublasFillMode_t uplo, int64_t n, cudaDataType type_a, void* A,      \
-                                     int64_t lda, int64_t* pivots, cudaDataType compute, void* on_device, \
-                                     size_t device_bytes, void* on_host, size_t host_bytes, int* info);
-EMULATED_CUSOLVER_LDL(sytrf)
-EMULATED_CUSOLVER_LDL(hetrf)
-#undef EMULATED_CUSOLVER_LDL
 cusolverStatus_t cusolverDnXsytrs_bufferSize(cusolverDnHandle_t handle, cublasFillMode_t uplo, int64_t n,
                                              int64_t nrhs, cudaDataType type_a, const void* A, int64_t lda,
                                              const int64_t* pivots, cudaDataType type_b, void* B, int64_t ldb,
@@ -123,14 +111,4 @@ cusolverStatus_t cusolverDnXsytrs(cusolverDnHandle_t handle, cublasFillMode_t up
                                   cudaDataType type_a, const void* A, int64_t lda, const int64_t* pivots,
                                   cudaDataType type_b, void* B, int64_t ldb, void* on_device,
                                   size_t device_bytes, void* on_host, size_t host_bytes, int* info);
-cusolverStatus_t cusolverDnXhetrs_bufferSize(cusolverDnHandle_t handle, cusolverDnParams_t params,
-                                             cublasFillMode_t uplo, int64_t n, int64_t nrhs,
-                                             cudaDataType type_a, const void* A, int64_t lda,
-                                             const int64_t* pivots, cudaDataType type_b, void* B, int64_t ldb,
-                                             size_t* device_bytes, size_t* host_bytes);
-cusolverStatus_t cusolverDnXhetrs(cusolverDnHandle_t handle, cusolverDnParams_t params, cublasFillMode_t uplo,
-                                  int64_t n, int64_t nrhs, cudaDataType type_a, const void* A, int64_t lda,
-                                  const int64_t* pivots, cudaDataType type_b, void* B, int64_t ldb,
-                                  void* on_device, size_t device_bytes, void* on_host, size_t host_bytes,
-                                  int* info);
 }

@@ -9,6 +9,7 @@
 
 #include "cuda_runtime.h"
 #include "cusolverDn.h"
+#include "kernels/cuda/cusolver_ldl.h"
 #include "kernels/linalg.h"
 
 namespace {
