@@ -188,9 +188,13 @@ def lobpcg(
     if X is None:
         X = warptape.randn(*A.shape[:-2], m, count, dtype=dtype, device=A.device)
     tol = warptape.finfo(dtype).eps ** 0.5 if tol is None else tol
-    options = (1000 if niter is None else niter, tol, largest is None or largest, tracker)
+    steps, most = 1000 if niter is None else niter, largest is None or largest
+
+    def solve(A: Any, B: Any, X: Tensor, iK: Tensor | None) -> tuple[Tensor, Tensor]:
+        return _solve(A, B, X, iK, steps, tol, most, tracker)
+
     with warptape.no_grad():
-        E, V = _over_batch(lambda *given: _solve(*given, *options), A, B, X, iK)
+        E, V = _over_batch(solve, A, B, X, iK)
         E, V = E[..., :k], V[..., :k]
     if not wants:
         return E, V
