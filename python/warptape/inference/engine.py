@@ -313,37 +313,50 @@ class LLMEngine:
             raise NotImplementedError("states of a model whose layers lie on several ranks")
         request.states = states
         salt = self._salt(adapter, cache_salt) if share_cache else next(self._salt_numbers)
+        of_all = {
+            "stop_token_ids": stops,
+            "priority": priority,
+            "salt": salt,
+            "adapter": adapter,
+            "constrained": constraint is not None,
+        }
         leader = -1
         for index, done in before.items():
+            # Of the n answers the first tells of the prompt.
+            told = -1 if leader >= 0 or params.prompt_logprobs is None else params.prompt_logprobs
             number = self._core.add(
                 tokens,
                 params,
                 seed=seed + index,
-                stop_token_ids=stops,
-                priority=priority,
-                salt=salt,
-                adapter=adapter,
-                constrained=constraint is not None,
                 leader=leader,
-                # Of the n answers the first tells of the prompt.
-                prompt_logprobs=-1
-                if leader >= 0 or params.prompt_logprobs is None
-                else params.prompt_logprobs,
+                prompt_logprobs=told,
                 generated=done,
+                **of_all,
             )
             if leader < 0:
                 request.first = leader = number
-            completion = Completion(index, params, self.tokenizer, lora_request, tokens)
-            request.completions[number] = completion
-            if constraint is not None:
-                request.constraints[number] = constraint.copy()
-            for token in done:
-                completion.add(token, None, None)
-                if constraint is not None:
-                    request.constraints[number].accept(token)
-            completion.news()  # whoever gives tokens has them
-            self._of_number[number] = request
+            self._add_completion(request, number, index, done, constraint)
         self._requests[request_id] = request
+
+    def _add_completion(
+        self,
+        request: Request,
+        number: int,
+        index: int,
+        done: Sequence[int],
+        constraint: TokenMask | Grammar | None,
+    ) -> None:
+        """The core's sequence `number` is answer `index` of the request; `done` are the tokens it has."""
+        completion = Completion(index, request.params, self.tokenizer, request.lora, request.tokens)
+        request.completions[number] = completion
+        if constraint is not None:
+            request.constraints[number] = constraint.copy()
+        for token in done:
+            completion.add(token, None, None)
+            if constraint is not None:
+                request.constraints[number].accept(token)
+        completion.news()  # whoever gives tokens has them
+        self._of_number[number] = request
 
     def _salt(self, adapter: int, salt: str | None) -> int:
         """The number of those who share keys and values. Salts are the clients': none is kept, and of those

@@ -20,9 +20,9 @@ NAMES = {
 }
 
 
-def _read(folder: Any) -> dict[str, Any]:
-    """The file of a folder, {} where there is none. ValueError for one that is damaged."""
-    path = os.path.join(os.fspath(folder), FILE)
+def read_object(folder: Any, name: str) -> dict[str, Any]:
+    """A folder's file of JSON, {} where there is none. ValueError for one that is damaged."""
+    path = os.path.join(os.fspath(folder), name)
     if not os.path.isfile(path):
         return {}
     try:
@@ -52,7 +52,7 @@ def sampling_defaults(given: Any, model: Any) -> dict[str, Any]:
     folder = model if given == "auto" else given
     if given != "auto" and not os.path.isfile(os.path.join(os.fspath(folder), FILE)):
         raise FileNotFoundError(f"generation_config: {os.path.join(os.fspath(folder), FILE)} is missing")
-    config = _read(folder)
+    config = read_object(folder, FILE)
     values = {ours: config[theirs] for theirs, ours in NAMES.items() if config.get(theirs) is not None}
     try:
         SamplingParams(**values)
@@ -63,7 +63,7 @@ def sampling_defaults(given: Any, model: Any) -> dict[str, Any]:
 
 def end_tokens(model: Any, vocab_size: int) -> list[int]:
     """The end-of-sequence tokens of the model's folder. ValueError for what are no tokens of the model."""
-    ends = [] if model is None else _read(model).get("eos_token_id")
+    ends = [] if model is None else read_object(model, FILE).get("eos_token_id")
     listed = [] if ends is None else ends if isinstance(ends, list) else [ends]
     if not all(type(token) is int and 0 <= token < vocab_size for token in listed):
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 from ..models.gguf import GGUFFile
 from .chat_template import Renderer
 from .detokenizer import Detokenizer, TokenBytes
+from .generation_config import read_object
 from .gguf_tokenizer import tokenizer_of
 
 FILE, CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -80,23 +81,11 @@ class Tokenizer:
         """tokenizer_config.json, {} where there is none."""
         if self._config is not None:
             return self._config
-        config = self._read(CONFIG)
+        config = read_object(self._folder, CONFIG)
         # Of older folders, where the config does not list the tokens itself.
-        return config if "added_tokens_decoder" in config else {**config, **self._read(SPECIAL)}
-
-    def _read(self, name: str) -> dict[str, Any]:
-        """A file of JSON beside the tokenizer, {} where there is none. ValueError for a damaged one."""
-        path = os.path.join(os.fspath(self._folder), name)
-        if not os.path.isfile(path):
-            return {}
-        try:
-            with open(path, encoding="utf-8") as file:
-                config = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{path} is no JSON: {error}") from error
-        if not isinstance(config, dict):
-            raise ValueError(f"{path} must have an object, got {type(config).__name__}")
-        return config
+        return (
+            config if "added_tokens_decoder" in config else {**config, **read_object(self._folder, SPECIAL)}
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Its tokens."""
