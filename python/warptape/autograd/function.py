@@ -181,17 +181,22 @@ class Function:
         return apply_on_tape(cls, args, kwargs)[0]
 
 
-def _apply_in_graph(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The output while a graph is recorded: it has the calls of forward, and no part of backward."""
+def _forward(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """A new context, and what forward gives with it, without gradients."""
     ctx = context_class(cls)()
     ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
     ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
     with no_grad():
         if cls.setup_context is Function.setup_context:
-            out = cls.forward(ctx, *args, **kwargs)
-        else:
-            out = cls.forward(*args, **kwargs)
-            cls.setup_context(ctx, args, out)
+            return ctx, cls.forward(ctx, *args, **kwargs)
+        out = cls.forward(*args, **kwargs)
+        cls.setup_context(ctx, args, out)
+    return ctx, out
+
+
+def _apply_in_graph(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The output while a graph is recorded: it has the calls of forward, and no part of backward."""
+    ctx, out = _forward(cls, args, kwargs)
     of = [args[i] for i in ctx._tensor_inputs]
 
     def learned(o: Any) -> Any:
@@ -207,17 +212,10 @@ def _apply_in_graph(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str
 
 def apply_on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """(output, context) of cls on plain tensors."""
-    ctx = context_class(cls)()
-    ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
-    ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
+    ctx, out = _forward(cls, args, kwargs)
+    if cls.setup_context is not Function.setup_context:
+        _check_saved(ctx, args, out)
     recorded = _C.is_grad_enabled() and True in ctx.needs_input_grad
-    with no_grad():
-        if cls.setup_context is Function.setup_context:
-            out = cls.forward(ctx, *args, **kwargs)
-        else:
-            out = cls.forward(*args, **kwargs)
-            cls.setup_context(ctx, args, out)
-            _check_saved(ctx, args, out)
     return _finish(cls, ctx, args, out, recorded), ctx
 
 
