@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
 WINDOWS, MASKED = 1 << 30, 1 << 31
-FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "no gradient", 2048: "random"}
+FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 2048: "random"}
+NO_GRADIENT = 1024
 # The module that has the ops of a place, and whose stub declares them.
 MODULES = {
     FUNCTION: "warptape",
@@ -497,6 +498,8 @@ def spelling_of(path: str, rows: list[Any]) -> str:
 def facts_of(group: list[Op]) -> str:
     """What the declarations of one name say of it, beside its arguments."""
     facts = [text for bit, text in FACTS.items() if any(op.flags & bit for op in group)]
+    if all(op.flags & NO_GRADIENT for op in group):
+        facts.append("no gradient")
     on_cpu, on_cuda = ({op.autocast[i] for op in group} - {"keep"} for i in (0, 1))
     if on_cpu == on_cuda and on_cpu:
         facts.append(f"autocast: {', '.join(sorted(on_cpu))}")
