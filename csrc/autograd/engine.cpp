@@ -15,11 +15,14 @@
 namespace warptape {
 namespace {
 
-thread_local Node* running_node = nullptr;
-thread_local Pass* running_pass = nullptr;
+struct Running {
+  Node* node = nullptr;
+  Pass* pass = nullptr;
+};
+PerThread<Running> running;
 
 struct BackwardRegion {
-  explicit BackwardRegion(bool begins) : begins_(begins && !thread_state.deferral && backward_region) {
+  explicit BackwardRegion(bool begins) : begins_(begins && !thread_state().deferral && backward_region) {
     if (begins_) backward_region(true);
   }
   // Throws what a kernel throws, unless the pass has thrown before.
@@ -140,7 +143,7 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
     Tensor& into = s.gradients[edge.index];
     if (!into.defined()) {
       into = std::move(gradient);
-    } else if (!thread_state.grad_mode && into.ref()->use_count() == 1 && only_own(into.storage()) &&
+    } else if (!thread_state().grad_mode && into.ref()->use_count() == 1 && only_own(into.storage()) &&
                is_dense(into) && !into->python && !is_opaque(gradient)) {
       raw_add(into, into, gradient);
     } else {
@@ -160,7 +163,7 @@ static bool has_nan(const Tensor& t) {
 }
 
 void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
-  if (!thread_state.anomaly_check_nan) return;
+  if (!thread_state().anomaly_check_nan) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined() || gradients[i].device().is_meta() || is_sparse(gradients[i])) continue;
     WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
@@ -181,8 +184,8 @@ SmallVector<Tensor, 4> Pass::backward(Node& node, State& s, bool last) {
     check_not_released(node);
     Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data(),
                 last);
-    if (thread_state.deferral)
-      thread_state.deferral->backward(node, g, last);
+    if (thread_state().deferral)
+      thread_state().deferral->backward(node, g, last);
     else
       node.type->backward(node, g);
   }
@@ -217,7 +220,7 @@ void Pass::run_node(State& s) {
   for (size_t i = 0; i < node.edges.size(); ++i) leads_on |= follows(s, i);
   if (leaf ? !options_.accumulate : !leads_on) return;
 
-  Restore<Node*> mark(running_node, &node);
+  Restore<Node*> mark(running->node, &node);
   const ProfiledScope profiled(node.type->name, EventKind::Backward, leaf ? 0 : node.sequence);
   SmallVector<Tensor, 1> seen;
   if (extras && !extras->post_hooks.empty()) seen = s.gradients;
@@ -226,7 +229,7 @@ void Pass::run_node(State& s) {
   if (extras)
     each_hook(extras->post_hooks,
               [&](auto& h) { h->call({inputs.data(), inputs.size()}, {seen.data(), seen.size()}); });
-  if (thread_state.anomaly_mode) check_nan(node, {inputs.data(), inputs.size()});
+  if (thread_state().anomaly_mode) check_nan(node, {inputs.data(), inputs.size()});
   s.gradients.clear();
   if (last && !leaf) {
     node.release_saved();
@@ -246,7 +249,7 @@ void (*backward_region)(bool begins) = nullptr;
 
 void Pass::run() {
   const BackwardRegion region(noted);
-  Restore<Pass*> mark(running_pass, this);
+  Restore<Pass*> mark(running->pass, this);
   for (size_t i = 0; i < states_.size(); ++i)
     if (states_[i].waiting == 0) ready_.emplace(priority(*states_[i].node), i);
   // A node whose consumers are all skipped never becomes ready by delivery; it is not needed then.
@@ -277,13 +280,13 @@ static Tensor root_gradient(const Tensor& root, const Tensor& given) {
   return full(root.sizes(), 1.0, options_of(root));
 }
 
-Node* current_node() { return running_node; }
+Node* current_node() { return running->node; }
 
-bool in_backward_pass() { return running_pass != nullptr; }
+bool in_backward_pass() { return running->pass != nullptr; }
 
 void queue_callback(std::function<void()> f) {
-  WT_CHECK(running_pass, Error, "Final callbacks can only be installed during backward pass.");
-  running_pass->callbacks.push_back(std::move(f));
+  WT_CHECK(running->pass, Error, "Final callbacks can only be installed during backward pass.");
+  running->pass->callbacks.push_back(std::move(f));
 }
 
 std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,

@@ -26,8 +26,6 @@ WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor
 
 // Set by graph/: called around a pass that comes to nodes of a compiled region, outside of one.
 extern WT_API void (*backward_region)(bool begins);
-// The thread's new nodes count as such although nothing is noted: their backward is timed.
-extern WT_API constinit thread_local bool times_backward WT_INITIAL_EXEC;
 
 // Calls `f` at the end of the pass that runs on this thread, if the pass gets there; otherwise `f` is just
 // destroyed. RuntimeError outside of a backward pass.

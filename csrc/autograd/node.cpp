@@ -14,8 +14,8 @@ NodeHook::~NodeHook() = default;
 
 Ref<PackedTensor> (*pack_saved_tensor)(const Tensor& t) = nullptr;
 
-void* Node::operator new(size_t size) { return FreeList<Node>::allocate(size); }
-void Node::operator delete(void* p) { FreeList<Node>::deallocate(p); }
+void* Node::operator new(size_t size) { return FreeList<Node, Pooled::Node>::allocate(size); }
+void Node::operator delete(void* p) { FreeList<Node, Pooled::Node>::deallocate(p); }
 
 namespace {
 std::atomic<uint64_t> next_sequence{1};
@@ -25,7 +25,7 @@ struct Graveyard {
   std::vector<Node*> waiting;
   bool digging = false;
 };
-thread_local Graveyard graveyard;
+PerThread<Graveyard> graveyard;
 }  // namespace
 
 uint64_t next_node_sequence() { return next_sequence.load(std::memory_order_relaxed); }
@@ -35,7 +35,7 @@ Node::Node(const NodeType* t) : type(t), sequence(next_sequence.fetch_add(1, std
 Node::~Node() { drop_data(); }
 
 void Node::destroy(Node* n) {
-  Graveyard& g = graveyard;
+  Graveyard& g = *graveyard;
   if (g.digging) {
     g.waiting.push_back(n);
     return;
@@ -72,7 +72,7 @@ SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output)
            "mode in computation tracked by autograd; clone() them outside of inference mode");
   version_ = t.version();
   tensor_ = is_output ? alias(t) : t;
-  if (thread_state.saved_tensor_hooks) {
+  if (thread_state().saved_tensor_hooks) {
     packed_ = pack_saved_tensor(is_output ? tensor_ : t);
     if (packed_) {
       tensor_ = Tensor();
@@ -85,7 +85,7 @@ Tensor SavedTensor::unpack(Node& owner) const {
   Tensor out = tensor_;
   if (packed_) {
     out = packed_->unpack();
-    if (packed_->history && thread_state.grad_mode) {
+    if (packed_->history && thread_state().grad_mode) {
       out = alias(out);
       set_gradient_edge(out, packed_->history);
     }
@@ -97,7 +97,7 @@ Tensor SavedTensor::unpack(Node& owner) const {
         " instead. Clone it before the in-place change, or enable anomaly detection to find the forward "
         "call");
   }
-  if (is_output_ && out.defined() && thread_state.grad_mode) {
+  if (is_output_ && out.defined() && thread_state().grad_mode) {
     out = alias(out);
     set_gradient_edge(out, {Ref<Node>::share(&owner), output_});
   }

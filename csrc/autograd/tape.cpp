@@ -18,13 +18,12 @@ std::string (*capture_traceback)() = nullptr;
 const OpaqueTape* opaque_tape = nullptr;
 const SparseTape* sparse_tape = nullptr;
 
-int64_t& recording_transforms() {
-  thread_local int64_t count = 0;
-  return count;
-}
+int64_t& recording_transforms() { return own_thread_state().recording_transforms; }
 
-void* AutogradMeta::operator new(size_t size) { return FreeList<AutogradMeta>::allocate(size); }
-void AutogradMeta::operator delete(void* p) { FreeList<AutogradMeta>::deallocate(p); }
+void* AutogradMeta::operator new(size_t size) {
+  return FreeList<AutogradMeta, Pooled::AutogradMeta>::allocate(size);
+}
+void AutogradMeta::operator delete(void* p) { FreeList<AutogradMeta, Pooled::AutogradMeta>::deallocate(p); }
 AutogradMeta::~AutogradMeta() {
   if (retain_hook) retain_hook->tensor_gone();
 }
@@ -38,7 +37,7 @@ void set_requires_grad(const Tensor& t, bool value) {
   if (value) {
     WT_CHECK(is_differentiable(t.dtype()), Error,
              "only Tensors of floating point and complex dtype can require gradients, got ", t.dtype());
-    WT_CHECK(!t->inference || thread_state.inference_mode, Error,
+    WT_CHECK(!t->inference || thread_state().inference_mode, Error,
              "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
   } else {
     if (!t->extra) return;
@@ -75,7 +74,7 @@ struct LeafData {
 // The first gradient of a leaf: taken over when nobody else holds it and it is laid out as the leaf; under
 // create_graph it stays as it is.
 Tensor as_first(const Tensor& leaf, Tensor gradient) {
-  if (thread_state.grad_mode || is_sparse(gradient)) return gradient;
+  if (thread_state().grad_mode || is_sparse(gradient)) return gradient;
   bool own = gradient.ref()->use_count() == 1 && only_own(gradient.storage()) && !gradient->python;
   bool same_layout = gradient.strides() == leaf.strides() ||
                      (gradient.is_contiguous() && (leaf.is_contiguous() || !is_dense(leaf)));
@@ -93,7 +92,7 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   std::mutex& stripe = stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()];
   const auto ready = [](const Tensor& t) { return !t.storage().pending() && !t.storage().is_deferred(); };
   // In a compiled region the sum is recorded, whatever is pending on the two.
-  const bool records = thread_state.deferral;
+  const bool records = thread_state().deferral;
   if (records) {
     std::unique_lock lock(stripe);
     const Tensor current = m.grad;
@@ -104,7 +103,7 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   for (Tensor old, sum;;) {
     std::unique_lock lock(stripe);
     const bool adds =
-        m.grad.defined() && !thread_state.grad_mode && !is_sparse(m.grad) && !is_sparse(gradient);
+        m.grad.defined() && !thread_state().grad_mode && !is_sparse(m.grad) && !is_sparse(gradient);
     const bool settled = old.defined() && m.grad.same(old);
     if (adds && (settled || records || (ready(m.grad) && ready(gradient)))) {
       raw_add(m.grad, m.grad, gradient);
@@ -192,12 +191,10 @@ void set_gradient_edge(const Tensor& t, Edge edge) {
   if (m.retain_hook && m.node) m.node->more().retain_grad.push_back({m.output, m.retain_hook});
 }
 
-constinit thread_local bool times_backward = false;
-
 Ref<Node> make_node(const NodeType& type) {
   auto n = Ref<Node>::adopt(new Node(&type));
-  n->noted = thread_state.deferral || times_backward;
-  if (thread_state.anomaly_mode && capture_traceback) {
+  n->noted = thread_state().deferral || thread_state().times_backward;
+  if (thread_state().anomaly_mode && capture_traceback) {
     n->more().traceback = capture_traceback();
     n->more().parent = Ref<Node>::share(current_node());
   }
@@ -424,10 +421,10 @@ bool only_saved(const Node& node, size_t i) {
 }
 
 void set_view(const Tensor& view, const Tensor& of, ViewOrigin origin) {
-  if (thread_state.inference_mode && of->inference) return;
+  if (thread_state().inference_mode && of->inference) return;
   const ViewInfo* outer = is_view(of) ? meta_of(of)->view.get() : nullptr;
-  if (origin != ViewOrigin::CustomFunction && !thread_state.grad_mode)
-    origin = thread_state.inference_mode ? ViewOrigin::Inference : ViewOrigin::NoGrad;
+  if (origin != ViewOrigin::CustomFunction && !thread_state().grad_mode)
+    origin = thread_state().inference_mode ? ViewOrigin::Inference : ViewOrigin::NoGrad;
   if (outer && origin == ViewOrigin::Recorded) origin = outer->origin;
   auto info = std::make_unique<ViewInfo>();
   info->base = outer ? outer->base : of;
@@ -501,7 +498,7 @@ void check_inplace(const Tensor& t, const char* op, bool recorded) {
         t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,
         ": unsupported operation: more than one element of the written-to tensor refers to a single memory "
         "location. Please clone() the tensor before performing the operation.");
-  WT_CHECK(!t->inference || thread_state.inference_mode, Error, op,
+  WT_CHECK(!t->inference || thread_state().inference_mode, Error, op,
            ": Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone "
            "to get a normal tensor before doing inplace update.");
   if (!recorded) return;

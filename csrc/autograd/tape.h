@@ -55,7 +55,7 @@ WT_API const Tensor* accumulator_leaf_or_null(Node& node);  // of an AccumulateG
 // Whether an op with these inputs is to be recorded.
 template <class... T>
 inline bool needs_grad(const T&... inputs) {
-  return thread_state.grad_mode && (requires_grad(inputs) || ...);
+  return thread_state().grad_mode && (requires_grad(inputs) || ...);
 }
 inline bool requires_grad(const OptTensor& t) { return t && requires_grad(*t); }
 WT_API bool any_requires_grad(TensorList inputs);
@@ -94,10 +94,10 @@ WT_API bool only_saved(const Node& node, size_t i);
 WT_API Tensor detach(const Tensor& t);  // a view (for version counting) without history
 
 struct NoGrad : Restore<bool> {
-  NoGrad() : Restore(thread_state.grad_mode, false) {}
+  NoGrad() : Restore(own_thread_state().grad_mode, false) {}
 };
 struct GradMode : Restore<bool> {
-  explicit GradMode(bool on) : Restore(thread_state.grad_mode, on) {}
+  explicit GradMode(bool on) : Restore(own_thread_state().grad_mode, on) {}
 };
 
 // Set by the bindings: the Python traceback of the call that is being recorded.

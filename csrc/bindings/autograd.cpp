@@ -76,12 +76,12 @@ std::string python_traceback() {
   return shown_text(text.get());
 }
 
-#define WT_FLAG(field)                                                                        \
-  PyObject* get_##field(PyObject*, PyObject*) { return PyBool_FromLong(thread_state.field); } \
-  PyObject* set_##field(PyObject*, PyObject* o) {                                             \
-    int on = PyObject_IsTrue(o);                                                              \
-    if (on < 0) return nullptr;                                                               \
-    return PyBool_FromLong(std::exchange(thread_state.field, on != 0));                       \
+#define WT_FLAG(field)                                                                          \
+  PyObject* get_##field(PyObject*, PyObject*) { return PyBool_FromLong(thread_state().field); } \
+  PyObject* set_##field(PyObject*, PyObject* o) {                                               \
+    int on = PyObject_IsTrue(o);                                                                \
+    if (on < 0) return nullptr;                                                                 \
+    return PyBool_FromLong(std::exchange(own_thread_state().field, on != 0));                   \
   }
 WT_FLAG(grad_mode)
 WT_FLAG(inference_mode)
@@ -91,8 +91,8 @@ WT_FLAG(anomaly_check_nan)
 
 PyObject* autocast_state(bool cuda) {
   const uint32_t bit = cuda ? kAutocastCuda : kAutocast;
-  return Py_BuildValue("(ON)", thread_state.dispatch & bit ? Py_True : Py_False,
-                       wrap(cuda ? thread_state.autocast_cuda_dtype : thread_state.autocast_dtype));
+  return Py_BuildValue("(ON)", thread_state().dispatch & bit ? Py_True : Py_False,
+                       wrap(cuda ? thread_state().autocast_cuda_dtype : thread_state().autocast_dtype));
 }
 // _set_autocast(enabled, dtype, cuda=False) -> (enabled, dtype) before
 PyObject* set_autocast(PyObject*, PyObject* args) {
@@ -102,8 +102,9 @@ PyObject* set_autocast(PyObject*, PyObject* args) {
   if (!is_dtype(dtype)) return PyErr_Format(PyExc_TypeError, "autocast: expected a dtype"), nullptr;
   PyObject* before = autocast_state(cuda != 0);
   const uint32_t bit = cuda ? kAutocastCuda : kAutocast;
-  thread_state.dispatch = on ? thread_state.dispatch | bit : thread_state.dispatch & ~bit;
-  (cuda ? thread_state.autocast_cuda_dtype : thread_state.autocast_dtype) = dtype_of(dtype);
+  own_thread_state().dispatch = on ? thread_state().dispatch | bit : thread_state().dispatch & ~bit;
+  ThreadState& state = own_thread_state();
+  (cuda ? state.autocast_cuda_dtype : state.autocast_dtype) = dtype_of(dtype);
   return before;
 }
 // _get_autocast(cuda=False) -> (enabled, dtype)

@@ -18,7 +18,7 @@ namespace {
 DeviceRuntime& runtime() { return runtime_of(DeviceType::CUDA); }
 // For what depends on the order of work: calls that a compiled region has noted were asked for before.
 DeviceRuntime& runtime_in_order() {
-  if (thread_state.deferral) thread_state.deferral->flush();
+  if (thread_state().deferral) thread_state().deferral->flush();
   return runtime();
 }
 Device cuda_device(int index) { return resolved({DeviceType::CUDA, static_cast<int8_t>(index)}); }

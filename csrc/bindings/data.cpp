@@ -359,7 +359,7 @@ PyObject* from_numpy_py(PyObject*, PyObject* o) {
 
 PyObject* to_numpy_py(PyObject*, PyObject* o) {
   return guarded([&] {
-    WT_CHECK(!(thread_state.grad_mode && requires_grad(tensor_arg(o, "numpy"))), Error,
+    WT_CHECK(!(thread_state().grad_mode && requires_grad(tensor_arg(o, "numpy"))), Error,
              "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.");
     return to_numpy(tensor_of(o), o).release().ptr();
   });

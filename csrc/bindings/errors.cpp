@@ -79,7 +79,7 @@ std::string text(const std::exception& e, const char* op) {
 }  // namespace
 
 void set_python_error(const char* op) {
-  if (const char* noted = std::exchange(graph::failed_op, nullptr)) op = noted;
+  if (const char* noted = std::exchange(*graph::failed_op, nullptr)) op = noted;
   try {
     throw;
   } catch (const PythonErrorSet&) {

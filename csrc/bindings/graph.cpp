@@ -157,7 +157,7 @@ void init_graph(PyObject* module) {
              try {
                Region::of_thread().leave();
              } catch (...) {  // the caller has an error already, which came first
-               graph::failed_op = nullptr;
+               *graph::failed_op = nullptr;
              }
            })
       .def("programs",

@@ -207,7 +207,7 @@ Ref<PackedTensor> pack(const Tensor& t) {
   GilGuard gil;
   HookPair top = hook_stack.back();  // a copy: the hook may push pairs of its own
   // The hook's own ops are not recorded with hooks again.
-  Restore<bool> off(thread_state.saved_tensor_hooks, false);
+  Restore<bool> off(own_thread_state().saved_tensor_hooks, false);
   Object arg = checked(wrap(t));
   Object value = call_python(top.pack.get(), arg.get());
   return Ref<PackedTensor>::adopt(new PythonPacked(std::move(value), top.unpack));
@@ -220,13 +220,13 @@ PyObject* push_hooks(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OO", &p, &u)) return nullptr;
   if (refusal) return PyErr_SetObject(PyExc_RuntimeError, refusal), nullptr;
   hook_stack.push_back({Object::share(p), Object::share(u)});
-  thread_state.saved_tensor_hooks = true;
+  own_thread_state().saved_tensor_hooks = true;
   Py_RETURN_NONE;
 }
 
 PyObject* pop_hooks(PyObject*, PyObject*) {
   if (!hook_stack.empty()) hook_stack.pop_back();
-  thread_state.saved_tensor_hooks = !hook_stack.empty();
+  own_thread_state().saved_tensor_hooks = !hook_stack.empty();
   Py_RETURN_NONE;
 }
 
@@ -238,7 +238,7 @@ PyObject* refuse_hooks(PyObject*, PyObject* why) {
 }
 
 PyObject* is_transforming(PyObject*, PyObject*) {
-  return PyBool_FromLong(recording_transforms() || (thread_state.dispatch & kTransform));
+  return PyBool_FromLong(recording_transforms() || (thread_state().dispatch & kTransform));
 }
 
 PyObject* has_hooks(PyObject*, PyObject*) { return PyBool_FromLong(!hook_stack.empty()); }

@@ -55,7 +55,7 @@ Item slice_item(PyObject* o, int64_t size, int64_t dim) {
   item.from = start;
   item.to = stop;
   item.length = PySlice_AdjustIndices(static_cast<Py_ssize_t>(size), &start, &stop, step);
-  item.start = item.length > 0 ? start : 0;
+  item.start = item.length > 0 || graph::Tracer::current() ? start : 0;
   item.step = step;
   return item;
 }

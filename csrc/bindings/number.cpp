@@ -46,7 +46,7 @@ PyObject* binary(PyObject* a, PyObject* b) {
 // Two tensors whose call needs nothing but the op: small ones of our own class, and no function mode.
 bool straight(PyObject* a, PyObject* b) {
   return Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type &&
-         !(thread_state.dispatch & kTorchFunctionMode) &&
+         !(thread_state().dispatch & kTorchFunctionMode) &&
          tensor_of(a).numel() + tensor_of(b).numel() < GilRelease::kWorthIt;
 }
 

@@ -181,7 +181,7 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame, const Call
   if (__builtin_expect(frame.out != nullptr, 0)) prepare_out(op, frame);
   {
     // What is noted runs without the GIL later: graph/region.h.
-    GilRelease release(thread_state.deferral ? 0 : frame.work);
+    GilRelease release(thread_state().deferral ? 0 : frame.work);
     op.call(op, frame.values, result);
   }
   if (frame.out) return finish_out(op, frame, result);

@@ -77,7 +77,7 @@ void check_apart(const OpInfo& op, const Frame& frame, const Tensor& out, const 
 }
 
 void write_out(const OpInfo& op, const Tensor& out, const Tensor& result) {
-  WT_CHECK(!(thread_state.grad_mode && (requires_grad(out) || requires_grad(result))), Error, op.name,
+  WT_CHECK(!(thread_state().grad_mode && (requires_grad(out) || requires_grad(result))), Error, op.name,
            "(): functions with out=... arguments don't support automatic differentiation, but one of the "
            "arguments requires grad.");
   check_dtype(op, out, result);

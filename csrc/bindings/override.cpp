@@ -17,7 +17,7 @@ thread_local bool subclasses_off = false;
 template <DispatchBit bit>
 struct Modes : std::vector<PyObject*> {
   void note() const {
-    thread_state.dispatch = (thread_state.dispatch & ~bit) | (empty() ? 0u : uint32_t{bit});
+    own_thread_state().dispatch = (thread_state().dispatch & ~bit) | (empty() ? 0u : uint32_t{bit});
   }
   void push(PyObject* owned) { push_back(owned), note(); }
   PyObject* pop() {
@@ -347,9 +347,9 @@ bool ask_op_mode(const OpInfo& op, std::span<Value> values, Result& out, Keep&) 
   if (modes_of<kDispatchMode>.empty()) return false;
   GilGuard gil;
   struct Popped {
-    uint32_t word = thread_state.dispatch;
+    uint32_t word = thread_state().dispatch;
     PyObject* mode = modes_of<kDispatchMode>.pop();
-    ~Popped() { modes_of<kDispatchMode>.push_back(mode), thread_state.dispatch = word; }
+    ~Popped() { modes_of<kDispatchMode>.push_back(mode), own_thread_state().dispatch = word; }
   } popped;
   auto [args, kwargs] = arguments(op, values);
   const uint32_t flags = op.flags & (kFunction | kMethod) ? 0 : op.flags;  // of other places alone
@@ -466,7 +466,7 @@ Object tensor_attribute(const char* name) {
 }
 
 bool overridden(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (thread_state.dispatch & kTorchFunctionMode) return true;
+  if (thread_state().dispatch & kTorchFunctionMode) return true;
   bool found = false;
   auto see = [&](PyObject* o) { found |= override_of(Py_TYPE(o)) != nullptr; };
   if (self) see(self);

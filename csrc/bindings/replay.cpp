@@ -41,13 +41,13 @@ struct ThreadKey {
 
   static ThreadKey now() {
     const RankContext& r = rank_context();
-    return {thread_state.dispatch,
-            thread_state.grad_mode,
-            thread_state.inference_mode,
+    return {thread_state().dispatch,
+            thread_state().grad_mode,
+            thread_state().inference_mode,
             r.deterministic_algorithms,
             r.fill_uninitialized_memory,
-            thread_state.autocast_dtype,
-            thread_state.autocast_cuda_dtype,
+            thread_state().autocast_dtype,
+            thread_state().autocast_cuda_dtype,
             r.default_dtype,
             r.default_device,
             &r};
@@ -132,7 +132,7 @@ void Replays::fail(std::string why) {
 
 py::object Replays::replay(const py::tuple& args, const py::dict& kwargs) {
   const auto miss = [] { return py::reinterpret_borrow<py::object>(missed); };
-  const ThreadState& s = thread_state;
+  const ThreadState& s = thread_state();
   prepared.reset();
   if (failures_ >= kMostFailures || Region::of_thread().depth() || graph::Tracer::current() ||
       (s.dispatch & ~kReplayable) || s.anomaly_mode || s.saved_tensor_hooks || s.key_tape)

@@ -15,20 +15,23 @@ const wtx_python* python = nullptr;
 
 namespace {
 
-thread_local wtx_error error_kind = WTX_ERROR_NONE;
-thread_local std::string error_text;
+struct LastError {
+  wtx_error kind = WTX_ERROR_NONE;
+  std::string text;
+};
+PerThread<LastError> last_error;
 
 static_assert(static_cast<int>(DType::Float8E8M0FNU) == WTX_FLOAT8_E8M0FNU &&
               static_cast<int>(DType::Complex128) == WTX_COMPLEX128);
 
 void set_error(wtx_error kind, const char* text) {
-  error_kind = kind;
-  error_text = text;
+  last_error->kind = kind;
+  last_error->text = text;
 }
 
 template <class E>
 [[noreturn]] void raise() {
-  throw E(error_text);
+  throw E(last_error->text);
 }
 
 // ---- tensors ----
@@ -187,7 +190,7 @@ void note_error() noexcept {
 }
 
 void throw_error() {
-  switch (error_kind) {
+  switch (last_error->kind) {
     case WTX_ERROR_VALUE:
       raise<ValueError>();
     case WTX_ERROR_TYPE:
@@ -222,8 +225,8 @@ const wtx_api& table() {
   static const wtx_api table = [] {
     wtx_api api{};
     api.version = own_version().c_str();
-    api.error_kind = [] { return error_kind; };
-    api.error_text = [] { return error_text.c_str(); };
+    api.error_kind = [] { return last_error->kind; };
+    api.error_text = [] { return last_error->text.c_str(); };
     api.set_error = set_error;
     api.warn = [](const char* text) { return guarded([&] { warn(text); }); };
     fill_tensors(api);
@@ -249,7 +252,8 @@ extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const ch
   const auto named = [&](const std::string& v, const char* i) {
     return same_version ? v + " (interface " + i + ")" : v;
   };
-  thread_local std::string text;
+  static warptape::PerThread<std::string> of_thread;
+  std::string& text = *of_thread;
   text = warptape::message(file, " was built for warptape ", named(version, interface),
                            ", and this is warptape ", named(e::own_version(), WARPTAPE_INTERFACE),
                            ": build the extension again");

@@ -198,14 +198,14 @@ const OpInfo& find_op(const char* name, std::span<const wtx_value> args) {
 // ---- results ----
 
 // Where the list of a result lies until the thread's next call.
-thread_local std::vector<wtx_tensor*> result_handles;
-thread_local Shape result_ints;
+PerThread<std::vector<wtx_tensor*>> result_handles;
+PerThread<Shape> result_ints;
 
 void give_list(std::vector<Tensor>& tensors, wtx_value& out) {
-  result_handles.clear();
-  for (Tensor& t : tensors) result_handles.push_back(give(std::move(t)));
+  result_handles->clear();
+  for (Tensor& t : tensors) result_handles->push_back(give(std::move(t)));
   out.kind = WTX_KIND_TENSORS;
-  out.list = {result_handles.data(), result_handles.size()};
+  out.list = {result_handles->data(), result_handles->size()};
 }
 
 void give_number(const Scalar& s, wtx_value& out) {
@@ -237,8 +237,8 @@ void give_result(Result& r, wtx_value& out) {
       break;
     case Result::Kind::IntList:
     case Result::Kind::IntTuple:
-      result_ints = std::move(r.ints);
-      out.kind = WTX_KIND_INTS, out.list = {result_ints.data(), result_ints.size()};
+      *result_ints = std::move(r.ints);
+      out.kind = WTX_KIND_INTS, out.list = {result_ints->data(), result_ints->size()};
       break;
     case Result::Kind::DType:
       out.kind = WTX_KIND_DTYPE, out.i = static_cast<int64_t>(r.dtype);

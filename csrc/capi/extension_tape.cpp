@@ -51,8 +51,8 @@ std::vector<Tensor> tensors_of(wtx_tensor* const* list, size_t count) {
 }
 
 int grad_mode(int mode) {
-  const bool before = thread_state.grad_mode;
-  if (mode >= 0) thread_state.grad_mode = mode != 0;
+  const bool before = thread_state().grad_mode;
+  if (mode >= 0) own_thread_state().grad_mode = mode != 0;
   return before;
 }
 

@@ -26,15 +26,18 @@ struct wt_result {
 
 namespace {
 
-thread_local std::string last_error, kernel_names;
-thread_local wt_error last_kind = WT_ERROR_NONE;
+struct OfThread {
+  std::string last_error, kernel_names;
+  wt_error last_kind = WT_ERROR_NONE;
+};
+PerThread<OfThread> of_thread;
 
 static_assert(static_cast<int>(DType::Bool) == WT_BOOL && static_cast<int>(DType::Float32) == WT_FLOAT32 &&
               static_cast<int>(DType::Complex128) == WT_COMPLEX128);
 
 void note(wt_error kind, const char* text) {
-  last_kind = kind;
-  last_error = text;
+  of_thread->last_kind = kind;
+  of_thread->last_error = text;
 }
 
 // What f returns, or `failed` with the text of what it threw.
@@ -109,7 +112,7 @@ class Fused {
 };
 
 wt_result* run(wt_program& program, std::span<const wt_tensor> inputs) {
-  Restore<bool> no_grad(thread_state.grad_mode, false);
+  Restore<bool> no_grad(own_thread_state().grad_mode, false);
   auto result = std::make_unique<wt_result>();
   {
     std::vector<Tensor> tensors;
@@ -130,16 +133,16 @@ wt_result* run(wt_program& program, std::span<const wt_tensor> inputs) {
 
 extern "C" {
 
-WT_API const char* wt_last_error(void) { return last_error.c_str(); }
-WT_API wt_error wt_last_error_kind(void) { return last_kind; }
+WT_API const char* wt_last_error(void) { return of_thread->last_error.c_str(); }
+WT_API wt_error wt_last_error_kind(void) { return of_thread->last_kind; }
 
 WT_API void wt_set_memory_limit(size_t bytes) { set_cpu_memory_limit(bytes); }
 WT_API size_t wt_peak_memory(void) { return static_cast<size_t>(cpu_allocator().stats().peak_reserved); }
 WT_API void wt_set_num_threads(int threads) { kernels::cpu::set_num_threads(std::max(threads, 1)); }
 WT_API const char* wt_kernels_used(void) {
-  kernel_names.clear();
-  for (const std::string& name : kernels_used()) kernel_names += name + "\n";
-  return kernel_names.c_str();
+  of_thread->kernel_names.clear();
+  for (const std::string& name : kernels_used()) of_thread->kernel_names += name + "\n";
+  return of_thread->kernel_names.c_str();
 }
 
 WT_API wt_program* wt_program_open(const char* path) {

@@ -6,15 +6,21 @@
 
 #include "core/dtype.h"
 #include "core/generator.h"
+#include "kernels/per_thread.h"
 
 namespace warptape {
 
 class Deferral;
+class PlannedRun;
 struct ProfilerThread;
 
 namespace distributed {
 struct World;
 }
+namespace ops {
+struct Epilogue;
+struct Prologue;
+}  // namespace ops
 
 // The default generators of a rank's CUDA devices. They are host objects: seeding them needs no device. One
 // that nobody has used yet starts from the seed that all were given last.
@@ -62,16 +68,35 @@ struct ThreadState {
   bool saved_tensor_hooks = false;
   bool defers_memory = false;  // new storages get none yet
   bool asked_meta = false;     // somebody skipped a kernel because memory is deferred
+  // New nodes count as those of a compiled region although nothing is recorded: their backward is timed.
+  bool times_backward = false;
   DType autocast_dtype = DType::BFloat16, autocast_cuda_dtype = DType::Float16;
   RankContext* rank = nullptr;
   CapturedDraws* captured_draws = nullptr;  // of the graph that this thread captures, if it does
   KeyTape* key_tape = nullptr;              // where Philox keys are noted and drawn again
   Deferral* deferral = nullptr;             // of the compiled region that this thread records, if it does
   ProfilerThread* profiler = nullptr;       // of the profile that records this thread, if one does
+  PlannedRun* planned_run = nullptr;        // whose memory new storages get: core/memory_plan.h
+  int64_t recording_transforms = 0;         // that run: autograd/tape.h
+  ops::Epilogue* epilogue = nullptr;        // of the thread's next product: ops/matmul.h
+  ops::Prologue* prologue = nullptr;        // likewise: ops/matmul_plan.h
 };
 
-// constinit and initial-exec: reading it is one instruction, from the bindings too.
-extern WT_API constinit thread_local ThreadState thread_state WT_INITIAL_EXEC;
+// Small objects of one type that the thread has released and will use again: see core/free_list.h.
+struct FreeObjects {
+  void* head = nullptr;
+  int count = 0;
+};
+enum class Pooled { Tensor, Storage, AutogradMeta, Node };
+
+// What each op looks at is found without a further pointer.
+struct CoreLocals : ThreadLocals {
+  ThreadState state;
+  FreeObjects free_objects[4];
+};
+inline CoreLocals& core_locals() { return static_cast<CoreLocals&>(thread_locals()); }
+inline const ThreadState& thread_state() { return core_locals().state; }
+inline ThreadState& own_thread_state() { return static_cast<CoreLocals&>(own_thread_locals()).state; }
 
 // The context of the calling thread: the process's own unless a simulated rank set another.
 WT_API RankContext& rank_context();

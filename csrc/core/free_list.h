@@ -3,17 +3,16 @@
 
 #include <cstddef>
 #include <new>
-#include <utility>
 
-#include "core/export.h"
+#include "core/context.h"
 
 namespace warptape {
 
-template <class T, int kKeep = 256>
+template <class T, Pooled kind, int kKeep = 256>
 class FreeList {
  public:
   static void* allocate(size_t size) {
-    Lists& l = lists_;
+    FreeObjects& l = objects();
     if (size != sizeof(T) || !l.head) return ::operator new(size);
     void* p = l.head;
     l.head = *static_cast<void**>(p);
@@ -21,34 +20,20 @@ class FreeList {
     return p;
   }
   static void deallocate(void* p) {
-    Lists& l = lists_;
-    if (static_cast<unsigned>(l.count) >= kKeep && !begin()) return ::operator delete(p);
+    FreeObjects& l = objects();
+    if (__builtin_expect(l.count >= kKeep, 0)) return overflow(p);
     *static_cast<void**>(p) = l.head;
     l.head = p;
     ++l.count;
   }
 
  private:
-  struct Lists {
-    void* head;
-    int count;
-  };
-  // Frees the list when the thread ends. What other objects of the thread release after that is not kept.
-  struct Drain {
-    ~Drain() {
-      Lists& l = lists_;
-      for (l.count = kKeep; l.head;) ::operator delete(std::exchange(l.head, *static_cast<void**>(l.head)));
-    }
-  };
-  // Whether this is the thread's first release, after which there is a list to free.
-  [[gnu::cold, gnu::noinline]] static bool begin() {
-    if (lists_.count >= 0) return false;
-    static thread_local Drain drain;
-    lists_.count = 0;
-    return true;
+  [[gnu::cold, gnu::noinline]] static void overflow(void* p) {
+    if (thread_locals().begun) return ::operator delete(p);
+    begin_thread_locals();
+    deallocate(p);
   }
-  // Trivial and constant-initialised, so that it is usable before and after every other object of the thread.
-  static inline constinit thread_local Lists lists_ WT_INITIAL_EXEC = {nullptr, -1};
+  static FreeObjects& objects() { return core_locals().free_objects[static_cast<int>(kind)]; }
 };
 
 }  // namespace warptape

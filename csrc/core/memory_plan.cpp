@@ -7,13 +7,12 @@
 #include <utility>
 
 #include "core/allocator.h"
+#include "core/context.h"
 
 namespace warptape {
 namespace {
 
 constexpr size_t kAlign = 64;
-
-thread_local PlannedRun* current_run = nullptr;
 
 size_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -68,10 +67,10 @@ struct PlannedRun::Block {
 };
 std::atomic<size_t> PlannedRun::Block::count{0};
 
-PlannedRun::PlannedRun() : outer_(std::exchange(current_run, this)) {}
+PlannedRun::PlannedRun() : outer_(std::exchange(own_thread_state().planned_run, this)) {}
 
 PlannedRun::PlannedRun(std::shared_ptr<const MemoryPlan> plan)
-    : outer_(std::exchange(current_run, nullptr)), plan_(std::move(plan)) {
+    : outer_(std::exchange(own_thread_state().planned_run, nullptr)), plan_(std::move(plan)) {
   if (plan_->bytes()) {
     auto block = std::make_unique<Block>(nullptr, plan_);
     block->live.reserve(plan_->pieces().size());
@@ -81,18 +80,18 @@ PlannedRun::PlannedRun(std::shared_ptr<const MemoryPlan> plan)
     block_ = block.release();
     ++Block::count;
   }
-  current_run = this;
+  own_thread_state().planned_run = this;
 }
 
 PlannedRun::~PlannedRun() {
-  current_run = outer_;
+  own_thread_state().planned_run = outer_;
   if (!block_) return;
   std::unique_lock lock(Block::mutex());
   block_->running = false;
   block_->leave_if_unused(lock);
 }
 
-PlannedRun* PlannedRun::current() { return current_run; }
+PlannedRun* PlannedRun::current() { return thread_state().planned_run; }
 
 std::shared_ptr<const MemoryPlan> PlannedRun::recorded() {
   return std::make_shared<MemoryPlan>(std::move(pieces_));

@@ -23,13 +23,13 @@ std::unique_ptr<Profile> profile;  // that runs; under the mutex
 uint64_t profiles = 0;             // that ever ran; likewise
 std::atomic<bool> running{false};
 
-// Keeps alive what thread_state.profiler points to, for the profile may end in another thread.
-thread_local std::shared_ptr<ProfilerThread> joined;
+// Keeps alive what thread_state().profiler points to, for the profile may end in another thread.
+PerThread<std::shared_ptr<ProfilerThread>> joined_thread;
 
 void leave() {
-  thread_state.profiler = nullptr;
-  thread_state.dispatch &= ~kProfile;
-  joined = nullptr;
+  own_thread_state().profiler = nullptr;
+  own_thread_state().dispatch &= ~kProfile;
+  *joined_thread = nullptr;
 }
 
 // A node of the tape has the stack of its forward op, not that of backward(), and so has what it calls.
@@ -54,7 +54,7 @@ void close(ProfilerThread& t, uint32_t event) {
   if (at == t.open.rend()) return;
   t.open.erase(std::next(at).base());
   t.events[event].end = profiler_now();
-  if (&t != thread_state.profiler) return;  // the stacks below are those of its own thread
+  if (&t != thread_state().profiler) return;  // the stacks below are those of its own thread
   if (t.options.nvtx) runtime_of(DeviceType::CUDA).range_pop();
   if (t.options.device) runtime_of(DeviceType::CUDA).pop_event();
 }
@@ -88,6 +88,7 @@ bool start_profile(const ProfilerOptions& options) {
 void join_profile() {
   if (!running.load(std::memory_order_relaxed)) return;
   std::unique_lock lock(profile_mutex);
+  std::shared_ptr<ProfilerThread>& joined = *joined_thread;
   if (!profile || (joined && joined->profile == profile->number)) return;
   if (profile->threads.size() >> kThreadBits) return;
   joined = std::make_shared<ProfilerThread>();
@@ -96,8 +97,8 @@ void join_profile() {
   joined->id = syscall(SYS_gettid);
   joined->options = profile->options;
   profile->threads.push_back(joined);
-  thread_state.profiler = joined.get();
-  thread_state.dispatch |= kProfile;
+  own_thread_state().profiler = joined.get();
+  own_thread_state().dispatch |= kProfile;
   const ProfilerOptions& options = joined->options;
   lock.unlock();  // Python may run hooks of its own
   if ((options.stacks || options.modules) && profiler_watch_calls)
@@ -117,13 +118,13 @@ std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<DeviceActi
     while (!t->open.empty()) close(*t, t->open.back());
     t->closed = true;
   }
-  if (joined) leave();
+  if (*joined_thread) leave();
   if (ended->options.device) activities = runtime_of(DeviceType::CUDA).stop_activities();
   return std::move(ended->threads);
 }
 
 uint32_t begin_event(std::string_view name, EventKind kind, uint64_t sequence, bool owned) {
-  ProfilerThread& t = *thread_state.profiler;
+  ProfilerThread& t = *thread_state().profiler;
   std::string stack;
   if (t.options.stacks && profiler_stack) stack = profiler_stack(!in_backward(t, kind));
   std::unique_lock lock(t.mutex);
@@ -151,8 +152,8 @@ uint32_t begin_event(std::string_view name, EventKind kind, uint64_t sequence, b
 }
 
 void end_event(uint32_t event) {
-  if (!thread_state.profiler) return;
-  ProfilerThread& t = *thread_state.profiler;
+  if (!thread_state().profiler) return;
+  ProfilerThread& t = *thread_state().profiler;
   std::lock_guard lock(t.mutex);
   if (!t.closed) close(t, event);
 }
@@ -160,10 +161,10 @@ void end_event(uint32_t event) {
 uint64_t begin_user_event(std::string_view name) {
   if (!running.load(std::memory_order_relaxed)) return 0;
   join_profile();
-  if (!thread_state.profiler) return 0;
+  if (!thread_state().profiler) return 0;
   const uint32_t event = begin_event(name, EventKind::User, 0, true);
   if (event == ProfilerEvent::kNone) return 0;
-  const ProfilerThread& t = *thread_state.profiler;
+  const ProfilerThread& t = *thread_state().profiler;
   return (t.profile << kThreadBits | t.number) << kNumberBits | event;
 }
 
@@ -176,7 +177,7 @@ void end_user_event(uint64_t event) {
 }
 
 void record_memory(const void* data, int64_t bytes, Device device) {
-  ProfilerThread& t = *thread_state.profiler;
+  ProfilerThread& t = *thread_state().profiler;
   if (!t.options.memory || !bytes) return;
   std::lock_guard lock(t.mutex);
   if (t.closed) return;

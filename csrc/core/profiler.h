@@ -108,13 +108,13 @@ WT_API void record_memory(const void* data, int64_t bytes, Device device);
 class ProfiledScope {
  public:
   ProfiledScope(const char* name, EventKind kind, uint64_t sequence = 0) {
-    if (__builtin_expect(thread_state.profiler != nullptr, 0))
+    if (__builtin_expect(thread_state().profiler != nullptr, 0))
       event_ = begin_event(name, kind, sequence, false);
   }
   // By a function that makes the name, for it is not called without a profile.
   template <std::invocable F>
   ProfiledScope(F&& name, EventKind kind) {
-    if (__builtin_expect(thread_state.profiler != nullptr, 0)) event_ = begin_event(name(), kind, 0, true);
+    if (__builtin_expect(thread_state().profiler != nullptr, 0)) event_ = begin_event(name(), kind, 0, true);
   }
   ~ProfiledScope() {
     if (__builtin_expect(event_ != ProfilerEvent::kNone, 0)) end_event(event_);

@@ -63,7 +63,7 @@ struct Staged {
 
   explicit Staged(Collective c) : call(std::move(c)) {
     // A compiled region may have calls pending that read what is written here.
-    if (thread_state.deferral) thread_state.deferral->flush();
+    if (thread_state().deferral) thread_state().deferral->flush();
     for (Tensor& t : call.inputs) t = raw_contiguous(t);
     for (Tensor& t : call.outputs) {
       before_write(t);

@@ -59,7 +59,7 @@ bool Scope::unfinished() const {
   return false;
 }
 
-bool Scope::opaque() const { return thread_state.asked_meta || poisoned || unfinished(); }
+bool Scope::opaque() const { return thread_state().asked_meta || poisoned || unfinished(); }
 
 bool Scope::bumped() const {
   for (const Written& w : written_)
@@ -77,14 +77,14 @@ bool returns_value(const Result& out) {
 }
 
 void remember_state(Call& call) {
-  call.keys = thread_state.key_tape->keys;
-  call.dispatch = thread_state.dispatch & (kAutocast | kAutocastCuda);
-  call.autocast_dtype = thread_state.autocast_dtype;
-  call.autocast_cuda_dtype = thread_state.autocast_cuda_dtype;
+  call.keys = thread_state().key_tape->keys;
+  call.dispatch = thread_state().dispatch & (kAutocast | kAutocastCuda);
+  call.autocast_dtype = thread_state().autocast_dtype;
+  call.autocast_cuda_dtype = thread_state().autocast_cuda_dtype;
 }
 
 bool capture(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
-  static_cast<Region*>(thread_state.deferral)->call(op, args, out);
+  static_cast<Region*>(thread_state().deferral)->call(op, args, out);
   return true;
 }
 
@@ -112,7 +112,7 @@ void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTa
   if (pending) run_before();
   Paused paused;
   keys.next = 0;
-  Restore<KeyTape*> again(thread_state.key_tape, &keys);
+  Restore<KeyTape*> again(own_thread_state().key_tape, &keys);
   out = {};
   const WithoutGil without_gil;
   op.call(op, args.data(), out);
@@ -148,24 +148,24 @@ void Region::call_inside(const OpInfo& op, std::span<Value> args, Result& out) {
   each_written(op, args, [&](const Tensor& t) {
     if (t.defined() && t.storage().bytes() && !t.device().is_meta()) skip(t);
   });
-  Restore<bool> asked(thread_state.asked_meta, false);  // by the op itself counts
-  Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
+  Restore<bool> asked(own_thread_state().asked_meta, false);  // by the op itself counts
+  Restore<uint32_t> nested(own_thread_state().dispatch, thread_state().dispatch | kCapture);
   op.run(op, args.data(), out);
-  scopes_.back()->skipped |= thread_state.asked_meta;
+  scopes_.back()->skipped |= thread_state().asked_meta;
 }
 
 void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
   KeyTape keys;
   Attempts& attempts = attempts_[&op];
   Tried tried = Tried::NotWhole;
-  const bool defers = !thread_state.saved_tensor_hooks && !thread_state.anomaly_mode;
+  const bool defers = !thread_state().saved_tensor_hooks && !thread_state().anomaly_mode;
   while (defers && tried == Tried::NotWhole && keys.keys.empty() && !attempts.tend_to_fail()) {
     out = {};
     Scope scope(*this, op.name, keys, attempts);
     const auto call = [&] {
       each_written(op, args, [&](const Tensor& t) { scope.written(t); });
       scope.memories = memories_.size();
-      Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
+      Restore<uint32_t> nested(own_thread_state().dispatch, thread_state().dispatch | kCapture);
       op.run(op, args.data(), out);
     };
     tried = scope.attempt(attempts, call, [&] { note_op(op, args, out, scope); });
@@ -231,7 +231,7 @@ void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   bool packed = false;
   for (size_t i = 0; i < node.saved_count(); ++i) packed |= node.saved_raw(i).packed() != nullptr;
   Tried tried = Tried::NotWhole;
-  while (!packed && !thread_state.anomaly_mode && tried == Tried::NotWhole && keys.keys.empty() &&
+  while (!packed && !thread_state().anomaly_mode && tried == Tried::NotWhole && keys.keys.empty() &&
          !attempts.tend_to_fail()) {
     Scope scope(*this, node.type->name, keys, attempts);
     scope.is_op = false;
@@ -248,13 +248,13 @@ void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   run_before();
   Paused paused;
   keys.next = 0;
-  Restore<KeyTape*> again(thread_state.key_tape, &keys);
+  Restore<KeyTape*> again(own_thread_state().key_tape, &keys);
   for (size_t i = 0; i < g.inputs(); ++i) g.set(i, Tensor());
   node.type->backward(node, g);
 }
 
 void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
-  if (thread_state.grad_mode) throw NotDeferrable{};
+  if (thread_state().grad_mode) throw NotDeferrable{};
   scope.undo();
   Call& call = add(CallKind::Backward, node.type);
   call.backward = std::make_unique<NodeCall>();

@@ -195,7 +195,7 @@ bool Captured::try_out(const Executable& program, const std::vector<Call>& calls
     record(program, copies, storages);
   } catch (const std::exception& e) {
     why = std::string("it cannot be captured: ") + e.what();
-    failed_op = nullptr;
+    *failed_op = nullptr;
   }
   copies.clear();
   for (const auto& [s, version] : versions) s->set_version(version);

@@ -289,7 +289,7 @@ void Chain::run(std::vector<Call>& calls, Tuning* tuning) const {
 
 // Runs the epilogue, too, where the op comes by a product of which it is one.
 void Chain::run_product(Call& call, ops::Epilogue& e, bool within) {
-  Restore<ops::Epilogue*> epilogue(ops::pending_epilogue, within ? &e : nullptr);
+  Restore<ops::Epilogue*> epilogue(own_thread_state().epilogue, within ? &e : nullptr);
   graph::run(call);
   if (e.taken) return;
   e.on(call.out[0].data());

@@ -222,11 +222,11 @@ void run(Call& call) {
     return;
   }
   KeyTape keys{std::move(call.keys), 0};
-  Restore<KeyTape*> draws(thread_state.key_tape, &keys);
-  Restore<uint32_t> dispatch(thread_state.dispatch, call.dispatch);
-  Restore<DType> autocast(thread_state.autocast_dtype, call.autocast_dtype);
-  Restore<DType> autocast_cuda(thread_state.autocast_cuda_dtype, call.autocast_cuda_dtype);
-  Restore<bool> inference(thread_state.inference_mode, false);
+  Restore<KeyTape*> draws(own_thread_state().key_tape, &keys);
+  Restore<uint32_t> dispatch(own_thread_state().dispatch, call.dispatch);
+  Restore<DType> autocast(own_thread_state().autocast_dtype, call.autocast_dtype);
+  Restore<DType> autocast_cuda(own_thread_state().autocast_cuda_dtype, call.autocast_cuda_dtype);
+  Restore<bool> inference(own_thread_state().inference_mode, false);
   SmallVector<uint32_t, 2> versions;
   for (const Tensor& t : call.out) versions.push_back(t.version());
   if (call.kind == CallKind::Op)

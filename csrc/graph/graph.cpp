@@ -366,7 +366,7 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
 }
 
 std::vector<Tensor> Run::call_in_mode(const GraphCall& c) {
-  ThreadState& s = thread_state;
+  ThreadState& s = own_thread_state();
   const Restore<bool> grad(s.grad_mode, s.grad_mode && !c.mode.no_grad);
   if (!c.mode.autocast) return call_plain(c);
   constexpr uint32_t both = kAutocast | kAutocastCuda;
@@ -381,7 +381,7 @@ std::vector<Tensor> Run::call_in_mode(const GraphCall& c) {
 
 // Nobody else can see x's memory, no gradient needs it, and the result would be laid out as x is.
 bool Run::may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const {
-  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !is_dense(x))
+  if (thread_state().dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !is_dense(x))
     return false;
   bool may = true;
   each_tensor(*c.op, args, [&](const Tensor& t) {
@@ -495,7 +495,7 @@ std::vector<Tensor> Graph::run(std::span<const Tensor> tensors,
                                std::span<const std::pair<uint32_t, Tensor>> constants) const {
   const auto run = [&] { return Run(*this, tensors, constants)(); };
   const bool plain =
-      !thread_state.grad_mode && !thread_state.dispatch && !PlannedRun::current() && constants.empty();
+      !thread_state().grad_mode && !thread_state().dispatch && !PlannedRun::current() && constants.empty();
   return run_memory && plain ? run_memory->run(tensors, run) : run();
 }
 

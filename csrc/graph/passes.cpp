@@ -23,7 +23,7 @@ void checked(Graph& g, bool wanted, size_t& count, F&& pass) {
 
 // Parameters and buffers as they are now, without history.
 void detach_constants(Graph& g) {
-  const Restore<bool> no_grad(thread_state.grad_mode, false);
+  const Restore<bool> no_grad(own_thread_state().grad_mode, false);
   for (GraphValue& v : g.values)
     if (v.kind == GraphValue::Kind::Constant && requires_grad(v.tensor)) v.tensor = alias(v.tensor);
 }

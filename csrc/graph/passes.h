@@ -61,8 +61,8 @@ void erase_calls(Graph& g, const std::vector<bool>& erased);
 // Takes out the calls for which fold() is true, which it computes without a tape; returns how many.
 template <class F>
 size_t fold_calls(Graph& g, F&& fold) {
-  const Restore<bool> no_grad(thread_state.grad_mode, false);
-  const Restore<uint32_t> straight(thread_state.dispatch, 0);
+  const Restore<bool> no_grad(own_thread_state().grad_mode, false);
+  const Restore<uint32_t> straight(own_thread_state().dispatch, 0);
   std::vector<bool> erased(g.calls.size());
   for (size_t i = 0; i < g.calls.size(); ++i) erased[i] = fold(g.calls[i]);
   erase_calls(g, erased);

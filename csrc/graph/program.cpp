@@ -293,7 +293,7 @@ void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, 
     else
       run_alone();
   } catch (...) {
-    failed_op = asked;
+    *failed_op = asked;
     throw;
   }
   // Storages first, as calls hold them.

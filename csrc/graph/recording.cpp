@@ -222,7 +222,7 @@ void Recording::check_draws(const std::vector<Call>& calls) {
   const Ref<Generator> generator = default_generator(Device{});
   Generator again;
   again.set_state(generator_);
-  Restore<KeyTape*> none(thread_state.key_tape, nullptr);
+  Restore<KeyTape*> none(own_thread_state().key_tape, nullptr);
   bool same = true;
   for (const Call& c : calls)
     for (const kernels::PhiloxKey& key : c.keys) {

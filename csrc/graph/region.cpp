@@ -22,7 +22,7 @@ void Region::around_backward(bool begins) {
 
 bool Region::enter(std::shared_ptr<Compiled> compiled) {
   if (depth_) return ++depth_;
-  Choice& choice = compiled->choices.of(thread_state.grad_mode);
+  Choice& choice = compiled->choices.of(thread_state().grad_mode);
   const bool continues = sample_.turn.timed && sample_.choice == &choice && !sample_.backward &&
                          choice.continues(sample_.turn, sample_.calls);
   if (sample_.turn.timed && !continues) sample_.choice->add(sample_.turn.way, sample_.seconds, sample_.built);
@@ -42,10 +42,10 @@ bool Region::enter(std::shared_ptr<Compiled> compiled) {
 
 void Region::begin() {
   if (sample_.turn.way == Way::Noted) {
-    thread_state.deferral = this;
-    thread_state.dispatch |= kCapture;
+    own_thread_state().deferral = this;
+    own_thread_state().dispatch |= kCapture;
   } else {
-    times_backward = sample_.turn.timed;
+    own_thread_state().times_backward = sample_.turn.timed;
   }
   if (sample_.turn.timed) sample_.since = std::chrono::steady_clock::now();
 }
@@ -57,14 +57,14 @@ void Region::leave() {
     ~AtEnd() { region.finish(); }
   } at_end{*this};
   if (sample_.turn.way == Way::Eager) return;
-  thread_state.deferral = nullptr;
-  thread_state.dispatch &= ~kCapture;
+  own_thread_state().deferral = nullptr;
+  own_thread_state().dispatch &= ~kCapture;
   RegionLock lock(mutex_);
   if (!memories_.empty()) run_pending();
 }
 
 void Region::finish() {
-  times_backward = false;
+  own_thread_state().times_backward = false;
   if (!sample_.turn.timed) return;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - sample_.since;
   sample_.seconds += spent.count();
@@ -84,15 +84,15 @@ std::unique_ptr<Recording> Region::take_recording() {
 }
 
 bool Region::set_capture(bool on) {
-  const bool was = thread_state.deferral != nullptr;
+  const bool was = thread_state().deferral != nullptr;
   if (!entered()) return was;
   if (recording_ && !on) recording_->refuse("it calls what torch.compiler.disable keeps out");
-  thread_state.deferral = on ? this : nullptr;
-  thread_state.dispatch = on ? thread_state.dispatch | kCapture : thread_state.dispatch & ~kCapture;
+  own_thread_state().deferral = on ? this : nullptr;
+  own_thread_state().dispatch = on ? thread_state().dispatch | kCapture : thread_state().dispatch & ~kCapture;
   return was;
 }
 
-thread_local const char* failed_op = nullptr;
+PerThread<const char*> failed_op;
 
 Call& Region::add(CallKind kind, const void* callee) {
   Call& call = calls_.emplace_back();
@@ -337,8 +337,8 @@ void Region::run_pending() {
   const InStreams in_streams(std::exchange(streams_, {}));
   Paused paused;
   // Whoever reads now may be inside of these; what is pending was not.
-  Restore hooks(thread_state.saved_tensor_hooks, decltype(thread_state.saved_tensor_hooks)());
-  Restore<bool> anomaly(thread_state.anomaly_mode, false);
+  Restore hooks(own_thread_state().saved_tensor_hooks, decltype(thread_state().saved_tensor_hooks)());
+  Restore<bool> anomaly(own_thread_state().anomaly_mode, false);
   Recording* const recording = is_own() ? recording_.get() : nullptr;
   std::shared_ptr<Executable> program;
   std::vector<std::unique_ptr<Promise>> promises;

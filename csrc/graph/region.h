@@ -63,11 +63,11 @@ class RegionMutex {
     owner_.store(nullptr, std::memory_order_relaxed);
     mutex_.unlock();
   }
-  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == &thread_state; }
+  bool is_mine() const { return owner_.load(std::memory_order_relaxed) == &thread_state(); }
 
  private:
   void take() {
-    owner_.store(&thread_state, std::memory_order_relaxed);
+    owner_.store(&own_thread_state(), std::memory_order_relaxed);
     depth_ = 1;
   }
   std::mutex mutex_;
@@ -278,7 +278,7 @@ void Region::note(F&& f) {
 }
 
 // The op that Python called, where the error that is on its way came from a noted call of it.
-extern WT_API thread_local const char* failed_op;
+extern WT_API PerThread<const char*> failed_op;
 
 WT_API void init();  // once: sets the interceptor and the hooks
 

@@ -49,8 +49,8 @@ Region& Region::of_thread() {
       regions().unused.push_back(region);
     }
   };
-  thread_local Lease lease;
-  return *lease.region;
+  static PerThread<Lease> lease;
+  return *lease->region;
 }
 
 void Region::refuse_busy(Storage& s) const {
@@ -170,7 +170,7 @@ void Region::run_for(Storage& s) {
     // run from its beginning without being noted.
     const Scope& outermost = *scopes_.front();
     if (is_unwritten(s) || calls_.size() > outermost.calls || memories_.size() > outermost.memories ||
-        outermost.skipped || thread_state.asked_meta)
+        outermost.skipped || thread_state().asked_meta)
       throw NotDeferrable{};
   }
   flush();
@@ -193,7 +193,7 @@ void Region::force_readers(Storage& s) {
     const RegionLock lock(r.mutex_);
     if (r.memories_.find(s)) r.run_for(s);
   };
-  if (!thread_state.deferral) run(own);
+  if (!thread_state().deferral) run(own);
   std::vector<Region*> all;
   {
     const std::lock_guard lock(regions().mutex);

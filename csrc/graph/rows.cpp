@@ -200,7 +200,8 @@ RowStep::Work RowStep::prepare(std::vector<Call>& calls) const {
 // On the calling thread. `made`: where the rows of a prologue's result go.
 void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end,
                        char* made, kernels::IndexFault* fault) const {
-  thread_local std::vector<char> memory;
+  static PerThread<std::vector<char>> of_thread;
+  std::vector<char>& memory = *of_thread;
   if (static_cast<int64_t>(memory.size()) < scratch_ + 2 * kPage)
     memory.resize(static_cast<size_t>(scratch_ + 2 * kPage));
   char* scratch = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & (kPage - 1)) + kPage / 2;
@@ -260,7 +261,8 @@ struct RowStep::Making {
 };
 
 const void* RowStep::make_rows(const void* making, int64_t begin, int64_t end) {
-  thread_local std::vector<char> memory;
+  static PerThread<std::vector<char>> of_thread;
+  std::vector<char>& memory = *of_thread;
   const auto& m = *static_cast<const Making*>(making);
   const auto bytes = static_cast<size_t>((end - begin) * m.step.row_bytes_) + 64;
   if (memory.size() < bytes) memory.resize(bytes);
@@ -273,7 +275,7 @@ void RowStep::run_before(std::vector<Call>& calls, const std::function<void()>& 
   const Work work = prepare(calls);
   const Making making{*this, work, calls};
   ops::Prologue prologue{{make_rows, &making}, &calls[product_].in[0].storage()};
-  Restore<ops::Prologue*> pending(ops::pending_prologue, &prologue);
+  Restore<ops::Prologue*> pending(own_thread_state().prologue, &prologue);
   f();
   WT_CHECK(prologue.taken, Error, "graph: ", calls[product_].name(), " did not take its prologue");
 }

@@ -19,9 +19,9 @@ class Scope {
         memories(region.memories_.size()),
         region_(region),
         lock_(region.mutex_),
-        defers_(thread_state.defers_memory, true),
-        asked_(thread_state.asked_meta, false),
-        keys_(thread_state.key_tape, &keys) {
+        defers_(own_thread_state().defers_memory, true),
+        asked_(own_thread_state().asked_meta, false),
+        keys_(own_thread_state().key_tape, &keys) {
     region.scopes_.push_back(this);
   }
   ~Scope();
@@ -39,7 +39,7 @@ class Scope {
     ++attempts.all;
     try {
       call();
-      if (whole && skipped && !thread_state.asked_meta) throw NotWhole{};
+      if (whole && skipped && !thread_state().asked_meta) throw NotWhole{};
       const bool noted_whole = opaque();
       if (noted_whole) note();
       attempts.whole += noted_whole;
@@ -97,9 +97,9 @@ class Scope {
 class Paused {
  public:
   Paused()
-      : deferral_(thread_state.deferral, nullptr),
-        dispatch_(thread_state.dispatch, thread_state.dispatch & ~kCapture),
-        defers_(thread_state.defers_memory, false) {}
+      : deferral_(own_thread_state().deferral, nullptr),
+        dispatch_(own_thread_state().dispatch, thread_state().dispatch & ~kCapture),
+        defers_(own_thread_state().defers_memory, false) {}
 
  private:
   Restore<Deferral*> deferral_;

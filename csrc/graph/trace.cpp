@@ -8,7 +8,7 @@
 namespace warptape::graph {
 namespace {
 
-thread_local Tracer* current_tracer = nullptr;
+PerThread<Tracer*> current_tracer;
 
 Dims numbers(IntList list) {
   Dims out;
@@ -81,7 +81,7 @@ bool reads_values(const OpInfo& op, std::span<const Value> args) {
 namespace {
 
 bool trace(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
-  current_tracer->call(op, args, out);
+  (*current_tracer)->call(op, args, out);
   return true;
 }
 
@@ -93,10 +93,10 @@ constexpr NodeType kTraced{"TracedBackward0", refuse_backward};
 
 CallMode mode_of_thread() {
   CallMode mode;
-  mode.no_grad = !thread_state.grad_mode;
-  mode.autocast = thread_state.dispatch & (kAutocast | kAutocastCuda);
-  if (mode.autocast & kAutocast) mode.cpu = thread_state.autocast_dtype;
-  if (mode.autocast & kAutocastCuda) mode.cuda = thread_state.autocast_cuda_dtype;
+  mode.no_grad = !thread_state().grad_mode;
+  mode.autocast = thread_state().dispatch & (kAutocast | kAutocastCuda);
+  if (mode.autocast & kAutocast) mode.cpu = thread_state().autocast_dtype;
+  if (mode.autocast & kAutocastCuda) mode.cuda = thread_state().autocast_cuda_dtype;
   return mode;
 }
 
@@ -135,19 +135,19 @@ bool tells_no_sizes(std::string_view name) {
 
 std::string (*where_called)() = [] { return std::string(); };
 
-Tracer* Tracer::current() { return current_tracer; }
-Tracer* Tracer::recording() { return (thread_state.dispatch & kTrace) ? current_tracer : nullptr; }
+Tracer* Tracer::current() { return *current_tracer; }
+Tracer* Tracer::recording() { return (thread_state().dispatch & kTrace) ? *current_tracer : nullptr; }
 
 Tracer::Tracer(std::span<const Tensor> inputs)
-    : outer_(std::exchange(current_tracer, this)),
-      dispatch_(thread_state.dispatch),
-      grad_mode_(thread_state.grad_mode),
-      inference_mode_(thread_state.inference_mode) {
+    : outer_(std::exchange(*current_tracer, this)),
+      dispatch_(thread_state().dispatch),
+      grad_mode_(thread_state().grad_mode),
+      inference_mode_(thread_state().inference_mode) {
   if (outer_) {
     reads_are_errors = outer_->reads_are_errors;
   } else {
-    thread_state.grad_mode = true;
-    thread_state.inference_mode = false;
+    own_thread_state().grad_mode = true;
+    own_thread_state().inference_mode = false;
   }
   for (const Tensor& t : inputs) {
     Tensor own = alias(t);
@@ -155,17 +155,17 @@ Tracer::Tracer(std::span<const Tensor> inputs)
     graph_.inputs.push_back(add(own, GraphValue::Kind::Input));
     inputs_.push_back(std::move(own));
   }
-  thread_state.dispatch = (dispatch_ | kTrace) & ~kCapture;
+  own_thread_state().dispatch = (dispatch_ | kTrace) & ~kCapture;
 }
 
 Tracer::~Tracer() { end(); }
 
 void Tracer::end() {
-  if (current_tracer != this) return;
-  current_tracer = outer_;
-  thread_state.dispatch = dispatch_;
-  thread_state.grad_mode = grad_mode_;
-  thread_state.inference_mode = inference_mode_;
+  if (*current_tracer != this) return;
+  *current_tracer = outer_;
+  own_thread_state().dispatch = dispatch_;
+  own_thread_state().grad_mode = grad_mode_;
+  own_thread_state().inference_mode = inference_mode_;
   undo_writes();
 }
 
@@ -301,7 +301,7 @@ void Tracer::keep_written(const GraphCall& call, std::span<const Tensor> tensors
 
 void Tracer::undo_writes() {
   const NoGrad no_grad;
-  const Restore<uint32_t> straight(thread_state.dispatch, 0);
+  const Restore<uint32_t> straight(own_thread_state().dispatch, 0);
   for (const Written& w : std::exchange(written_, {})) {
     raw_copy(w.all, w.before);
     w.all.storage().set_version(w.version);
@@ -312,7 +312,7 @@ void Tracer::undo_writes() {
 // a gradient.
 void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
                               Result& out) {
-  const bool recorded = thread_state.grad_mode && any_requires_grad(tensors) &&
+  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) &&
                         !std::string_view(op.name).starts_with("detach");
   {
     const NoGrad no_grad;
@@ -343,7 +343,7 @@ bool Tracer::sizes_depend_on_values(const OpInfo& op, std::span<const Value> arg
 void Tracer::tell(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors, Result& out) {
   bool values;
   {
-    Restore<uint32_t> untraced(thread_state.dispatch, thread_state.dispatch & ~(kTrace | kCapture));
+    Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
     op.run(op, args.data(), out);
     values = !tensors.empty() && (std::string_view(op.name) == "data_ptr" || reads_values(op, args));
   }
@@ -364,11 +364,11 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
   call.op = &op;
   call.mode = mode_of_thread();
   for (size_t i = 0; i < args.size(); ++i) call.args.push_back(attr(op.args[i], args[i]));
-  if (thread_state.grad_mode && any_requires_grad(tensors)) check_leaves(op, args);
+  if (thread_state().grad_mode && any_requires_grad(tensors)) check_leaves(op, args);
   keep_written(call, tensors);
   bool unknown_sizes;
   {
-    Restore<uint32_t> untraced(thread_state.dispatch, thread_state.dispatch & ~(kTrace | kCapture));
+    Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
     unknown_sizes = sizes_depend_on_values(op, args, tensors);
     run_without_tape(op, args, tensors, out);
   }
@@ -393,7 +393,7 @@ std::vector<Tensor> Tracer::control(Callee callee, std::vector<std::vector<Tenso
       if (std::ranges::none_of(captured, [&](const Tensor& c) { return c.same(t); })) captured.push_back(t);
   GraphCall call;
   call.callee = callee;
-  call.mode.no_grad = !thread_state.grad_mode;
+  call.mode.no_grad = !thread_state().grad_mode;
   for (Branch& b : branches) {
     take_inputs(b, captured);
     b.graph.finish();
@@ -410,11 +410,11 @@ std::vector<Tensor> Tracer::control(Callee callee, std::vector<std::vector<Tenso
   }
   std::vector<Tensor> out, given;
   for (const auto& list : operands) given.insert(given.end(), list.begin(), list.end());
-  const bool recorded = thread_state.grad_mode && any_requires_grad(given);
+  const bool recorded = thread_state().grad_mode && any_requires_grad(given);
   keep_written(call, given);
   {
     const NoGrad no_grad;
-    Restore<uint32_t> untraced(thread_state.dispatch, thread_state.dispatch & ~(kTrace | kCapture));
+    Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
     out = run_control(call, std::move(operands));
   }
   for (Tensor& t : out) {
@@ -430,7 +430,7 @@ std::vector<Tensor> Tracer::control(Callee callee, std::vector<std::vector<Tenso
 }
 
 Graph Tracer::finish(std::span<const Tensor> outputs) {
-  WT_CHECK(current_tracer == this, Error, "a trace that began later has not ended");
+  WT_CHECK(*current_tracer == this, Error, "a trace that began later has not ended");
   for (const Tensor& t : outputs) graph_.outputs.push_back(ref(t));
   end();
   eliminate_dead_code(graph_);

@@ -25,11 +25,11 @@ struct CastCache {
   int depth = 0;
   bool on = true;
 };
-thread_local CastCache cache;
+PerThread<CastCache> cache;
 
 struct Mode {
   bool cuda;
-  DType narrow() const { return cuda ? thread_state.autocast_cuda_dtype : thread_state.autocast_dtype; }
+  DType narrow() const { return cuda ? thread_state().autocast_cuda_dtype : thread_state().autocast_dtype; }
 };
 
 bool castable(const Tensor& t, Mode mode) {
@@ -39,14 +39,14 @@ bool castable(const Tensor& t, Mode mode) {
 
 Tensor cast_cached(const Tensor& t, DType dtype, Mode mode) {
   // A copy made while nothing is recorded would cut the parameter off from a later recorded use.
-  bool keeps = cache.on && cache.depth > 0 && thread_state.grad_mode && dtype == mode.narrow() &&
+  bool keeps = cache->on && cache->depth > 0 && thread_state().grad_mode && dtype == mode.narrow() &&
                t.dtype() == DType::Float32 && requires_grad(t) && is_leaf(t) && !is_view(t);
   if (!keeps) return ops::cast(t, dtype);
-  auto at = cache.casts.find(t.impl());
-  if (at != cache.casts.end() && at->second.version == t.version() && at->second.narrow.dtype() == dtype)
+  auto at = cache->casts.find(t.impl());
+  if (at != cache->casts.end() && at->second.version == t.version() && at->second.narrow.dtype() == dtype)
     return at->second.narrow;
   Tensor narrow = ops::cast(t, dtype);
-  cache.casts.insert_or_assign(t.impl(), CachedCast{t, narrow, t.version()});
+  cache->casts.insert_or_assign(t.impl(), CachedCast{t, narrow, t.version()});
   return narrow;
 }
 
@@ -172,11 +172,11 @@ bool autocast_cuda(const OpInfo& op, std::span<Value> args, Result& out, Keep&) 
 
 }  // namespace
 
-void enter_autocast() { ++cache.depth; }
+void enter_autocast() { ++cache->depth; }
 void leave_autocast() {
-  if (--cache.depth == 0) clear_autocast_cache();
+  if (--cache->depth == 0) clear_autocast_cache();
 }
-bool set_autocast_cache(bool on) { return std::exchange(cache.on, on); }
-void clear_autocast_cache() { cache.casts.clear(); }
+bool set_autocast_cache(bool on) { return std::exchange(cache->on, on); }
+void clear_autocast_cache() { cache->casts.clear(); }
 
 }  // namespace warptape

@@ -211,7 +211,7 @@ void normalise(const ChannelData& d, const Tensor& out, const Tensor& x, const T
                const Tensor& rstd, const Tensor& w, const Tensor& b) {
   if (out.numel() == 0) return;
   Tensor cw = contiguous_or_undefined(w), cb = contiguous_or_undefined(b);
-  if (!thread_state.deferral || !out.device().is_cpu()) {
+  if (!thread_state().deferral || !out.device().is_cpu()) {
     if (out.is_meta()) return;
     const Extent e(d);
     return batch_norm_apply_slot(Launch(out.device()), out.view(), x.view(), mean.view(), rstd.view(),

@@ -30,7 +30,7 @@ Tensor checked_packed(const Tensor& packed, const Tensor& w, int64_t groups) {
 Tensor conv2d_add_relu_impl(const Tensor& x, const Tensor& w, const OptTensor& bias,
                             const OptTensor& residual, IntList stride, IntList padding, IntList dilation,
                             int64_t groups, bool relu, const OptTensor& packed) {
-  const bool plain = !thread_state.dispatch && !needs_grad(x, w, bias) && !needs_grad(x, w, residual) &&
+  const bool plain = !thread_state().dispatch && !needs_grad(x, w, bias) && !needs_grad(x, w, residual) &&
                      x.device().is_cpu() && !x.is_meta() && x.ndim() == 4 && x.numel() && w.numel() &&
                      (x.dtype() == DType::Float32 || x.dtype() == DType::Float64);
   const ConvTail tail{residual ? *residual : Tensor(), relu,

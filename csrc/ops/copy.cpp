@@ -226,7 +226,7 @@ Tensor cat_impl(TensorList tensors, int64_t dim) {
     raw_copy(alias(out, part, out.strides(), at * out.strides()[dim]), tensors[i]);
     at += n;
   }
-  if (thread_state.grad_mode && any_requires_grad(tensors)) {
+  if (thread_state().grad_mode && any_requires_grad(tensors)) {
     Ref<Node> n = record_list(kCat, tensors);
     n->emplace<Joined>(std::move(joined));
     set_history(out, n);

@@ -24,7 +24,7 @@ struct InPlace;
 template <const auto& OP, class... A>
 struct InPlace<OP, Op<Tensor(const Tensor&, A...)>> {
   static Tensor call(const Tensor& self, A... args) {
-    const bool recorded = thread_state.grad_mode && (takes_part(self) || ... || takes_part(args));
+    const bool recorded = thread_state().grad_mode && (takes_part(self) || ... || takes_part(args));
     check_inplace(self, OP.name, recorded);
     // What the tape keeps of the input must not be overwritten.
     return write_in_place(OP.name, self, OP(recorded ? clone_with_history(self) : self, args...));

@@ -34,12 +34,12 @@ struct DropParts {
   int64_t head_index = 0, head_count = 1;
   Cut sequence;
 };
-thread_local DropParts parts;
+PerThread<DropParts> parts;
 
 Shape set_drop_parts(IntList v) {
-  const DropParts p = parts;
+  const DropParts p = *parts;
   WT_CHECK(v.empty() || v.size() == 9, ValueError, "_set_drop_parts: expected 9 numbers, got ", v.size());
-  if (!v.empty()) parts = {v[0], {v[1], v[2], v[3]}, v[4], v[5], {v[6], v[7], v[8]}};
+  if (!v.empty()) *parts = {v[0], {v[1], v[2], v[3]}, v[4], v[5], {v[6], v[7], v[8]}};
   return {p.batch,      p.inner.dim,    p.inner.index,    p.inner.count,   p.head_index,
           p.head_count, p.sequence.dim, p.sequence.index, p.sequence.count};
 }
@@ -243,8 +243,8 @@ namespace {
 // sequence, or of them part `inner`.
 kernels::PhiloxPart sequence_part(IntList sizes, int64_t dim, const Cut& inner) {
   const int64_t run = numel_of(sizes.subspan(dim)), slice = run * inner.count / 2;
-  const int64_t whole = 2 * slice * parts.sequence.count, at = parts.sequence.index * slice;
-  const int64_t first = parts.batch * (numel_of(sizes) / run) * whole;
+  const int64_t whole = 2 * slice * parts->sequence.count, at = parts->sequence.index * slice;
+  const int64_t first = parts->batch * (numel_of(sizes) / run) * whole;
   const int64_t second = whole - slice - at, begin = inner.index * run, end = begin + run;
   if (end <= slice) return {uint64_t(first + at + begin), uint64_t(run), uint64_t(whole)};
   if (begin >= slice) return {uint64_t(first + second + begin - slice), uint64_t(run), uint64_t(whole)};
@@ -255,18 +255,18 @@ kernels::PhiloxPart sequence_part(IntList sizes, int64_t dim, const Cut& inner) 
 
 kernels::PhiloxPart plain_part(IntList sizes, int64_t dim, int64_t index, int64_t count) {
   const int64_t run = numel_of(sizes.subspan(dim));
-  const int64_t first = parts.batch * numel_of(sizes) * count + index * run;
+  const int64_t first = parts->batch * numel_of(sizes) * count + index * run;
   return {uint64_t(first), uint64_t(run), uint64_t(run * count)};
 }
 }  // namespace
 
 kernels::PhiloxPart drop_part(IntList sizes, bool heads) {
   const auto ndim = static_cast<int64_t>(sizes.size());
-  const Cut inner = heads ? Cut{-1, parts.head_index, parts.head_count} : parts.inner;
-  const bool shared = !heads && parts.sequence.count > 1;
-  if (sizes.empty() || numel_of(sizes) == 0 || (inner.count == 1 && !shared && parts.batch == 0)) return {};
+  const Cut inner = heads ? Cut{-1, parts->head_index, parts->head_count} : parts->inner;
+  const bool shared = !heads && parts->sequence.count > 1;
+  if (sizes.empty() || numel_of(sizes) == 0 || (inner.count == 1 && !shared && parts->batch == 0)) return {};
   const int64_t dim = wrap_dim(inner.dim, ndim, "dropout");
-  const int64_t along = wrap_dim(parts.sequence.dim, ndim, "dropout");
+  const int64_t along = wrap_dim(parts->sequence.dim, ndim, "dropout");
   if (!shared) return plain_part(sizes, dim, inner.index, inner.count);
   const bool same = dim == along;
   WT_CHECK(sizes[along] * (same ? inner.count : 1) % 2 == 0, ValueError, "dropout: dim ", along, " of ",

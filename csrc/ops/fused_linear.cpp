@@ -86,7 +86,7 @@ void composed_backward(Node& n, Gradients& g) {
 }
 
 void linear_gelu_linear_backward(Node& n, Gradients& g) {
-  (thread_state.grad_mode ? composed_backward : fused_backward)(n, g);
+  (thread_state().grad_mode ? composed_backward : fused_backward)(n, g);
 }
 constexpr NodeType kLinearGeluLinear{"LinearGeluLinearBackward0", linear_gelu_linear_backward};
 
@@ -135,7 +135,7 @@ Tensor linear_gelu_linear_impl(const Tensor& x, const Tensor& w1, const OptTenso
 }  // namespace
 
 LinearGradients linear_gradients(const Tensor& grad, const Tensor& input) {
-  if (!grad.device().is_cuda() || thread_state.grad_mode || !is_floating(grad.dtype()) ||
+  if (!grad.device().is_cuda() || thread_state().grad_mode || !is_floating(grad.dtype()) ||
       grad.sizes()[0] == 0 || input.sizes()[1] == 0)
     return {};
   LinearGradients made{empty(Shape{grad.sizes()[1], input.sizes()[1]}, options_of(grad)),

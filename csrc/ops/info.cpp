@@ -57,7 +57,7 @@ constexpr NodeType kWithoutDerivative{"WithoutDerivativeBackward0", refuse_deriv
 
 Tensor without_derivative(const Tensor& x, TensorList of, std::string_view name) {
   Tensor out = alias(x);
-  if (!thread_state.grad_mode || !any_requires_grad(of)) return out;
+  if (!thread_state().grad_mode || !any_requires_grad(of)) return out;
   Ref<Node> n = record_list(kWithoutDerivative, of);
   n->emplace<std::string>(name);
   set_history(out, n);

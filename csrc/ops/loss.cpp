@@ -112,7 +112,7 @@ constexpr KernelInfo kInnerGradients{.name = "cross_entropy_backward", .over = 0
 void fused_forward(const Tensor& loss, const Tensor& lse, const Tensor& total, const Planned& p, int dim,
                    const CrossEntropyData& d) {
   const int64_t n = p.target.numel();
-  if (!thread_state.deferral || !loss.device().is_cpu()) {
+  if (!thread_state().deferral || !loss.device().is_cpu()) {
     if (loss.is_meta()) return;
     Launch launch(loss.device());
     cross_entropy_slot(launch, loss.view(), lse.view(), total.view(),
@@ -141,7 +141,7 @@ Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& tar
   Planned p(input, target, weight);
   Tensor g = raw_contiguous(grad);
   // A copy is ours in any case. A program finds out by itself where that goes (KernelInfo::over).
-  over |= !thread_state.deferral && &p.logits.storage() != &input.storage();
+  over |= !thread_state().deferral && &p.logits.storage() != &input.storage();
   Tensor dx = over ? alias(p.logits) : empty(p.logits.sizes(), options_of(p.logits));
   if (dx.numel())
     run_kernel(p.inner != 1                     ? kInnerGradients
@@ -214,7 +214,7 @@ Tensor composed_backward(const Tensor& grad, const Tensor& input, const Tensor& 
 
 void cross_entropy_backward(Node& n, Gradients& g) {
   const CrossEntropyData& d = n.data<CrossEntropyData>();
-  const bool over = g.last() && !thread_state.grad_mode && only_saved(n, 0);
+  const bool over = g.last() && !thread_state().grad_mode && only_saved(n, 0);
   Tensor input = n.saved(0), target = n.saved(1), weight = n.saved(2), lse = n.saved(3), total = n.saved(4);
   if (needs_grad(g[0], input)) return g.set(0, composed_backward(g[0], input, target, weight, lse, total, d));
   if (over) n.release_saved();  // before the logits are gone: what follows may fail

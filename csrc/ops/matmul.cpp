@@ -26,9 +26,9 @@ void run_product(kernels::MatmulPlan& p, const Tensor& out, const Tensor& bias, 
   }
   p.alpha = alpha, p.beta = beta;
   p.epilogue = take_epilogue(out);
-  if (pending_prologue && !p.a.data) {
-    p.prologue = &pending_prologue->source;
-    pending_prologue->taken = true;
+  if (Prologue* made = thread_state().prologue; made && !p.a.data) {
+    p.prologue = &made->source;
+    made->taken = true;
   }
   matmul_slot(Launch(out.device()), p);
 }
@@ -171,7 +171,7 @@ void check_ndim(const char* op, const char* what, const Tensor& x, int64_t ndim)
 
 // The last two dims exchanged; recorded only where the gradient's own graph is wanted.
 Tensor transposed(const Tensor& x) {
-  if (thread_state.grad_mode) return transpose(x, -2, -1);
+  if (thread_state().grad_mode) return transpose(x, -2, -1);
   Shape sizes = x.sizes(), strides = x.strides();
   std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
   std::swap(strides[strides.size() - 1], strides[strides.size() - 2]);
@@ -412,9 +412,6 @@ Tensor addmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const S
 
 }  // namespace
 
-thread_local Epilogue* pending_epilogue = nullptr;
-thread_local Prologue* pending_prologue = nullptr;
-
 const kernels::ChainPlan* Epilogue::on(void* result) {
   taken = true;
   for (int k = 0; k < plan.inputs; ++k)
@@ -425,8 +422,10 @@ const kernels::ChainPlan* Epilogue::on(void* result) {
 }
 
 const kernels::ChainPlan* take_epilogue(const Tensor& out) {
-  Epilogue* e = std::exchange(pending_epilogue, nullptr);
-  return e && e->dtype == out.dtype() && e->plan.numel == out.numel() ? e->on(out.data()) : nullptr;
+  Epilogue* e = thread_state().epilogue;
+  if (!e) return nullptr;
+  own_thread_state().epilogue = nullptr;
+  return e->dtype == out.dtype() && e->plan.numel == out.numel() ? e->on(out.data()) : nullptr;
 }
 
 Scalar factor_for(const Tensor& x, const Scalar& v) {
@@ -458,7 +457,7 @@ Tensor at_least_2d(const Tensor& x) { return x.ndim() == 1 ? unsqueeze(x, 0) : x
 void linear_backward(Node& n, Gradients& g) {
   if (g.wants(0)) g.set(0, matmul(g[0], n.saved(1)));
   const bool both = g.inputs() > 2 && g.wants(1) && g.wants(2);
-  if (both && g[0].device().is_cuda() && !thread_state.grad_mode) {
+  if (both && g[0].device().is_cuda() && !thread_state().grad_mode) {
     auto [weight, bias] = linear_gradients(rows_of(at_least_2d(g[0])), rows_of(at_least_2d(n.saved(0))));
     if (weight.defined()) return g.set(1, weight), g.set(2, bias);
   }

@@ -6,8 +6,8 @@
 
 namespace warptape::ops {
 
-// Elementwise ops that run in the kernel of the thread's next product, on its result. On the CPU; the result
-// is floating, real and contiguous.
+// Elementwise ops that run in the kernel of the thread's next product (ThreadState::epilogue), on its result.
+// On the CPU; the result is floating, real and contiguous.
 struct Epilogue {
   kernels::ChainPlan plan;  // operands without data are the result
   DType dtype;
@@ -16,7 +16,6 @@ struct Epilogue {
   // The plan on the result's memory.
   const kernels::ChainPlan* on(void* result);
 };
-extern WT_API thread_local Epilogue* pending_epilogue;
 
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer, inner;
 // beta * input + alpha * (a @ b); input broadcasts to the product's shape.

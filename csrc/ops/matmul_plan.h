@@ -16,9 +16,9 @@ struct Prologue {
   const Storage* made;
   bool taken = false;
 };
-extern WT_API thread_local Prologue* pending_prologue;
 inline bool has_prologue(const Tensor& a) {
-  return pending_prologue && pending_prologue->made == &a.storage();
+  const Prologue* p = thread_state().prologue;
+  return p && p->made == &a.storage();
 }
 
 // Of the last two dims of a [.., m, k] and b [.., k, n], without batch dims; alpha 1, beta 0. The strides of

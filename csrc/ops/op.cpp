@@ -259,9 +259,9 @@ void call_checked(const OpInfo& op, std::span<Value> args, Result& out) {
   check_devices(op, args);
   check_complex(op, args);
   Keep keep;
-  for (uint32_t rest = thread_state.dispatch; rest; rest &= rest - 1) {
+  for (uint32_t rest = thread_state().dispatch; rest; rest &= rest - 1) {
     int bit = std::countr_zero(rest);
-    Restore<uint32_t> off(thread_state.dispatch, thread_state.dispatch & ~(1u << bit));
+    Restore<uint32_t> off(own_thread_state().dispatch, thread_state().dispatch & ~(1u << bit));
     if (interceptors[bit] && interceptors[bit](op, args, out, keep)) return;
   }
   op.run(op, args.data(), out);

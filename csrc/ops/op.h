@@ -499,7 +499,7 @@ class Op<R(A...)> : public OpInfo {
   Op(const char* name, Fn fn, const Op& of) : OpInfo(name, of), fn_(fn) {}
 
   R operator()(A... args) const {
-    if (__builtin_expect((thread_state.dispatch == 0) & (is_plain(args) & ...), 1)) return apply(args...);
+    if (__builtin_expect((thread_state().dispatch == 0) & (is_plain(args) & ...), 1)) return apply(args...);
     return call_slow(args...);
   }
 
@@ -511,7 +511,7 @@ class Op<R(A...)> : public OpInfo {
   R apply(A... args) const {
     if constexpr (kTakesTensors && requires(const R& r) { lacks_history(r); }) {
       R out = fn_(args...);
-      if (__builtin_expect((may_require_grad(args) || ...), 0) && thread_state.grad_mode &&
+      if (__builtin_expect((may_require_grad(args) || ...), 0) && thread_state().grad_mode &&
           lacks_history(out))
         record_refusal(out, args...);
       return out;
@@ -549,7 +549,7 @@ class Op<R(A...)> : public OpInfo {
   }
   static void call_boxed(const OpInfo& info, const Value* args, Result& out) {
     const bool plain = [&]<size_t... I>(std::index_sequence<I...>) {
-      return (thread_state.dispatch == 0) & (is_plain(kKinds[I].type, args[I]) & ...);
+      return (thread_state().dispatch == 0) & (is_plain(kKinds[I].type, args[I]) & ...);
     }(std::index_sequence_for<A...>{});
     return __builtin_expect(plain, 1) ? run_boxed(info, args, out) : call_checked(info, args, out);
   }

@@ -54,8 +54,9 @@ inline Tensor clone_with_history(const Tensor& x) {
 template <class F>
 Tensor inplace(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
                std::initializer_list<PointwiseInput> inputs, F&& make_record) {
-  bool recorded = thread_state.grad_mode && requires_grad(self);
-  for (const auto& in : inputs) recorded |= thread_state.grad_mode && in.tensor && requires_grad(*in.tensor);
+  bool recorded = thread_state().grad_mode && requires_grad(self);
+  for (const auto& in : inputs)
+    recorded |= thread_state().grad_mode && in.tensor && requires_grad(*in.tensor);
   check_inplace(self, op, recorded);
   Ref<Node> node = recorded ? make_record() : Ref<Node>();
   pointwise_into(op, slot, rule, self, inputs);

@@ -67,19 +67,19 @@ void put(Numbers& to, const Result& out) {
 }
 
 bool record_call(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
-  if (!thread_state.profiler) return false;
+  if (!thread_state().profiler) return false;
   const ProfiledScope scope(op.name, EventKind::Op, next_node_sequence());
   if (scope.event() == ProfilerEvent::kNone) return false;
-  ProfilerThread& t = *thread_state.profiler;
+  ProfilerThread& t = *thread_state().profiler;
   Numbers numbers;
   if (t.options.shapes)
     for (size_t i = 0; i < args.size(); ++i) put(numbers, op.args[i].type, args[i]);
   {
     // What the op calls is recorded, too.
-    Restore<uint32_t> again(thread_state.dispatch, thread_state.dispatch | kProfile);
+    Restore<uint32_t> again(own_thread_state().dispatch, thread_state().dispatch | kProfile);
     op.run(op, args.data(), out);
   }
-  if (!t.options.shapes || thread_state.profiler != &t) return true;
+  if (!t.options.shapes || thread_state().profiler != &t) return true;
   put(numbers, out);
   std::lock_guard lock(t.mutex);
   if (t.closed) return true;

@@ -37,13 +37,13 @@ class WT_API Deferral {
 
 // Whether one tensor alone is on the storage, but for noted calls.
 inline bool only_own(const Storage& s) {
-  return s.use_count() == 1 + (thread_state.deferral ? thread_state.deferral->held(s) : 0);
+  return s.use_count() == 1 + (thread_state().deferral ? thread_state().deferral->held(s) : 0);
 }
 
 // New storages get no memory in this scope if the thread records a region.
 class DeferMemory : Restore<bool> {
  public:
-  DeferMemory() : Restore(thread_state.defers_memory, thread_state.deferral != nullptr) {}
+  DeferMemory() : Restore(own_thread_state().defers_memory, thread_state().deferral != nullptr) {}
 };
 
 }  // namespace warptape

@@ -24,7 +24,7 @@ kernels::Slot<kernels::ReduceFn> sum_slot{"sum"};
 Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset = 0) {
   Tensor out(Ref<TensorImpl>::adopt(
       new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
-  out->inference = thread_state.inference_mode;
+  out->inference = thread_state().inference_mode;
   return out;
 }
 
@@ -287,7 +287,7 @@ void raw_add(const Tensor& out, const Tensor& a, const Tensor& b) {
 
 void raw_sum_to(const Tensor& out, const Tensor& t) {
   if (out.device().is_meta() || out.numel() == 0) return;
-  if (thread_state.deferral) return thread_state.deferral->sum_to(out, t);
+  if (thread_state().deferral) return thread_state().deferral->sum_to(out, t);
   sum_slot(Launch(t.device()), out.view(), t.view());
 }
 

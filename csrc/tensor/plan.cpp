@@ -132,8 +132,8 @@ void check_stored(std::string_view slot, const Tensor& out, std::span<const Elem
 void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                      std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
   if (out.device().is_meta() || out.numel() == 0) return;
-  if (__builtin_expect(thread_state.deferral != nullptr, 0) && !fault)
-    return thread_state.deferral->elementwise(slot, compute, out, inputs);
+  if (__builtin_expect(thread_state().deferral != nullptr, 0) && !fault)
+    return thread_state().deferral->elementwise(slot, compute, out, inputs);
   if (out.is_meta()) return;
   if (!out.device().is_cpu()) check_stored(slot.name(), out, inputs);
   const PlannedElementwise planned(compute, out, inputs);

@@ -50,7 +50,7 @@ void run_kernel(const KernelInfo& info, std::initializer_list<Tensor> in, std::i
   for (const Tensor& t : out)
     if (t.defined()) device = t.device();
   if (device.is_meta()) return;
-  if (thread_state.deferral) return thread_state.deferral->kernel(info, in, out, rows, KernelFunction(f));
+  if (thread_state().deferral) return thread_state().deferral->kernel(info, in, out, rows, KernelFunction(f));
   kernels::View read[kMaxKernelTensors], written[kMaxKernelTensors];
   size_t i = 0, k = 0;
   for (const Tensor& t : in) read[i++] = t.defined() ? t.view() : kernels::View{};

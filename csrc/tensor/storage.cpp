@@ -13,14 +13,14 @@
 
 namespace warptape {
 
-void* Storage::operator new(size_t size) { return FreeList<Storage>::allocate(size); }
-void Storage::operator delete(void* p) { FreeList<Storage>::deallocate(p); }
+void* Storage::operator new(size_t size) { return FreeList<Storage, Pooled::Storage>::allocate(size); }
+void Storage::operator delete(void* p) { FreeList<Storage, Pooled::Storage>::deallocate(p); }
 
 namespace {
 // For whoever asks what memory is taken and given back.
 void note(const void* data, int64_t bytes, Device device) noexcept {
   if (traces_memory.load(std::memory_order_relaxed)) note_memory(data, bytes, device);
-  if (__builtin_expect(thread_state.profiler != nullptr, 0)) record_memory(data, bytes, device);
+  if (__builtin_expect(thread_state().profiler != nullptr, 0)) record_memory(data, bytes, device);
 }
 
 void* take(size_t bytes, Device device) {
@@ -39,7 +39,7 @@ void (*force_storage)(Storage& s) = nullptr;
 void (*promised_storage_gone)(Storage& s) = nullptr;
 
 Ref<Storage> Storage::allocate(size_t bytes, Device device) {
-  if (__builtin_expect(thread_state.defers_memory, 0) && bytes && !device.is_meta())
+  if (__builtin_expect(thread_state().defers_memory, 0) && bytes && !device.is_meta())
     return deferred(bytes, device);
   return allocate_now(bytes, device);
 }
@@ -67,7 +67,7 @@ void Storage::destroy(Storage* s) { delete s; }
 Ref<Storage> Storage::deferred(size_t bytes, Device device) {
   auto* s = new Storage(nullptr, bytes, device);
   s->deferred_.store(true, std::memory_order_relaxed);
-  if (thread_state.deferral) thread_state.deferral->made(*s);
+  if (thread_state().deferral) thread_state().deferral->made(*s);
   return Ref<Storage>::adopt(s);
 }
 

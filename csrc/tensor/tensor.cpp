@@ -12,8 +12,8 @@ TensorExtra::~TensorExtra() = default;
 
 void (*release_python_object)(void* object) = nullptr;
 
-void* TensorImpl::operator new(size_t size) { return FreeList<TensorImpl>::allocate(size); }
-void TensorImpl::operator delete(void* p) { FreeList<TensorImpl>::deallocate(p); }
+void* TensorImpl::operator new(size_t size) { return FreeList<TensorImpl, Pooled::Tensor>::allocate(size); }
+void TensorImpl::operator delete(void* p) { FreeList<TensorImpl, Pooled::Tensor>::deallocate(p); }
 
 TensorImpl::TensorImpl(Ref<Storage> s, DType t, Shape sz, Shape st, int64_t off)
     : sizes(std::move(sz)), strides(std::move(st)), offset(off) {
@@ -45,7 +45,7 @@ void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_of
 }
 
 bool Tensor::skips_kernel() const {
-  if (thread_state.defers_memory) return thread_state.asked_meta = true;
+  if (thread_state().defers_memory) return own_thread_state().asked_meta = true;
   force_storage(storage());
   return false;
 }

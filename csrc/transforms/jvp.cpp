@@ -151,7 +151,7 @@ bool has_mixed_dtypes(const OpInfo& op, std::span<const Value> args) {
 void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
   bool of_tape = false;
   each_tensor(op, args, [&](const Tensor& t) { of_tape |= recorded(t); });
-  Recording r{op, level, thread_state.grad_mode && of_tape, levels_outside(op, args, level), {}, {}};
+  Recording r{op, level, thread_state().grad_mode && of_tape, levels_outside(op, args, level), {}, {}};
   const bool writes = !op.args.empty() && (op.args[0].marks & kWritten);
   std::optional<Shape> sizes;
   if (op.batching() == Batching::Pointwise && !writes && !has_mixed_dtypes(op, args)) {

@@ -5,10 +5,13 @@
 namespace warptape::transforms {
 namespace {
 
-thread_local std::deque<Level> stack;  // levels stay in place while others come and go
-thread_local int64_t next_id = 0;
-thread_local bool forward_grad = true;
-thread_local bool inside = false;  // of a call that is worked off
+struct Transforms {
+  std::deque<Level> stack;  // levels stay in place while others come and go
+  int64_t next_id = 0;
+  bool forward_grad = true;
+  bool inside = false;  // of a call that is worked off
+};
+PerThread<Transforms> of_thread;
 
 struct Held : Wrapper {
   const TensorImpl* self = nullptr;  // aliases of the storage stand for nothing
@@ -60,16 +63,16 @@ bool view_in_place(const OpInfo& op, std::span<Value> args, Result& out) {
 
 // Works off the innermost level among the arguments.
 bool transform(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
-  Restore<uint32_t> on(thread_state.dispatch, thread_state.dispatch | kTransform);
+  Restore<uint32_t> on(own_thread_state().dispatch, thread_state().dispatch | kTransform);
   int64_t top = -1;
   each_tensor(op, args, [&](const Tensor& t) {
-    if (!inside) check_not_stale(t);
+    if (!of_thread->inside) check_not_stale(t);
     top = std::max(top, level_of(t));
   });
   const Level* level = find_level(top);
   if (top < 0) level = drawing_level(op, args);
   if (!level) return false;
-  Restore<bool> call(inside, true);
+  Restore<bool> call(of_thread->inside, true);
   if (view_in_place(op, args, out)) return true;
   (level->kind == Kind::Vmap ? vmap_call : jvp_call)(op, args, out, *level);
   return true;
@@ -77,26 +80,28 @@ bool transform(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
 
 }  // namespace
 
-const std::deque<Level>& levels() { return stack; }
+const std::deque<Level>& levels() { return of_thread->stack; }
 
 int64_t push_level(Kind kind, int64_t size, Randomness randomness) {
-  stack.push_back({kind, next_id++, size, randomness, {}});
-  thread_state.dispatch |= kTransform;
-  return stack.back().id;
+  Transforms& t = *of_thread;
+  t.stack.push_back({kind, t.next_id++, size, randomness, {}});
+  own_thread_state().dispatch |= kTransform;
+  return t.stack.back().id;
 }
 
 void pop_level(int64_t id) {
+  std::deque<Level>& stack = of_thread->stack;
   WT_CHECK(!stack.empty() && stack.back().id == id, Error,
            "function transforms must end in the order opposite to that in which they began");
   stack.pop_back();
-  if (stack.empty()) thread_state.dispatch &= ~kTransform;
+  if (stack.empty()) own_thread_state().dispatch &= ~kTransform;
 }
 
-bool forward_grad_enabled() { return forward_grad; }
-bool set_forward_grad(bool on) { return std::exchange(forward_grad, on); }
+bool forward_grad_enabled() { return of_thread->forward_grad; }
+bool set_forward_grad(bool on) { return std::exchange(of_thread->forward_grad, on); }
 
 const Level* find_level(int64_t id) {
-  for (const Level& l : stack)
+  for (const Level& l : of_thread->stack)
     if (l.id == id) return &l;
   return nullptr;
 }
@@ -128,12 +133,12 @@ void make_dual(const Tensor& t, const Tensor& tangent, int64_t level) {
   auto* w = new Held{{level, value, tangent}};
   stand_in(*t.impl(), Storage::opaque(value.device(), drop, w), w);
   make_meta(t).requires_grad = true;
-  for (Level& l : stack)
+  for (Level& l : of_thread->stack)
     if (l.id == level) l.made_dual.push_back(value);
 }
 
 void check_not_stale(const Tensor& t) {
-  for (const Level& level : stack) {
+  for (const Level& level : of_thread->stack) {
     if (level.made_dual.empty() || stands_at(t, level)) continue;
     for (const Tensor& made : level.made_dual)
       WT_CHECK(memory_of(made) != memory_of(t), OpaqueError,

@@ -69,7 +69,7 @@ void CudaRuntime::begin_capture(int index, uint64_t pool, const char* mode) {
     discard(allocator, std::move(graph));
     raise_error(error, "graph capture");
   }
-  thread_state.captured_draws = &graph->draws;
+  own_thread_state().captured_draws = &graph->draws;
   capture = {std::move(graph), stream};
 }
 
@@ -83,7 +83,7 @@ GraphHandle CudaRuntime::end_capture(int index) {
   cudaError_t error = cudaStreamEndCapture(stream, &recorded);
   count_capture(-1);
   allocator.end_capture();
-  thread_state.captured_draws = nullptr;
+  own_thread_state().captured_draws = nullptr;
   graph->draws.finish();
   if (error == cudaSuccess) error = cudaGraphInstantiate(&graph->exec, recorded, 0);
   if (recorded) succeeded(cudaGraphDestroy(recorded));

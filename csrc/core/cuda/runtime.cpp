@@ -90,7 +90,7 @@ void CudaRuntime::copy(void* dst, Device dst_device, const void* src, Device src
 void CudaRuntime::copy_with_host(void* dst, const void* src, size_t bytes, int index, bool to_device,
                                  bool non_blocking) {
   const void* host = to_device ? src : dst;
-  if (thread_state.captured_draws)
+  if (thread_state().captured_draws)
     WT_CHECK(
         non_blocking && is_page_locked(host), DeviceError,
         "copy: while a graph is captured, only copies with non_blocking=True and page-locked host memory "

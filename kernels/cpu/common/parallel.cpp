@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/pause.h"
+#include "kernels/per_thread.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -32,8 +33,18 @@ constexpr int64_t kSpinNs = 100000;  // a halted virtual processor takes about h
 constexpr int64_t kPollNs = 50'000'000;
 
 std::atomic<void (*)()> g_interrupt_check{nullptr};
-thread_local int t_uninterrupted = 0;                      // scopes; a thread of the pool is in one for good
-thread_local const std::atomic<bool>* t_failed = nullptr;  // of the job that a thread of the pool helps with
+
+struct OfThread {
+  bool inside = false;                        // of a parallel region
+  int* threads = nullptr;                     // that a rank has bound
+  int uninterrupted = 0;                      // scopes; a thread of the pool is in one for good
+  const std::atomic<bool>* failed = nullptr;  // of the job that a thread of the pool helps with
+  int64_t interrupt_due = 0;
+  void* scratch = nullptr;
+  size_t scratch_size = 0;
+  ~OfThread() { std::free(scratch); }
+};
+PerThread<OfThread> of_thread;
 
 struct Abandoned {};  // ends a worker's chunk of a job that has failed; nobody sees it
 
@@ -126,10 +137,10 @@ struct Job {
   // The same, from a range that is not the caller's.
   void run_worker(int worker) {
     const int first = count > 1 ? 1 + worker % (count - 1) : 0;
-    t_failed = &failed;
+    of_thread->failed = &failed;
     for (int i = 0; i < count; ++i)
       for (int64_t chunk; (chunk = ranges[(first + i) % count].claim()) >= 0;) run(chunk);
-    t_failed = nullptr;
+    of_thread->failed = nullptr;
   }
 };
 
@@ -142,9 +153,6 @@ struct alignas(64) Place {
   std::atomic<uint32_t> users{0};
   std::atomic<bool> caller_blocked{false};
 };
-
-thread_local bool t_inside = false;
-thread_local int* t_threads = nullptr;
 
 class Pool {
  public:
@@ -230,8 +238,8 @@ void Pool::grow(int workers) {
 }
 
 void* Pool::worker_main(void* pool) {
-  t_inside = true;
-  ++t_uninterrupted;
+  of_thread->inside = true;
+  ++of_thread->uninterrupted;
   Pool* own = static_cast<Pool*>(pool);
   own->serve(own->started_.fetch_add(1));
   return nullptr;
@@ -300,62 +308,62 @@ int& process_threads() {
 void set_interrupt_check(void (*check)()) { g_interrupt_check.store(check); }
 
 void poll_interrupt() {
-  static thread_local int64_t due = 0;
-  if (t_failed && t_failed->load(std::memory_order_relaxed)) throw Abandoned{};
+  OfThread& t = *of_thread;
+  if (t.failed && t.failed->load(std::memory_order_relaxed)) throw Abandoned{};
   void (*check)() = g_interrupt_check.load(std::memory_order_relaxed);
-  if (!check || t_uninterrupted > 0) return;
+  if (!check || t.uninterrupted > 0) return;
   int64_t now = now_ns();
-  if (now < due) return;
-  due = now + kPollNs;
+  if (now < t.interrupt_due) return;
+  t.interrupt_due = now + kPollNs;
   check();
 }
 
-Uninterrupted::Uninterrupted() { ++t_uninterrupted; }
-Uninterrupted::~Uninterrupted() { --t_uninterrupted; }
+Uninterrupted::Uninterrupted() { ++of_thread->uninterrupted; }
+Uninterrupted::~Uninterrupted() { --of_thread->uninterrupted; }
 
-int num_threads() { return t_threads && *t_threads > 0 ? *t_threads : process_threads(); }
+int num_threads() {
+  const int* bound = of_thread->threads;
+  return bound && *bound > 0 ? *bound : process_threads();
+}
 
 void set_num_threads(int n) {
   n = n < 1 ? 1 : n > kMaxThreads ? kMaxThreads : n;
-  (t_threads ? *t_threads : process_threads()) = n;
+  int* bound = of_thread->threads;
+  (bound ? *bound : process_threads()) = n;
 }
 
-void bind_num_threads(int* count) { t_threads = count; }
+void bind_num_threads(int* count) { of_thread->threads = count; }
 
 void* thread_scratch(size_t bytes) {
-  struct Buffer {
-    void* data = nullptr;
-    size_t size = 0;
-    ~Buffer() { std::free(data); }
-  };
-  static thread_local Buffer buffer;
-  if (bytes > buffer.size) {
-    std::free(buffer.data);
-    buffer.size = (bytes + 65535) & ~size_t{65535};
-    buffer.data = std::aligned_alloc(64, buffer.size);
-    if (!buffer.data) {
-      buffer.size = 0;
+  OfThread& t = *of_thread;
+  if (bytes > t.scratch_size) {
+    std::free(t.scratch);
+    t.scratch_size = (bytes + 65535) & ~size_t{65535};
+    t.scratch = std::aligned_alloc(64, t.scratch_size);
+    if (!t.scratch) {
+      t.scratch_size = 0;
       throw std::bad_alloc();
     }
   }
-  return buffer.data;
+  return t.scratch;
 }
 
-bool in_parallel_region() { return t_inside; }
+bool in_parallel_region() { return of_thread->inside; }
 
 void parallel_chunks(int64_t n, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
   const int64_t chunks = (n + grain - 1) / grain;
-  const bool nested = t_inside;
+  OfThread& t = *of_thread;
+  const bool nested = t.inside;
   const int64_t workers = nested ? 0 : std::min<int64_t>(num_threads(), chunks) - 1;
   Job job(n, grain, body, context, workers + 1);
-  t_inside = true;
+  t.inside = true;
   if (workers < 1)
     job.run_caller();
   else
     pool().run(job, int(workers));
-  t_inside = nested;
+  t.inside = nested;
   if (job.failed.load()) std::rethrow_exception(job.error);
 }
 
