@@ -27,6 +27,12 @@ ValueId operand(const GraphCall& c, std::string_view name) {
   return v ? *v : ValueId{};
 }
 
+bool may_have_same_sizes(const GraphValue& x, const GraphValue& y) {
+  return std::ranges::equal(x.sizes, y.sizes, [](Dim a, Dim b) {
+    return a == b || a.expr == Dim::kUnknown || b.expr == Dim::kUnknown;
+  });
+}
+
 // The convolution's weight where it is a constant on the CPU that stays as it is, else null.
 const GraphValue* weight_of(const Graph& g, const Effects& effects, const GraphCall& c) {
   const ValueId w = c.op == kConv || c.op == kFused ? operand(c, "weight") : ValueId{};
@@ -139,7 +145,7 @@ class ConvFuser {
     size_t conv, last;  // calls
     std::vector<size_t> calls;
     ValueId residual;
-    bool relu = false;
+    bool inplace = false, relu = false;
   };
 
   bool on_cpu(ValueId v) const {
@@ -164,6 +170,7 @@ class ConvFuser {
       } else if ((name == "add" || name == "add_") && t.residual.id == ValueId::kNone) {
         t.residual = other_of(c, v);
         if (t.residual.id == ValueId::kNone) return;
+        t.inplace = !written(c).empty();
       } else {
         return;
       }
@@ -172,7 +179,8 @@ class ConvFuser {
       v = c.out[0];
     }
   }
-  // What the call adds to `v`, if it has v's sizes; nothing where it is written onto something else.
+  // What the call adds to `v`, if it may have v's sizes (the op adds what has others by broadcasting);
+  // nothing where it is written onto something else.
   ValueId other_of(const GraphCall& c, ValueId v) const {
     const Attr* alpha = argument(c, "alpha");
     const auto* one = alpha ? std::get_if<Dim>(alpha) : nullptr;
@@ -181,7 +189,8 @@ class ConvFuser {
     const ValueId other = *a == v ? *b : *a;
     const bool onto_other = !(*a == v) && !written(c).empty();
     const GraphValue &x = g_.values[v.id], &y = g_.values[other.id];
-    return !onto_other && same_sizes(x, y) && x.dtype == y.dtype && y.device.is_cpu() ? other : ValueId{};
+    return !onto_other && may_have_same_sizes(x, y) && x.dtype == y.dtype && y.device.is_cpu() ? other
+                                                                                               : ValueId{};
   }
   // Whether what the convolution and the addition read is the same at the call.
   bool unwritten(const Tail& t, size_t at) const {
@@ -203,6 +212,7 @@ class ConvFuser {
       made.args.push_back(same ? *same : Attr());
     }
     if (t.residual.id != ValueId::kNone) set(made, "residual", t.residual);
+    set(made, "inplace", t.inplace);
     set(made, "relu", t.relu);
     made.out = g_.calls[t.last].out;
     erased_[t.conv] = true;

@@ -16,7 +16,7 @@ extern WT_API const ConvNamedOp conv1d_named, conv2d_named, conv3d_named;  // pa
 // relu(conv2d(input, weight, bias, ..) + residual), without what is None or false, to the bit; `packed` may
 // be what pack_conv_weight() made of the weight. What a frozen graph calls.
 using ConvAddReluOp = Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, const OptTensor&, IntList,
-                                IntList, IntList, int64_t, bool, const OptTensor&)>;
+                                IntList, IntList, int64_t, bool, const OptTensor&, bool)>;
 extern WT_API const ConvAddReluOp conv2d_add_relu;
 // The weight of conv2d_add_relu as its kernel reads it; undefined where that does not read it packed.
 WT_API Tensor pack_conv_weight(const Tensor& weight, int64_t groups);

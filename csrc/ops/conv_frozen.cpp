@@ -29,11 +29,11 @@ Tensor checked_packed(const Tensor& packed, const Tensor& w, int64_t groups) {
 // Without gradients and modes, on the CPU: one kernel. Else the ops that it stands for.
 Tensor conv2d_add_relu_impl(const Tensor& x, const Tensor& w, const OptTensor& bias,
                             const OptTensor& residual, IntList stride, IntList padding, IntList dilation,
-                            int64_t groups, bool relu, const OptTensor& packed) {
+                            int64_t groups, bool relu, const OptTensor& packed, bool inplace) {
   const bool plain = !thread_state().dispatch && !needs_grad(x, w, bias) && !needs_grad(x, w, residual) &&
                      x.device().is_cpu() && !x.is_meta() && x.ndim() == 4 && x.numel() && w.numel() &&
                      (x.dtype() == DType::Float32 || x.dtype() == DType::Float64);
-  const ConvTail tail{residual ? *residual : Tensor(), relu,
+  const ConvTail tail{residual ? *residual : Tensor(), inplace, relu,
                       packed ? checked_packed(*packed, w, groups) : Tensor()};
   if (plain && (!residual || (residual->dtype() == x.dtype() && residual->device() == x.device())))
     return conv2d_with(tail, x, w, bias, stride, padding, dilation, groups);
@@ -43,7 +43,7 @@ Tensor conv2d_add_relu_impl(const Tensor& x, const Tensor& w, const OptTensor& b
 }  // namespace
 
 Tensor ConvTail::after(const Tensor& out) const {
-  const Tensor sum = residual.defined() ? out + residual : out;
+  const Tensor sum = !residual.defined() ? out : inplace ? add_(out, residual, 1) : out + residual;
   return relu ? ops::relu(sum) : sum;
 }
 
@@ -81,19 +81,22 @@ Tensor pack_conv_weight(const Tensor& w, int64_t groups) {
   return out;
 }
 
-decltype(conv2d_add_relu) conv2d_add_relu{"_conv2d_add_relu",
-                                          conv2d_add_relu_impl,
-                                          kPrivate | kLower,
-                                          {"input",
-                                           "weight",
-                                           {"bias", none},
-                                           {"residual", none},
-                                           {"stride", {1}},
-                                           {"padding", {0}},
-                                           {"dilation", {1}},
-                                           Arg::integer("groups", 1),
-                                           {"relu", false},
-                                           {"packed", none}},
-                                          "relu(conv2d(..) + residual), without what is None or False; "
-                                          "`packed`: the weight as the kernel reads it."};
+decltype(conv2d_add_relu) conv2d_add_relu{
+    "_conv2d_add_relu",
+    conv2d_add_relu_impl,
+    kPrivate | kLower,
+    {"input",
+     "weight",
+     {"bias", none},
+     {"residual", none},
+     {"stride", {1}},
+     {"padding", {0}},
+     {"dilation", {1}},
+     Arg::integer("groups", 1),
+     {"relu", false},
+     {"packed", none},
+     {"inplace", false}},
+    "relu(conv2d(..) + residual), without what is None or False; "
+    "`packed`: the weight as the kernel reads it; `inplace`: the sum has "
+    "the convolution's sizes, as add_'s."};
 }  // namespace warptape::ops

@@ -25,6 +25,7 @@ struct ConvPlan : kernels::ConvPlan {
 // What is computed with a convolution's result, without gradients; and the packed weight.
 struct ConvTail {
   Tensor residual;
+  bool inplace = false;  // the sum is written onto the convolution's result, as add_ does
   bool relu = false;
   Tensor packed;
   // relu(out + residual) by ops.

@@ -65,6 +65,7 @@ def conv_add_relu(
     residual: Any = None,
     *settings: Any,
     relu: bool = False,
+    inplace: bool = False,
     **more: Any,
 ) -> np.ndarray:
     y = conv(x, weight, bias, *settings, **more)
@@ -227,11 +228,21 @@ ROWS = [
             S(r(1, 4, 4, 4), r(4, 2, 3, 3), None, None, 1, 1, 1, 2, relu=True),
             S(r(1, 2, 5, 5), r(3, 2, 3, 3), r(3), r(1, 3, 3, 3), 2, 1, relu=True),
             S(r(1, 3, 4, 4), r(3, 1, 3, 3), groups=3, relu=True),
+            S(r(1, 2, 4, 4), r(3, 2, 3, 3), None, r(2, 1, 2, 1), relu=True),
+            S(r(2, 2, 4, 4), r(3, 2, 3, 3), None, r(1, 3, 1, 2), inplace=True),
         ],
         conv_add_relu,
         tol=TOL,
         errors=(
             E("RuntimeError", np.ones((1, 2, 4, 4)), np.ones((3, 2, 3, 3)), None, np.ones((1, 3, 3, 3))),
+            E(
+                "RuntimeError",
+                np.ones((1, 2, 4, 4)),
+                np.ones((3, 2, 3, 3)),
+                None,
+                np.ones((2, 3, 2, 2)),
+                inplace=True,
+            ),
             E(
                 "RuntimeError",
                 np.ones((1, 2, 4, 4)),
