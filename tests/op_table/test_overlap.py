@@ -30,7 +30,7 @@ def in_one_memory(rt: ModuleType, a: np.ndarray, b: np.ndarray, place: str) -> t
     """Two tensors of a's shape: b's values where they have elements in common."""
     n = a.size
     first, second = PLACES[place][0](n)
-    memory = rt.zeros(3 * n + 3, dtype=getattr(rt, str(a.dtype)))
+    memory = convert.from_array(rt, np.zeros(3 * n + 3, a.dtype))
     x, y = memory[first].view(a.shape), memory[second].view(a.shape)
     x.copy_(rt.from_numpy(a.copy()))
     y.copy_(rt.from_numpy(b.copy()))
@@ -71,7 +71,7 @@ def test_inplace(rt: ModuleType, op: Op, place: str, request: Request) -> None:
 
 def outcome(x: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
-        return getattr(x, name)(*args, **kwargs).numpy()
+        return getattr(x, name)(*args, **kwargs).cpu().numpy()
     except Exception as error:
         return str(error)
 
@@ -88,7 +88,7 @@ def test_out(rt: ModuleType, op: Op, place: str, request: Request) -> None:
         want = call(*args, **kwargs)
         if not isinstance(want, rt.Tensor) or want.shape != args[0].shape:
             continue
-        want = want.numpy()
+        want = want.cpu().numpy()
         args, kwargs = convert.arguments(rt, sample, original, "float32")
         out, args[0] = in_one_memory(rt, first, first, place)
         where = f"{checks.describe(op, 'float32', number, sample)}, out= {place}"
@@ -100,4 +100,6 @@ def test_out(rt: ModuleType, op: Op, place: str, request: Request) -> None:
         if refusal:
             assert MESSAGE in refusal and PLACES[place][1], f"{where}: {refusal}"
         else:
-            np.testing.assert_array_equal(out.numpy(), want, err_msg=where)
+            # On a GPU results of another alignment may be rounded in another order.
+            relative = 1e-6 if convert.device == "cuda" else 0
+            np.testing.assert_allclose(out.cpu().numpy(), want, relative, relative, err_msg=where)
