@@ -45,7 +45,10 @@ void Memories::detach(const Deferral* writer, std::vector<Call>& calls, const st
     if (m.visible) {
       if (written && m.storage->is_deferred()) any = true, m.detached = m.storage->detach();
     } else if (m.number >= promised.size() || !promised[m.number]) {
-      if (written) m.storage->writer.store(nullptr, std::memory_order_relaxed);
+      if (written) {
+        if (m.storage->has_aside()) m.storage->give_back();  // who captures the calls looks at its address
+        m.storage->writer.store(nullptr, std::memory_order_relaxed);
+      }
       if (m.registered) m.storage->readers.fetch_sub(1, std::memory_order_relaxed);
       m.storage = {};
     }
