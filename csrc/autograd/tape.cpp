@@ -84,43 +84,47 @@ Tensor as_first(const Tensor& leaf, Tensor gradient) {
   return out;
 }
 
+// Adds outside of the leaf, where another pass adds to it no longer; what fails leaves the leaf as it was.
+Tensor sum_with(AutogradMeta& m, std::mutex& stripe, Tensor old, const Tensor& gradient) {
+  try {
+    return tape_add(old, gradient);
+  } catch (...) {
+    std::lock_guard lock(stripe);
+    if (!m.grad.defined()) m.grad = std::move(old);
+    throw;
+  }
+}
+
 // Several backward passes may reach one leaf. Under the lock nothing runs but a kernel: what may wait for
-// another thread (Python's ops of sparse tensors, the calls that are pending on memory) comes before, and is
-// made again when another pass was faster.
+// another thread (Python's ops of sparse tensors, the calls that are pending on memory) comes before.
 void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   static std::array<std::mutex, 16> stripes;
   std::mutex& stripe = stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()];
   const auto ready = [](const Tensor& t) { return !t.storage().pending() && !t.storage().is_deferred(); };
   // In a compiled region the sum is recorded, whatever is pending on the two.
   const bool records = thread_state().deferral;
-  if (records) {
+  bool first = false;  // whether `gradient` may become the leaf's
+  for (Tensor settled;;) {
     std::unique_lock lock(stripe);
-    const Tensor current = m.grad;
-    lock.unlock();
-    if (current.defined() && !is_sparse(current)) before_write(current);
-  }
-  uint32_t version = 0;  // of `old`, to which another pass may add in place while `sum` is computed
-  for (Tensor old, sum;;) {
-    std::unique_lock lock(stripe);
-    const bool adds =
-        m.grad.defined() && !thread_state().grad_mode && !is_sparse(m.grad) && !is_sparse(gradient);
-    const bool settled = old.defined() && m.grad.same(old);
-    if (adds && (settled || records || (ready(m.grad) && ready(gradient)))) {
+    if (!m.grad.defined()) {
+      if (first) return void(m.grad = std::move(gradient));
+      lock.unlock();
+      gradient = as_first(leaf, std::move(gradient));
+      first = true;
+    } else if (thread_state().grad_mode || is_sparse(m.grad) || is_sparse(gradient)) {
+      Tensor old = std::exchange(m.grad, Tensor());
+      lock.unlock();
+      gradient = sum_with(m, stripe, std::move(old), gradient);
+      first = true;
+    } else if (m.grad.same(settled) || (!records && ready(m.grad) && ready(gradient))) {
       raw_add(m.grad, m.grad, gradient);
       return m.grad.bump_version();
-    }
-    const bool unchanged = m.grad.same(old) && (!old.defined() || old.version() == version);
-    if (sum.defined() && unchanged) return void(m.grad = std::move(sum));
-    old = m.grad;
-    if (old.defined()) version = old.version();
-    lock.unlock();
-    if (adds) {
-      before_write(old);
-      for (const Tensor* t : {&old, &gradient})
-        if (t->storage().is_deferred()) t->data();
     } else {
-      sum = old.defined() ? tape_add(old, gradient) : as_first(leaf, std::move(gradient));
-      if (!old.defined()) gradient = sum;  // for another try
+      settled = m.grad;
+      lock.unlock();
+      before_write(settled);
+      for (const Tensor* t : {&settled, &gradient})
+        if (!records && t->storage().is_deferred()) t->data();
     }
   }
 }
