@@ -6,14 +6,16 @@
 #   PARTS="gradients large nccl profile" benchmarks/gpu_day.sh [FOLDER]     a second call, for what takes longer
 #
 # FOLDER (default: build/gpu-day) gets six files: env.txt, ladder.jsonl, tests.jsonl, bench.jsonl, cudnn_properties.json
-# and logs.tar.gz. WHEELS (default: .whl) has the wheels of warptape, warptape-cuda and scipy-openblas32, as
-# tools/build_wheel.py --cuda makes them; the Python that runs (PYTHON, default: python3) has NumPy, pytest, pytest-xdist and
-# NVIDIA's libraries, such as PyTorch brings, and PyTorch for the comparison. LIMIT (480) is the seconds of a call; COMMIT is
-# what was built. Exit code 1 if anything failed: the last lines name it.
+# and logs.tar.gz. WHEELS (default: .whl) has the wheels of warptape and warptape-cuda, as tools/build_wheel.py --cuda makes
+# them, of scipy-openblas32 and of nvidia-cudnn-frontend (its headers). The Python that runs (PYTHON, default: python3) has
+# NumPy, pytest, pytest-xdist and NVIDIA's libraries, such as PyTorch brings, and PyTorch for the comparison. LIMIT (480) is
+# the seconds of a call; COMMIT is what was built. SCALE (1) multiplies all limits of time: a rehearsal with the emulated
+# plugin takes longer. Exit code 1 if anything failed: the last lines name it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(mkdir -p "${1:-build/gpu-day}" && cd "${1:-build/gpu-day}" && pwd)
-python=${PYTHON:-python3} wheels=${WHEELS:-.whl} limit=${LIMIT:-480}
+python=${PYTHON:-python3} wheels=${WHEELS:-.whl} scale=${SCALE:-1}
+limit=$((${LIMIT:-480} * scale))
 parts=${PARTS:-ladder sanitize tests ops bench}
 work=$(mktemp -d)
 logs=$work/logs
@@ -29,7 +31,7 @@ trap finish EXIT
 
 # part NAME SECONDS COMMAND...: runs it under a limit of time, its output in a log, and says how it ended.
 part() {
-  local name=$1 most=$2 start=$SECONDS code
+  local name=$1 most=$(($2 * scale)) start=$SECONDS code
   shift 2
   ((most > limit - SECONDS - 8)) && most=$((limit - SECONDS - 8))
   if ((most < 10)); then
@@ -74,12 +76,13 @@ fi
 tests() {
   local name=$1 most=$2 workers=$3
   shift 3
-  part "$name" "$most" "$python" -m pytest -q -n "$workers" --results "$out/tests.jsonl" --test-limit 30 \
+  part "$name" "$most" "$python" -m pytest -q -n "$workers" --results "$out/tests.jsonl" --test-limit $((30 * scale)) \
     -o timeout=0 -m "not parity" "$@"
 }
 
 if wanted ladder; then
-  part ladder 150 "$python" benchmarks/gpu_ladder.py --out "$out/ladder.jsonl" --budget 140
+  part ladder 150 "$python" benchmarks/gpu_ladder.py --out "$out/ladder.jsonl" \
+    --limit $((15 * scale)) --budget $((140 * scale))
   # With them cuDNN makes plans for this GPU on machines without one: tools/cudnn_plans.py plans.
   part properties 30 "$python" tools/cudnn_plans.py properties "$out/cudnn_properties.json"
 fi

@@ -78,6 +78,11 @@ def error_of(got: Any, want: Any) -> float:
     return difference / max(largest, 1e-30)
 
 
+def bits_of(wt: Any, x: Any) -> Any:
+    """Its bytes: NaN is equal to NaN, and 0 not to -0."""
+    return x.contiguous().view(-1).view(wt.uint8)
+
+
 def run_check(wt: Any, check: Check) -> dict[str, Any]:
     """Three runs on the GPU beside one in float64 on the CPU."""
     low = getattr(wt, check.dtype)
@@ -95,7 +100,7 @@ def run_check(wt: Any, check: Check) -> dict[str, Any]:
         wt.manual_seed(7)
         runs.append([x.detach().cpu() for x in flat(check.call("cuda", on_gpu))])
     worst = max((error_of(g, w) for g, w in zip(runs[0], want, strict=True)), default=0.0)
-    same = all(a.numpy().tobytes() == b.numpy().tobytes() for run in runs[1:] for a, b in zip(run, runs[0]))
+    same = all(wt.equal(bits_of(wt, a), bits_of(wt, b)) for run in runs[1:] for a, b in zip(run, runs[0]))
     limit = 0.0 if check.exact else TOLERANCES[check.dtype] * check.loose
     return {"name": check.name, "error": worst, "limit": limit, "ok": worst <= limit and same, "same": same}
 
