@@ -42,6 +42,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The test program, beside a plugin of the runtime alone; the core's symbols are the program's."""
     out = tmp_path_factory.mktemp("cuda_runtime")
     core = [p for p in sorted((ROOT / "csrc/core").glob("*.cpp")) if p.name != "build_info.cpp"]
+    core.append(ROOT / "kernels/cpu/common/per_thread.cpp")
     plugin = [
         *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
         *(

@@ -342,7 +342,8 @@ CHOICES = [
     "",
     "    if (call.captured) return false;  // and the next call measures\n",
     "    if (const State state = state_.load(); state != State::Unknown) return state == State::Own;\n",
-    " || call.deterministic",
+    " && !deterministic",
+    " && (proven || asked == AttentionKernels::Measured)",
     "    if (call.is_own()) return own();\n",
     "    own(), library();  // the first calls load code\n",
 ]
