@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 56_650
+MAX_TOTAL_LINES = 56_774
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -27,7 +27,7 @@ BUDGETS = {
     ),
     # Sources for PyTorch's C++ API: the interface, headers of PyTorch's names over it, ops that others bring.
     "extensions": (
-        6_598,
+        6_602,
         (
             "csrc/capi/extension",
             "csrc/bindings/extension",
@@ -39,7 +39,7 @@ BUDGETS = {
         ),
     ),
     "profiling": (
-        4_724,
+        4_725,
         (
             "csrc/bindings/profiler",
             "csrc/core/memory_trace",
@@ -129,9 +129,9 @@ BUDGETS = {
         4_610,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_743, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_751, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        16_588,
+        16_604,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
