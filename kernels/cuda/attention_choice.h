@@ -29,9 +29,15 @@ inline AttentionKernels attention_kernels_named(const char* name) {
 }
 // What the process' environment asks for. `mma` and `plain` are our own without WGMMA, and without tensor
 // cores.
+// Not a static variable of the function: tests/emulator takes those for shared arrays, and fills them.
+inline std::atomic<int> asked_attention_kernels{-1};
 inline AttentionKernels attention_kernels() {
-  static const AttentionKernels asked = attention_kernels_named(std::getenv("WARPTAPE_ATTENTION"));
-  return asked;
+  int asked = asked_attention_kernels.load(std::memory_order_relaxed);
+  if (asked < 0) {
+    asked = static_cast<int>(attention_kernels_named(std::getenv("WARPTAPE_ATTENTION")));
+    asked_attention_kernels.store(asked, std::memory_order_relaxed);
+  }
+  return static_cast<AttentionKernels>(asked);
 }
 
 // As many queries as decoding has, at most: a token of each sequence, or a few that are to be checked.

@@ -3,6 +3,9 @@ one block takes. Shapes: B batch, H query heads, K key heads, T queries, S keys,
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +111,28 @@ def test_equal_inputs_give_equal_bits() -> None:
     for _ in range(3):
         for x, y in zip(first, attend("cuda", case, [q, k, v], None, q), strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+ALIKE = """
+import warptape as torch
+torch.manual_seed(0)
+q, k, v = (torch.randn(1, 2, 130, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+first, *more = (torch.nn.functional.scaled_dot_product_attention(q, k, v).cpu() for _ in range(4))
+print(all(torch.equal(first, each) for each in more), first.double().sum().item())
+"""
+
+
+def test_kernels_that_are_asked_for_stay() -> None:
+    sums = set()
+    for kernels in ("own", "mma", "plain"):
+        job = [sys.executable, "-c", ALIKE]
+        done = subprocess.run(
+            job, env=os.environ | {"WARPTAPE_ATTENTION": kernels}, capture_output=True, text=True
+        )
+        alike, total = done.stdout.split()
+        assert alike == "True", kernels
+        sums.add(total)
+    assert len(sums) > 1  # they round in different places: three kernels ran, and not one
 
 
 def test_packed_projection() -> None:
