@@ -317,11 +317,15 @@ def quantized(wt: Any) -> Iterator[Check]:
             return ops._quant_linear(x.to(where), packed, scales, minima, 96, bits, group, None)
 
         yield Check(f"int{bits} linear", call, exact=True)
-    w, x, c = draw(130, 200), draw(5, 200), draw(130)
-    yield Check(
-        "packed linear",
-        plain(lambda t, u, d: ops._packed_linear(t, ops._pack_linear_weight(u), 130, d), x, w, c),
-    )
+    parts = draw(5, 200), draw(130, 200), draw(130)
+
+    def packed(where: str, cast: Callable[[Any], Any]) -> Any:
+        x, w, c = map(cast, parts)
+        if where == "cpu":
+            return wt.nn.functional.linear(x, w, c)
+        return ops._packed_linear(x, ops._pack_linear_weight(w), 130, c)
+
+    yield Check("packed linear", packed)
 
 
 # ---- attention ------------------------------------------------------------------------------------------
@@ -406,15 +410,27 @@ def paged(wt: Any) -> Iterator[Check]:
     keys, values = draw(12, heads, d, page), draw(12, heads, page, d)
     order = wt.tensor(np.random.default_rng(1).permutation(12).reshape(3, 4).astype(np.int32))
     lengths, starts = wt.tensor([100, 1, 128], dtype=wt.int32), wt.tensor([0, 1, 2, 3], dtype=wt.int32)
-    for dtype in ("float32", "bfloat16", "float16"):
+
+    def of_pages(q: Any, keys: Any, values: Any) -> Any:
+        """The formula, sequence by sequence, on its pages side by side."""
+        rows = []
+        for row, pages, n in zip(q, order.tolist(), lengths.tolist(), strict=True):
+            k = wt.cat([keys[p] for p in pages], 2)[..., :n]
+            v = wt.cat([values[p] for p in pages], 1)[:, :n]
+            rows.append(((row.view(heads, -1, d) @ k / d**0.5).softmax(-1) @ v).view(-1, d))
+        return wt.stack(rows)
+
+    for dtype in ("float32", "bfloat16"):
         for group in (1, 4):
             q = draw(3, heads * group, d)
-            yield Check(
-                f"{group} query heads a key head {dtype}",
-                plain(lambda *x: ops._paged_attention(*x), q, keys, values, order, starts, lengths),
-                dtype,
-                loose=2,
-            )
+
+            def call(where: str, cast: Callable[[Any], Any], q: Any = q) -> Any:
+                parts = [cast(x) for x in (q, keys, values)]
+                if where == "cpu":
+                    return of_pages(*parts)
+                return ops._paged_attention(*parts, *[x.cuda() for x in (order, starts, lengths)])
+
+            yield Check(f"{group} query heads a key head {dtype}", call, dtype, loose=2)
 
 
 # ---- what stands on all of it ---------------------------------------------------------------------------

@@ -7,10 +7,11 @@
 #
 # FOLDER (default: build/gpu-day) gets six files: env.txt, ladder.jsonl, tests.jsonl, bench.jsonl, cudnn_properties.json
 # and logs.tar.gz. WHEELS (default: .whl) has the wheels of warptape and warptape-cuda, as tools/build_wheel.py --cuda makes
-# them, of scipy-openblas32 and of nvidia-cudnn-frontend (its headers). The Python that runs (PYTHON, default: python3) has
-# NumPy, pytest, pytest-xdist and NVIDIA's libraries, such as PyTorch brings, and PyTorch for the comparison. LIMIT (480) is
-# the seconds of a call; COMMIT is what was built. SCALE (1) multiplies all limits of time: a rehearsal with the emulated
-# plugin takes longer. Exit code 1 if anything failed: the last lines name it.
+# them, and of scipy-openblas32; in its folder cudnn-frontend lie the headers of nvidia-cudnn-frontend. The Python that runs
+# (PYTHON, default: python3) has NumPy, pytest, pytest-xdist and NVIDIA's libraries, such as PyTorch brings, and PyTorch for
+# the comparison. LIMIT (480) is the seconds of a call; COMMIT is what was built. STEPS are those of the ladder that are
+# wanted. SCALE (1) multiplies all limits of time: a rehearsal with the emulated plugin takes longer. Exit code 1 if anything
+# failed: the last lines name it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(mkdir -p "${1:-build/gpu-day}" && cd "${1:-build/gpu-day}" && pwd)
@@ -51,6 +52,7 @@ wanted() { [[ " $parts " == *" $1 "* ]]; }
 
 part install 60 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$work/site" "$wheels"/*.whl || exit 1
 export PYTHONPATH=$work/site PYTHONUNBUFFERED=1 WARPTAPE_CACHE=$work/cache
+export CUDNN_FRONTEND_INCLUDE=${CUDNN_FRONTEND_INCLUDE:-$wheels/cudnn-frontend}
 # nvidia/*/lib of the wheels, wherever they are installed.
 WARPTAPE_CUDA_LIBRARIES=${WARPTAPE_CUDA_LIBRARIES:-$("$python" -c '
 import glob, importlib.util
@@ -82,7 +84,7 @@ tests() {
 
 if wanted ladder; then
   part ladder 150 "$python" benchmarks/gpu_ladder.py --out "$out/ladder.jsonl" \
-    --limit $((15 * scale)) --budget $((140 * scale))
+    --limit $((15 * scale)) --budget $((140 * scale)) ${STEPS:+--steps "$STEPS"}
   # With them cuDNN makes plans for this GPU on machines without one: tools/cudnn_plans.py plans.
   part properties 30 "$python" tools/cudnn_plans.py properties "$out/cudnn_properties.json"
 fi

@@ -6,6 +6,7 @@ Prints a line for each step of the ladder, each test that failed or took its pro
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,14 @@ def last_line(text: str) -> str:
     return next((line for line in reversed(text.splitlines()) if line.strip()), "")[:160]
 
 
+def how_it_ended(step: dict[str, Any]) -> str:
+    """What a step says of its end: the signal, the check it hung in, or the error."""
+    after = f"after {step['after']}" if step.get("after") else "in the first check"
+    if step["status"] == "crashed":
+        return f"{signal.Signals(-step['code']).name}, {after}"
+    return after if step["status"] == "hung" else last_line(step.get("said", ""))
+
+
 def report(folder: Path) -> list[str]:
     out = []
     steps = lines_of(folder / "ladder.jsonl")
@@ -34,7 +43,7 @@ def report(folder: Path) -> list[str]:
     for step in steps:
         if step["status"] in ("passed", "skipped"):
             continue
-        out.append(f"  {step['step']}: {step['status']}, {last_line(step.get('said', ''))}")
+        out.append(f"  {step['step']}: {step['status']}, {how_it_ended(step)}")
         for check in step.get("failed", []):
             bits = "" if check["same"] else ", three runs differ"
             out.append(f"    {check['name']}: error {check['error']:.2g} (limit {check['limit']:.2g}){bits}")
