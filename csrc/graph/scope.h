@@ -15,13 +15,14 @@ class Scope {
   Scope(Region& region, const char* name, KeyTape& keys, const Attempts& attempts)
       : name(name),
         whole(attempts.are_whole()),
-        calls(region.calls_.size()),
-        memories(region.memories_.size()),
         region_(region),
         lock_(region.mutex_),
         defers_(own_thread_state().defers_memory, true),
         asked_(own_thread_state().asked_meta, false),
         keys_(own_thread_state().key_tape, &keys) {
+    // Under the lock: until it is held another thread may run what is pending.
+    calls = region.calls_.size();
+    memories = region.memories_.size();
     region.scopes_.push_back(this);
   }
   ~Scope();
@@ -68,10 +69,10 @@ class Scope {
 
   const char* name;  // of the op or node
   bool is_op = true;
-  const bool whole;        // what it calls is not noted
-  bool skipped = false;    // and such a call was made
-  size_t calls, memories;  // of the region, at the beginning
-  bool poisoned = false;   // what was noted reads what a skipped kernel was to write
+  const bool whole;                // what it calls is not noted
+  bool skipped = false;            // and such a call was made
+  size_t calls = 0, memories = 0;  // of the region, at the beginning
+  bool poisoned = false;           // what was noted reads what a skipped kernel was to write
 
  private:
   struct History {
