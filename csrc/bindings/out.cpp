@@ -65,8 +65,13 @@ void check_apart(const OpInfo& op, const Frame& frame, const Tensor& out, const 
   const bool elementwise = op.batching() == Batching::Pointwise;
   if (!elementwise && !(op.flags & kOutApart)) return;
   const int64_t end = out.offset() + numel_of(sizes, op.name);
-  if (out.sizes() != sizes && static_cast<size_t>(end) * out.itemsize() > out.storage().bytes())
-    return;  // it will get memory of its own
+  if (out.sizes() != sizes && static_cast<size_t>(end) * out.itemsize() > out.storage().bytes()) {
+    // All on its storage see the memory that it will get.
+    each_argument(op, frame, [&](const Tensor& t) {
+      WT_CHECK(elementwise || &t.storage() != &out.storage(), Error, op.name, kOverlap);
+    });
+    return;
+  }
   const Tensor target =
       out.sizes() == sizes ? out : alias(out, sizes, contiguous_strides(sizes), out.offset());
   each_argument(op, frame, [&](const Tensor& t) {
