@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 56_774
+MAX_TOTAL_LINES = 56_779
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -69,7 +69,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        21_031,  # attention by WGMMA, cuSOLVER, grouped products
+        21_037,  # attention by WGMMA, cuSOLVER, grouped products
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -131,7 +131,7 @@ BUDGETS = {
     ),
     "function transforms": (1_751, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        16_604,
+        16_605,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",

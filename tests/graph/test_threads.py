@@ -172,7 +172,7 @@ def test_weights_are_written_meanwhile() -> None:
         if k % 2:
             f = compiled(lambda x: (x + w) * 2)
             for _ in range(RUNS):
-                # That contents are read while they change is the program's own race, which a sanitizer reports.
+                # Reads of contents that change are the program's own race, which a sanitizer reports.
                 with lock if SANITIZED else contextlib.nullcontext():
                     f(x)
             return
