@@ -10,7 +10,7 @@ kinds=${1:-address,undefined}
 shift || true
 if [ "$kinds" = threads ]; then
   kinds=thread
-  [ $# -gt 0 ] || set -- tests/graph/test_threads.py tests/graph/test_capi.py tests/python/inference/test_engine_threads.py
+  [ $# -gt 0 ] || set -- tests/graph/test_threads.py tests/python/autograd/test_threads.py tests/graph/test_capi.py tests/python/inference/test_engine_threads.py
 fi
 env=build/sanitize-${kinds//,/-}
 python3 -m venv "$env"

@@ -186,6 +186,7 @@ def test_weights_are_written_meanwhile() -> None:
     assert w.tolist() == [RUNS * THREADS // 2] * 64
 
 
+@pytest.mark.skipif(SANITIZED, reason="threads write one tensor without a lock, which a sanitizer reports")
 def test_a_step_of_each_thread_on_the_same_weights() -> None:
     """Without a lock: which step comes first is open, and all end."""
     w = torch.zeros(8, 8, requires_grad=True)
