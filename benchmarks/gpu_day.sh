@@ -8,10 +8,10 @@
 # FOLDER (default: build/gpu-day) gets six files: env.txt, ladder.jsonl, tests.jsonl, bench.jsonl, cudnn_properties.json
 # and logs.tar.gz. WHEELS (default: .whl) has the wheels of warptape and warptape-cuda, as tools/build_wheel.py --cuda makes
 # them, and of scipy-openblas32; in its folder cudnn-frontend lie the headers of nvidia-cudnn-frontend. The Python that runs
-# (PYTHON, default: python3) has NumPy, pytest, pytest-xdist and NVIDIA's libraries, such as PyTorch brings, and PyTorch for
-# the comparison. LIMIT (480) is the seconds of a call; COMMIT is what was built. STEPS are those of the ladder that are
-# wanted. SCALE (1) multiplies all limits of time: a rehearsal with the emulated plugin takes longer. Exit code 1 if anything
-# failed: the last lines name it.
+# (PYTHON, default: python3) has NumPy, SciPy, safetensors, pytest, pytest-xdist and NVIDIA's libraries, such as PyTorch
+# brings, and PyTorch for the comparison. LIMIT (480) is the seconds of a call; COMMIT is what was built. STEPS are those of
+# the ladder that are wanted. SCALE (1) multiplies all limits of time: a rehearsal with the emulated plugin takes longer.
+# Exit code 1 if anything failed: the last lines name it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(mkdir -p "${1:-build/gpu-day}" && cd "${1:-build/gpu-day}" && pwd)
