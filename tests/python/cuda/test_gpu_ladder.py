@@ -16,7 +16,7 @@ PLANTED = {"device": "crash", "fft": "hang", "random": "sticky", "index": "wrong
 
 def test_planted_faults_are_named(tmp_path: Path) -> None:
     out = tmp_path / "ladder.jsonl"
-    job = [sys.executable, str(BENCHMARKS / "gpu_ladder.py"), "--out", str(out), "--limit", "20"]
+    job = [sys.executable, str(BENCHMARKS / "gpu_ladder.py"), "--out", str(out), "--limit", "30"]
     job += ["--steps", ",".join([*PLANTED, "optimizer"])]
     env = os.environ | {"GPU_LADDER_PLANT": ",".join(f"{step}={kind}" for step, kind in PLANTED.items())}
     done = subprocess.run(job, env=env, capture_output=True, text=True)
