@@ -84,26 +84,10 @@ __global__ void __launch_bounds__(kThreads) lines_kernel(const __grid_constant__
   }
 }
 
-// `v` in index's shape without `dim`.
-struct Cut {
-  View view;
-  int64_t sizes[kMaxDims], strides[kMaxDims];
-  Cut(const View& v, const View& index, int dim) : view(v) {
-    view.ndim = 0;
-    for (int d = 0; d < index.ndim; ++d) {
-      if (d == dim) continue;
-      sizes[view.ndim] = index.sizes[d];
-      strides[view.ndim++] = v.strides[d];
-    }
-    view.sizes = sizes;
-    view.strides = strides;
-  }
-};
-
 void scatter_lines(const LaunchContext& ctx, const View& self, const View& index, const View& src, int dim,
                    ScatterMode mode) {
   LineArgs a{};
-  const Cut to(self, index, dim), at(index, index, dim), from(src, index, dim);
+  const WithoutDim to(self, index, dim), at(index, index, dim), from(src, index, dim);
   make_index_map(a.map, {&to.view, &at.view, &from.view});
   a.self = self.data;
   a.index = index.as<const int64_t>();
@@ -214,7 +198,7 @@ void index_add(const LaunchContext& ctx, const View& self, const View& index, co
   w.from = src.data;
   w.bound = uint64_t(self.ndim ? self.sizes[dim] : 1);
   const int64_t n = src.ndim ? src.sizes[dim] : 1;
-  const Cut to(self, src, dim), from(src, src, dim);
+  const WithoutDim to(self, src, dim), from(src, src, dim);
   make_index_map(w.columns, {&to.view, &from.view});
   w.column_count = to.view.numel();
   w.rows.set_dims(1, &n, n);

@@ -72,22 +72,6 @@ class NarrowRows {
   int64_t *to_, *from_, *start_;
 };
 
-// The dims of a view but one.
-struct WithoutDim {
-  View view;
-  int64_t sizes[kMaxDims], strides[kMaxDims];
-  WithoutDim(const View& v, const View& shape, int dim) : view(v) {
-    view.ndim = 0;
-    for (int d = 0; d < shape.ndim; ++d) {
-      if (d == dim) continue;
-      sizes[view.ndim] = shape.sizes[d];
-      strides[view.ndim++] = v.strides[d];
-    }
-    view.sizes = sizes;
-    view.strides = strides;
-  }
-};
-
 // As "scatter", by Add or Multiply; the indices are valid. src times alpha is added.
 inline void scatter_narrow_rows(const LaunchContext& ctx, const View& self, const View& index,
                                 const View& src, int dim, ScatterMode mode, double alpha) {

@@ -76,4 +76,20 @@ using FlipFn = void(const LaunchContext&, const View& out, const View& x, uint32
 // dtype; null data for none, out is then int64).
 using BincountFn = void(const LaunchContext&, const View& out, const View& x, const View& weights);
 
+// A view in the sizes of `shape` without `dim`: where its lines along that dim begin.
+struct WithoutDim {
+  View view;
+  int64_t sizes[kMaxDims], strides[kMaxDims];
+  WithoutDim(const View& v, const View& shape, int dim) : view(v) {
+    view.ndim = 0;
+    for (int d = 0; d < shape.ndim; ++d) {
+      if (d == dim) continue;
+      sizes[view.ndim] = shape.sizes[d];
+      strides[view.ndim++] = v.strides[d];
+    }
+    view.sizes = sizes;
+    view.strides = strides;
+  }
+};
+
 }  // namespace warptape::kernels
