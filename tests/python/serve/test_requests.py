@@ -45,6 +45,21 @@ def ask(url: str, path: str, body: Any, headers: Any = ()) -> tuple[int, Any]:
     return status, json.loads(text, parse_constant=_none)
 
 
+def ask_and_probe(url: str, path: str, body: Any) -> tuple[int, Any, float]:
+    """The answer to a request, and the longest seconds that the server took meanwhile to say it lives."""
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(ask(url, path, body)))
+    thread.start()
+    worst = 0.0
+    while thread.is_alive():
+        start = time.monotonic()
+        urllib.request.urlopen(url + "/livez", timeout=60).read()
+        worst = max(worst, time.monotonic() - start)
+        time.sleep(0.01)
+    ((status, answer),) = got
+    return status, answer, worst
+
+
 def _none(constant: str) -> Any:
     raise AssertionError(f"{constant} is no JSON")
 
@@ -117,16 +132,8 @@ def test_one_large_request_stops_nobody(server) -> None:
     time.sleep(0.5)
     try:
         for name, path, body, expected in LARGE:
-            got: list[Any] = []
-            gaps[0] = worst = 0.0
-            thread = threading.Thread(target=lambda: got.append(ask(server.url, path, body)))  # noqa: B023
-            thread.start()
-            while thread.is_alive():
-                start = time.monotonic()
-                urllib.request.urlopen(server.url + "/livez", timeout=60).read()
-                worst = max(worst, time.monotonic() - start)
-                time.sleep(0.01)
-            ((status, answer),) = got
+            gaps[0] = 0.0
+            status, answer, worst = ask_and_probe(server.url, path, body)
             assert status == expected, (name, status, answer)
             assert worst < seconds(0.5) and gaps[0] < seconds(0.5), (name, worst, gaps[0])
     finally:
@@ -189,19 +196,8 @@ def test_templates_of_clients(server, repository) -> None:
         status, answer = ask(trusting.url, "/v1/chat/completions", {**chat, "chat_template": "0123456789"})
         assert status == 200 and answer["usage"]["prompt_tokens"] == 10
         for template, text in BOMBS:
-            got: list[Any] = []
             body = {**chat, "chat_template": template}
-            thread = threading.Thread(
-                target=lambda: got.append(ask(trusting.url, "/v1/chat/completions", body))  # noqa: B023
-            )
-            thread.start()
-            worst = 0.0
-            while thread.is_alive():
-                start = time.monotonic()
-                urllib.request.urlopen(trusting.url + "/livez", timeout=60).read()
-                worst = max(worst, time.monotonic() - start)
-                time.sleep(0.01)
-            ((status, answer),) = got
+            status, answer, worst = ask_and_probe(trusting.url, "/v1/chat/completions", body)
             assert status == 400 and text in answer["error"]["message"], (template, answer)
             assert worst < seconds(0.5)
         assert ask(trusting.url, "/v1/chat/completions", chat)[0] == 200
