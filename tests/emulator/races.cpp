@@ -211,8 +211,15 @@ EMULATOR_TSAN(4)
 EMULATOR_TSAN(8)
 EMULATOR_TSAN(16)
 #undef EMULATOR_TSAN
-// Of the guards of static variables in functions of the host.
-uint8_t __tsan_atomic8_load(const volatile uint8_t* p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+// Atomics of the host's code, the guards of static variables in functions among them; kernels' own do not
+// come here.
+#define EMULATOR_TSAN_ATOMIC(N, T)                                                                     \
+  T __tsan_atomic##N##_load(const volatile T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); } \
+  void __tsan_atomic##N##_store(volatile T* p, T value, int) { __atomic_store_n(p, value, __ATOMIC_SEQ_CST); }
+EMULATOR_TSAN_ATOMIC(8, uint8_t)
+EMULATOR_TSAN_ATOMIC(32, uint32_t)
+EMULATOR_TSAN_ATOMIC(64, uint64_t)
+#undef EMULATOR_TSAN_ATOMIC
 void __tsan_read_range(void* p, size_t n) { races_access(p, n, false); }
 void __tsan_write_range(void* p, size_t n) { races_access(p, n, true); }
 }
