@@ -146,13 +146,13 @@ endfunction()
 
 # Sets `out` to a source file with the texts of what kernels that are compiled at run time include.
 function(warptape_kernel_headers out)
-  set(code "#include \"kernels/cuda/chain_compile.h\"\n\nnamespace warptape::kernels::cuda {\nconst SourceText kKernelHeaders[] = {\n")
+  set(code "#include \"kernels/cuda/fused/chain_compile.h\"\n\nnamespace warptape::kernels::cuda {\nconst SourceText kKernelHeaders[] = {\n")
   set(count 0)
   foreach(file kernels/include/kernels/types.h kernels/include/kernels/complex.h kernels/include/kernels/float8.h
-          kernels/include/kernels/dispatch.h kernels/include/kernels/formulas.h kernels/include/kernels/gamma.h
-          kernels/cuda/standard.h kernels/cuda/launch.cuh
-          kernels/cuda/math.cuh kernels/cuda/memory.cuh kernels/cuda/index.cuh kernels/cuda/formula.cuh kernels/cuda/chain.cuh
-          kernels/cuda/block.cuh kernels/cuda/groups.cuh kernels/cuda/norm_rows.cuh kernels/cuda/chain_rows.cuh)
+          kernels/include/kernels/dispatch.h kernels/include/kernels/elementwise/formulas.h kernels/include/kernels/elementwise/gamma.h
+          kernels/cuda/common/standard.h kernels/cuda/common/launch.cuh
+          kernels/cuda/common/math.cuh kernels/cuda/common/memory.cuh kernels/cuda/common/index.cuh kernels/cuda/elementwise/formula.cuh kernels/cuda/fused/chain.cuh
+          kernels/cuda/common/block.cuh kernels/cuda/common/groups.cuh kernels/cuda/norm/norm_rows.cuh kernels/cuda/fused/chain_rows.cuh)
     file(READ "${PROJECT_SOURCE_DIR}/${file}" text)
     string(REPLACE "kernels/include/" "" name "${file}")
     string(APPEND code "{\"${name}\", R\"header(${text})header\"},\n")
@@ -169,9 +169,8 @@ endfunction()
 # warptape_cuda_plugin(): the target, after libwarptape.so's.
 function(warptape_cuda_plugin)
   file(GLOB host CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/cuda/*.cpp")
-  file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu"
-       "${PROJECT_SOURCE_DIR}/kernels/cuda/gemm/*.cu")
-  file(GLOB nccl CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/distributed/nccl/*.cpp")
+  file(GLOB_RECURSE device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
+  file(GLOB nccl CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/distributed/transport/nccl/*.cpp")
   if(WARPTAPE_CUDA STREQUAL "EMULATED" OR NCCL_INCLUDE)
     list(APPEND host ${nccl})
   endif()
@@ -181,7 +180,8 @@ function(warptape_cuda_plugin)
     set(emulator "${PROJECT_SOURCE_DIR}/tests/emulator")
     file(GLOB stand_ins CONFIGURE_DEPENDS "${emulator}/*.cpp")
     list(FILTER stand_ins EXCLUDE REGEX "/test_[a-z_]*\\.cpp$")
-    foreach(name fft matmul matmul_pieces quant_linear_float8 solver solver_eigen chain_source chain_compile chain_prepare)
+    foreach(name fft/fft gemm/matmul gemm/matmul_pieces quant/quant_linear_float8 linalg/solver linalg/solver_eigen
+            fused/chain_source fused/chain_compile fused/chain_prepare)
       list(APPEND host "${PROJECT_SOURCE_DIR}/kernels/cuda/${name}.cpp")
     endforeach()
     list(APPEND host ${stand_ins})
@@ -191,14 +191,14 @@ function(warptape_cuda_plugin)
     endif()
     set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")
   else()
-    file(GLOB libraries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp")
+    file(GLOB_RECURSE libraries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp")
     list(APPEND host ${libraries})
     # Formulas say where they round: a chain that runs several gives the same bits (chain_compile.cpp).
     set(formulas ${device})
     list(FILTER formulas INCLUDE REGEX "/(elementwise_[a-z]*|regression|norm)\\.cu$")
     set_source_files_properties(${formulas} PROPERTIES COMPILE_OPTIONS "--fmad=false")
     # cuDNN's frontend is templates that make a plan, once per shape: half of the time to compile is saved.
-    set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cuda/conv.cpp" "${PROJECT_SOURCE_DIR}/kernels/cuda/attention.cpp"
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cuda/conv/conv.cpp" "${PROJECT_SOURCE_DIR}/kernels/cuda/attention/attention.cpp"
                                 PROPERTIES COMPILE_OPTIONS "-O1")
   endif()
   warptape_kernel_headers(headers)

@@ -3,9 +3,9 @@
     python tools/cudnn_plans.py properties H200.json    on a GPU: writes its properties as cuDNN has them
     python tools/cudnn_plans.py plans H200.json         anywhere: makes plans for that device and prints them
 
-Compiles tests/cudnn/conv_plans.cpp with the graphs of kernels/cuda/conv_graph.h, against the headers of the
-CUDA toolkit and of the wheels that `pip install '.[cuda]'` brings, and calls the cuDNN among them (9.11 or
-later). `plans` fails where a case has no plan.
+Compiles tests/cudnn/conv_plans.cpp with the graphs of kernels/cuda/conv/conv_graph.h, against the headers of
+the CUDA toolkit and of the wheels that `pip install '.[cuda]'` brings, and calls the cuDNN among them (9.11
+or later). `plans` fails where a case has no plan.
 """
 
 from __future__ import annotations
@@ -98,7 +98,11 @@ def build(out: Path) -> Path:
     if lacks := missing():
         raise SystemExit(f"cudnn_plans: not found: {', '.join(lacks)}")
     folders = {str(include_folder(header)) for header in HEADERS}
-    sources = [PROGRAM, ROOT / "kernels/cuda/library.cpp", ROOT / "kernels/cuda/library_functions.cpp"]
+    sources = [
+        PROGRAM,
+        ROOT / "kernels/cuda/libraries/library.cpp",
+        ROOT / "kernels/cuda/libraries/library_functions.cpp",
+    ]
     libraries = {
         "WARPTAPE_CUDNN_DIR": include_folder("cudnn.h"),
         "WARPTAPE_CUBLAS_DIR": include_folder("cublasLt.h"),

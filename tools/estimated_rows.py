@@ -105,7 +105,7 @@ def cross_entropy(backward: bool) -> Row:
     trips = classes / 8 / (2 * 256)
     marker = WIDE_STORE if backward else WIDE_LOAD
     part = Part(
-        "loss.cu",
+        "nn/loss.cu",
         rf"^{'backward' if backward else 'forward'}_kernel<BFloat16>",
         256,
         rows,
@@ -125,7 +125,7 @@ def adam() -> Row:
     chunk of 8,192, a thread 4 elements a trip, each with one root."""
     n = 124_439_808
     part = Part(
-        "multi_tensor.cu",
+        "optim/multi_tensor.cu",
         r"^adam_kernel<float>",
         256,
         n / 8192,
@@ -140,7 +140,7 @@ def adam() -> Row:
 def gradient_norm() -> Row:
     n = 124_439_808
     part = Part(
-        "multi_tensor.cu",
+        "optim/multi_tensor.cu",
         r"^norm_kernel<float>",
         256,
         n / 8192,
@@ -155,7 +155,7 @@ def sums() -> Row:
     """A block has a row, a thread 4 loads of 16 bytes a trip."""
     rows, n = 64 * K, 8 * K
     part = Part(
-        "reduce.cu",
+        "reduce/reduce.cu",
         r"^reduce_rows_kernel<Folded<float, Plus>",
         256,
         rows,
@@ -170,7 +170,9 @@ def embedding() -> Row:
     """A thread moves several pieces of 16 bytes."""
     rows, width = 32 * K, 768
     pieces = rows * width * 4 / 16
-    part = Part("gather.cu", r"^rows_kernel<uint4>", 256, pieces / (256 * 4), 2 * 16 * pieces + 8 * rows)
+    part = Part(
+        "index/gather.cu", r"^rows_kernel<uint4>", 256, pieces / (256 * 4), 2 * 16 * pieces + 8 * rows
+    )
     return Row("embedding", "32,768 of 768 float32", (part._replace(units=part.blocks),))
 
 
@@ -194,7 +196,7 @@ def attention_forward(kind: str) -> Row:
     if kind == "WGMMA":
         # 8 products of 16 along the head and 8 along 128 keys; the first scores and the last values apart.
         part = Part(
-            "attention_wgmma.cu",
+            "attention/attention_wgmma.cu",
             r"^wgmma_forward<BFloat16, 128, true>",
             384,
             HEADS * T / 128,
@@ -207,7 +209,7 @@ def attention_forward(kind: str) -> Row:
         )
     else:
         part = Part(
-            "attention_mma.cu",
+            "attention/attention_mma.cu",
             r"^mma_forward<BFloat16, 128, false>",
             128,
             HEADS * T / 64,
@@ -225,7 +227,7 @@ def attention_backward(kind: str) -> Row:
     moved = 5 * 2 * HEADS * T * D
     if kind == "WGMMA":
         queries = Part(
-            "attention_wgmma_backward.cu",
+            "attention/attention_wgmma_backward.cu",
             r"^wgmma_query_gradient<BFloat16, 128, true>",
             384,
             HEADS * T / 128,
@@ -244,7 +246,7 @@ def attention_backward(kind: str) -> Row:
         )
     else:
         queries = Part(
-            "attention_mma_backward.cu",
+            "attention/attention_mma_backward.cu",
             r"^mma_query_gradient<BFloat16, 128>",
             128,
             HEADS * T / 64,
@@ -324,7 +326,7 @@ def grouped() -> Row:
     m, n, k, groups = 32 * K, 4 * K, 4 * K, 8
     blocks = (m / 128) * (n / 128)
     part = Part(
-        "grouped_mm.cu",
+        "gemm/grouped_mm.cu",
         r"^grouped_mma<BFloat16, true, false>",
         256,
         blocks,
@@ -342,7 +344,7 @@ def packed() -> Row:
     """One row of tokens: the weight is streamed, 16 bytes a thread and trip; a block has 16 outputs."""
     outputs, inputs = 16 * K, 4 * K
     part = Part(
-        "packed_linear.cu",
+        "quant/packed_linear.cu",
         r"^linear_kernel<BFloat16, 2, 1>",
         256,
         outputs / 16,
@@ -359,7 +361,7 @@ def quantised() -> Row:
     rows, outputs, inputs = 2 * K, 4 * K, 4 * K
     blocks = (rows / 64) * (outputs / 64)
     part = Part(
-        "quant_linear_mma.cu",
+        "quant/quant_linear_mma.cu",
         r"^mma_kernel<8, BFloat16, Half>",
         128,
         blocks,
@@ -374,18 +376,26 @@ def quantised() -> Row:
 
 
 ROWS: list[Row] = [
-    elementwise("add", "elementwise_arithmetic.cu", "Add", 2),
-    elementwise("GELU (tanh)", "elementwise_activation.cu", "GeluTanh", 1),
-    elementwise("GELU (tanh), backward", "elementwise_activation.cu", "GeluTanhBackward", 2),
+    elementwise("add", "elementwise/elementwise_arithmetic.cu", "Add", 2),
+    elementwise("GELU (tanh)", "elementwise/elementwise_activation.cu", "GeluTanh", 1),
+    elementwise("GELU (tanh), backward", "elementwise/elementwise_activation.cu", "GeluTanhBackward", 2),
     sums(),
-    by_rows("softmax, forward", "softmax.cu", r"^softmax_kernel<BFloat16, false>", 2, 32, (75, 85)),
-    by_rows("softmax, backward", "softmax.cu", r"^softmax_backward_kernel<BFloat16, false>", 3, 32, (65, 75)),
+    by_rows("softmax, forward", "nn/softmax.cu", r"^softmax_kernel<BFloat16, false>", 2, 32, (75, 85)),
     by_rows(
-        "layer norm, forward", "norm.cu", r"^norm_kernel<BFloat16, true, Element", 2, 32, (75, 85), 0, 20
+        "softmax, backward", "nn/softmax.cu", r"^softmax_backward_kernel<BFloat16, false>", 3, 32, (65, 75)
     ),
-    by_rows("layer norm, backward", "norm.cu", r"^backward_kernel<BFloat16, true>", 3, 64, (65, 75), 264, 12),
-    by_rows("RMS norm, forward", "norm.cu", r"^norm_kernel<BFloat16, false, Element", 2, 32, (75, 85), 0, 12),
-    by_rows("RMS norm, backward", "norm.cu", r"^backward_kernel<BFloat16, false>", 3, 64, (65, 75), 264, 12),
+    by_rows(
+        "layer norm, forward", "norm/norm.cu", r"^norm_kernel<BFloat16, true, Element", 2, 32, (75, 85), 0, 20
+    ),
+    by_rows(
+        "layer norm, backward", "norm/norm.cu", r"^backward_kernel<BFloat16, true>", 3, 64, (65, 75), 264, 12
+    ),
+    by_rows(
+        "RMS norm, forward", "norm/norm.cu", r"^norm_kernel<BFloat16, false, Element", 2, 32, (75, 85), 0, 12
+    ),
+    by_rows(
+        "RMS norm, backward", "norm/norm.cu", r"^backward_kernel<BFloat16, false>", 3, 64, (65, 75), 264, 12
+    ),
     cross_entropy(False),
     cross_entropy(True),
     adam(),

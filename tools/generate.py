@@ -23,7 +23,7 @@ import warptape
 from warptape import _C
 
 ROOT = Path(__file__).resolve().parents[1]
-# Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
+# Bits of OpFlag in csrc/op/op.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
 WINDOWS, MASKED = 1 << 30, 1 << 31
 FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 2048: "random"}
@@ -266,7 +266,7 @@ def arguments(op: Op, method: bool) -> Iterator[str]:
 
 
 def result_name(op: Op) -> str:
-    """The class of an op's named results, as csrc/bindings/op_function.cpp names it."""
+    """The class of an op's named results, as csrc/bindings/ops/op_function.cpp names it."""
     return ("linalg_" if op.flags & LINALG and not op.flags & FUNCTION else "") + op.name
 
 

@@ -53,8 +53,8 @@ def wheel_file(package: str, name: str) -> Path:
 
 
 def host_sources() -> list[Path]:
-    folders = ("kernels/cuda", "csrc/core/cuda", "csrc/distributed/nccl")
-    return sorted(file for folder in folders for file in (ROOT / folder).glob("*.cpp"))
+    folders = ("kernels/cuda", "csrc/core/cuda", "csrc/distributed/transport/nccl")
+    return sorted(file for folder in folders for file in (ROOT / folder).rglob("*.cpp"))
 
 
 def compiler() -> list[str]:

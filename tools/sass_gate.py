@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("80", "90a")
 #: For which NVRTC compiles, and what the rules of those kernels name as their source.
-NVRTC_ARCHITECTURE, ROWS = "90", "chain_rows.cuh"
+NVRTC_ARCHITECTURE, ROWS = "90", "fused/chain_rows.cuh"
 #: Address, predicate, name and operands in a line of cuobjdump -sass.
 INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 #: What the table names of the many instructions: tensor cores, asynchronous copies, barriers in memory.
@@ -78,22 +78,37 @@ RULES = [
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
     Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, MMA),
     Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS + BY_COLUMNS),
-    Rule("grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
-    Rule("grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
+    Rule("gemm/grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
+    Rule("gemm/grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
     # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers. For
     # sm_80 ptxas keeps up to four numbers in local memory, outside of the products.
-    Rule("attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, MMA, ("90a",)),
-    Rule("attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, MMA, ("90a",)),
-    Rule("attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, MMA, ("80",), spills=4),
-    Rule("attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, MMA, ("80",), spills=4),
-    Rule("attention_mma.cu", "merge_splits", 64),
-    Rule("attention_mma_backward.cu", "mma_(query_gradient|key_gradients)", 255, 0, 128, MMA, ("90a",)),
+    Rule("attention/attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, MMA, ("90a",)),
+    Rule("attention/attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, MMA, ("90a",)),
+    Rule("attention/attention_mma.cu", "mma_forward<.*false>", 255, 0, 128, MMA, ("80",), spills=4),
+    Rule("attention/attention_mma.cu", "mma_forward<.*true>", 255, 0, 64, MMA, ("80",), spills=4),
+    Rule("attention/attention_mma.cu", "merge_splits", 64),
     Rule(
-        "attention_mma_backward.cu", "mma_(query_gradient|key_gradients)", 255, 0, 128, MMA, ("80",), spills=4
+        "attention/attention_mma_backward.cu",
+        "mma_(query_gradient|key_gradients)",
+        255,
+        0,
+        128,
+        MMA,
+        ("90a",),
     ),
-    Rule("attention_wgmma.cu", "wgmma_forward", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS),
     Rule(
-        "attention_wgmma_backward.cu",
+        "attention/attention_mma_backward.cu",
+        "mma_(query_gradient|key_gradients)",
+        255,
+        0,
+        128,
+        MMA,
+        ("80",),
+        spills=4,
+    ),
+    Rule("attention/attention_wgmma.cu", "wgmma_forward", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS),
+    Rule(
+        "attention/attention_wgmma_backward.cu",
         "wgmma_(query_gradient|key_gradients)",
         168,
         0,
@@ -104,16 +119,16 @@ RULES = [
         384,
         BY_ROWS,
     ),
-    Rule("quant_linear_mma.cu", "mma_kernel", 168, 0, 0, ("LDGSTS", "LDSM", "IMMA")),
-    Rule("packed_linear.cu", "linear_kernel", 128, 128),
-    Rule("copy.cu", "fill_kernel", 64, 0, 128),
-    Rule("copy.cu", "cast_kernel<Half, BFloat16>|cast_kernel<BFloat16, Half>", 64, 128, 128),
-    Rule("multi_tensor.cu", "(adam|sgd|scale|add)_kernel<(Half|BFloat16|float)", 96, 128, 128),
-    Rule("loss.cu", r"(^|\W)(backward)_kernel<(Half|BFloat16|float)", 96, 128, 128),
-    Rule("loss.cu", r"(^|\W)(forward)_kernel<(Half|BFloat16|float)", 96, 128),
+    Rule("quant/quant_linear_mma.cu", "mma_kernel", 168, 0, 0, ("LDGSTS", "LDSM", "IMMA")),
+    Rule("quant/packed_linear.cu", "linear_kernel", 128, 128),
+    Rule("view/copy.cu", "fill_kernel", 64, 0, 128),
+    Rule("view/copy.cu", "cast_kernel<Half, BFloat16>|cast_kernel<BFloat16, Half>", 64, 128, 128),
+    Rule("optim/multi_tensor.cu", "(adam|sgd|scale|add)_kernel<(Half|BFloat16|float)", 96, 128, 128),
+    Rule("nn/loss.cu", r"(^|\W)(backward)_kernel<(Half|BFloat16|float)", 96, 128, 128),
+    Rule("nn/loss.cu", r"(^|\W)(forward)_kernel<(Half|BFloat16|float)", 96, 128),
     # float64 moves two numbers in 16 bytes and has more registers to keep; it is not trained in.
-    Rule("softmax.cu", r"softmax(_long)?(_backward)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
-    Rule("norm.cu", r"\bnorm(_long)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
+    Rule("nn/softmax.cu", r"softmax(_long)?(_backward)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
+    Rule("norm/norm.cu", r"\bnorm(_long)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
     Rule(ROWS, "backward|float|rms_norm", 128, 128, 128, (), (NVRTC_ARCHITECTURE,)),
     # Two rows of bfloat16 are held, and as numbers of float32 once more, in all the registers that there are.
     Rule(ROWS, "layer_norm_forward_BFloat16", 128, 128, 128, (), (NVRTC_ARCHITECTURE,), spills=10),
@@ -316,7 +331,10 @@ def compile_rows(build: Path, out: Path) -> list[Kernel]:
     """Chains with norms, compiled by the library's own way through NVRTC, which needs no driver."""
     program, folder, cache = out / "row_kernels", out / "rows", out / "cache"
     sources = [ROOT / "tests/chain/row_kernels.cpp", build / "kernel_headers.cpp"]
-    sources += [ROOT / f"kernels/cuda/{name}.cpp" for name in ("chain_source", "chain_compile", "library")]
+    sources += [
+        ROOT / f"kernels/cuda/{name}.cpp"
+        for name in ("fused/chain_source", "fused/chain_compile", "libraries/library")
+    ]
     flags = [
         "-std=c++20",
         "-O1",

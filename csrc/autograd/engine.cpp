@@ -8,7 +8,7 @@
 #include "autograd/pass.h"
 #include "core/errors.h"
 #include "core/profiler.h"
-#include "kernels/cpu/interrupt.h"
+#include "kernels/runtime/interrupt.h"
 #include "tensor/deferral.h"
 #include "tensor/memory_format.h"
 

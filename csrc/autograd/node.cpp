@@ -4,7 +4,7 @@
 #include "autograd/tape.h"
 #include "core/context.h"
 #include "core/errors.h"
-#include "core/free_list.h"
+#include "core/memory/free_list.h"
 
 namespace warptape {
 

@@ -12,7 +12,7 @@
 #include "core/dtype.h"
 #include "core/errors.h"
 #include "core/generator.h"
-#include "ops/op.h"
+#include "op/op.h"
 
 namespace warptape::bindings {
 

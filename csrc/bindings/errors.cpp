@@ -6,8 +6,8 @@
 
 #include <new>
 
-#include "graph/region.h"
-#include "ops/linalg.h"
+#include "graph/record/region.h"
+#include "ops/linalg/linalg.h"
 
 namespace warptape::bindings {
 namespace {

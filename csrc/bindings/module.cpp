@@ -1,18 +1,18 @@
 // warptape._C
 #include <pybind11/pybind11.h>
 
-#include "bindings/autograd.h"
-#include "bindings/cuda.h"
-#include "bindings/distributed.h"
+#include "bindings/autograd/autograd.h"
+#include "bindings/device/cuda.h"
+#include "bindings/distributed/distributed.h"
 #include "bindings/errors.h"
-#include "bindings/override.h"
+#include "bindings/ops/override.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
 #include "core/environment.h"
-#include "core/memory_trace.h"
-#include "kernels/cpu/interrupt.h"
-#include "kernels/cpu/parallel.h"
-#include "kernels/linalg.h"
+#include "core/memory/memory_trace.h"
+#include "kernels/linalg/linalg.h"
+#include "kernels/runtime/interrupt.h"
+#include "kernels/runtime/parallel.h"
 
 namespace warptape::bindings {
 namespace {

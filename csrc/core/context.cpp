@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/runtime/parallel.h"
 
 namespace warptape {
 

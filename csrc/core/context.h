@@ -76,13 +76,13 @@ struct ThreadState {
   KeyTape* key_tape = nullptr;              // where Philox keys are noted and drawn again
   Deferral* deferral = nullptr;             // of the compiled region that this thread records, if it does
   ProfilerThread* profiler = nullptr;       // of the profile that records this thread, if one does
-  PlannedRun* planned_run = nullptr;        // whose memory new storages get: core/memory_plan.h
+  PlannedRun* planned_run = nullptr;        // whose memory new storages get: core/memory/memory_plan.h
   int64_t recording_transforms = 0;         // that run: autograd/tape.h
-  ops::Epilogue* epilogue = nullptr;        // of the thread's next product: ops/matmul.h
-  ops::Prologue* prologue = nullptr;        // likewise: ops/matmul_plan.h
+  ops::Epilogue* epilogue = nullptr;        // of the thread's next product: ops/linalg/matmul.h
+  ops::Prologue* prologue = nullptr;        // likewise: ops/linalg/matmul_plan.h
 };
 
-// Small objects of one type that the thread has released and will use again: see core/free_list.h.
+// Small objects of one type that the thread has released and will use again: see core/memory/free_list.h.
 struct FreeObjects {
   void* head = nullptr;
   int count = 0;

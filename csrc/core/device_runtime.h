@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/allocator.h"
-#include "core/memory_history.h"
+#include "core/memory/allocator.h"
+#include "core/memory/memory_history.h"
 #include "kernels/slot.h"
 
 namespace warptape {

@@ -4,7 +4,7 @@
 #include <ostream>
 
 #include "core/errors.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise/elementwise.h"
 
 namespace warptape {
 

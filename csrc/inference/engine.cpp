@@ -6,7 +6,7 @@
 
 #include "core/errors.h"
 #include "inference/speculate.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/runtime/parallel.h"
 #include "tensor/factory.h"
 
 namespace warptape::inference {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/export.h"
-#include "kernels/paged_attention.h"
+#include "kernels/attention/paged_attention.h"
 
 namespace warptape::inference {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/errors.h"
-#include "kernels/random.h"
+#include "kernels/random/random.h"
 #include "kernels/slot.h"
 #include "tensor/factory.h"
 

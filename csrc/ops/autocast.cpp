@@ -11,7 +11,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "ops/copy.h"
+#include "ops/view/copy.h"
 
 namespace warptape {
 namespace {

@@ -1,7 +1,7 @@
 // What the families with fused kernels share.
 #pragma once
 
-#include "ops/elementwise.h"
+#include "ops/elementwise/elementwise.h"
 
 namespace warptape::ops {
 

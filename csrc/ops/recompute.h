@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "autograd/engine.h"
-#include "ops/view.h"
+#include "ops/view/view.h"
 
 namespace warptape::ops {
 

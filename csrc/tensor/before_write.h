@@ -7,7 +7,7 @@
 namespace warptape {
 
 // Calls that read the tensor's contents later, in a region of another thread or for backward (Note
-// [Promises], graph/promise.h), are made now. A region of this thread sees what is written itself.
+// [Promises], graph/record/promise.h), are made now. A region of this thread sees what is written itself.
 inline void before_write(const Tensor& t) {
   if (t.defined() && t.storage().pending() && !thread_state().deferral) force_storage(t.storage());
 }

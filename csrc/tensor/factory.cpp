@@ -9,7 +9,7 @@
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "kernels/dispatch.h"
-#include "kernels/reduce.h"
+#include "kernels/reduce/reduce.h"
 #include "tensor/deferral.h"
 #include "tensor/memory_format.h"
 #include "tensor/plan.h"

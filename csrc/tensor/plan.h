@@ -1,7 +1,7 @@
 // Builds the plan of an elementwise kernel from tensors and scalars.
 #pragma once
 
-#include "kernels/elementwise.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/slot.h"
 #include "tensor/factory.h"
 

@@ -1,4 +1,4 @@
-// Runs a kernel on tensors, or has it noted by itself: see Note [Regions], graph/region.h.
+// Runs a kernel on tensors, or has it noted by itself: see Note [Regions], graph/record/region.h.
 #pragma once
 
 #include <array>

@@ -6,8 +6,8 @@
 #include "core/context.h"
 #include "core/device_runtime.h"
 #include "core/errors.h"
-#include "core/free_list.h"
-#include "core/memory_trace.h"
+#include "core/memory/free_list.h"
+#include "core/memory/memory_trace.h"
 #include "core/profiler.h"
 #include "tensor/deferral.h"
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "core/allocator.h"
+#include "core/memory/allocator.h"
 #include "core/ref.h"
 
 namespace warptape {
@@ -42,9 +42,10 @@ class WT_API Storage : public RefCounted<Storage> {
 
   bool is_opaque() const { return opaque_; }
 
-  // Note [Deferred memory]: inside of a compiled region calls are noted instead of run (graph/region.h). What
-  // they will write is deferred until then: a new storage has no memory yet, one with older contents has its
-  // memory put aside. Either way data() is null, so that whoever asks for it comes by force_storage.
+  // Note [Deferred memory]: inside of a compiled region calls are noted instead of run
+  // (graph/record/region.h). What they will write is deferred until then: a new storage has no memory yet,
+  // one with older contents has its memory put aside. Either way data() is null, so that whoever asks for it
+  // comes by force_storage.
   bool is_deferred() const { return deferred_.load(std::memory_order_acquire); }
   static Ref<Storage> deferred(size_t bytes, Device device);
   void put_aside();
@@ -114,7 +115,7 @@ class WT_API Storage : public RefCounted<Storage> {
  public:  // behind what every op reads
   // The region whose pending calls write the storage, or null; how many regions have it among what their
   // pending calls read or write, but for new storages; and what is known of it between regions: see Note
-  // [Promises] (graph/promise.h).
+  // [Promises] (graph/record/promise.h).
   std::atomic<Deferral*> writer{nullptr};
   std::atomic<uint32_t> readers{0};
   std::atomic<void*> promise{nullptr};

@@ -1,10 +1,10 @@
 // Gradients by the tape, which lies below the levels, of wrappers.
 #include "autograd/engine.h"
 #include "autograd/view.h"
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/reduce.h"
-#include "ops/view.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/reduce/reduce.h"
+#include "ops/view/copy.h"
+#include "ops/view/view.h"
 #include "transforms/level.h"
 
 namespace warptape::transforms {

@@ -5,9 +5,9 @@
 // vector products", 2017).
 #include <unordered_set>
 
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/view.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/view/copy.h"
+#include "ops/view/view.h"
 #include "transforms/vmap.h"
 
 namespace warptape::transforms {

@@ -1,6 +1,6 @@
 #include "transforms/level.h"
 
-#include "ops/view.h"
+#include "ops/view/view.h"
 
 namespace warptape::transforms {
 namespace {

@@ -8,7 +8,7 @@
 // happens to plain tensors (grad.cpp).
 #pragma once
 
-#include "ops/op.h"
+#include "op/op.h"
 
 namespace warptape::transforms {
 

@@ -2,8 +2,8 @@
 // vmap_rules.cpp), as what it is composed of, or else once for each of the mapped calls.
 #include <unordered_set>
 
-#include "ops/copy.h"
-#include "ops/view.h"
+#include "ops/view/copy.h"
+#include "ops/view/view.h"
 #include "transforms/vmap.h"
 
 namespace warptape::transforms {

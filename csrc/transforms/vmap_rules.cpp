@@ -2,19 +2,19 @@
 // wrappers.
 #include <unordered_map>
 
-#include "ops/attention.h"
-#include "ops/conv.h"
-#include "ops/copy.h"
-#include "ops/elementwise.h"
-#include "ops/embedding.h"
-#include "ops/gather.h"
-#include "ops/index.h"
-#include "ops/loss.h"
-#include "ops/matmul.h"
-#include "ops/norm.h"
-#include "ops/reduce.h"
-#include "ops/softmax.h"
-#include "ops/view.h"
+#include "ops/attention/attention.h"
+#include "ops/conv/conv.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/index/gather.h"
+#include "ops/index/index.h"
+#include "ops/linalg/matmul.h"
+#include "ops/nn/embedding.h"
+#include "ops/nn/loss.h"
+#include "ops/nn/softmax.h"
+#include "ops/norm/norm.h"
+#include "ops/reduce/reduce.h"
+#include "ops/view/copy.h"
+#include "ops/view/view.h"
 #include "transforms/vmap.h"
 
 namespace warptape::transforms {

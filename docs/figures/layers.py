@@ -90,7 +90,7 @@ def overview() -> None:
 def kernels() -> None:
     """How a slot finds its function."""
     p = Picture(640, 288, "A slot and the functions that may fill it")
-    p.box(10, 20, 190, 56, "csrc/ops/softmax.cpp|softmax_slot(ctx, ...)", "warm")
+    p.box(10, 20, 190, 56, "csrc/ops/nn/softmax.cpp|softmax_slot(ctx, ...)", "warm")
     p.box(240, 20, 180, 56, 'Slot "softmax"|one pointer per device')
     p.arrow((200, 48), (240, 48))
     p.box(470, 20, 160, 56, "resolve_kernel()|at the first call", "grey")
@@ -116,7 +116,7 @@ def kernels() -> None:
 
 
 def size_class(size: int) -> int:
-    """The bytes that the CPU's allocator takes for `size` bytes (csrc/core/cpu_allocator.cpp)."""
+    """The bytes that the CPU's allocator takes for `size` bytes (csrc/core/memory/cpu_allocator.cpp)."""
     if size <= 512:
         return -(-size // 64) * 64
     log = (size - 1).bit_length() - 1

@@ -1,7 +1,7 @@
 """Graphs of ops as Python calls them: recorded from a function, with nested arguments, in files, as modules.
 
 `torch.export`, `torch.jit.trace` and `torch.onnx.export` stand on it. The graph itself, which needs no Python
-to run, is `_C._OpGraph` (csrc/graph/graph.h).
+to run, is `_C._OpGraph` (csrc/graph/ir/graph.h).
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class GraphFunction:
         return self.run(self.tensors(args, kwargs), [])
 
     def optimised(self, **options: bool) -> tuple[GraphFunction, dict[str, int]]:
-        """A copy after the passes of csrc/graph/passes.h, and how many calls each of these changed.
+        """A copy after the passes of csrc/graph/passes/passes.h, and how many calls each of these changed.
 
         Raises:
             TypeError: an option that is none.

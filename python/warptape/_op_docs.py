@@ -15,7 +15,7 @@ from typing import Any
 
 import warptape
 
-# Of OpFlag in csrc/ops/op.h.
+# Of OpFlag in csrc/op/op.h.
 _OUT = 8
 _PLACES = {1: "", 4: "nn.functional.", 16: "linalg.", 64: "special.", 128: "fft."}
 

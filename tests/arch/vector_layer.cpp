@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <limits>
 
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/vector/vecmath.h"
 
 using namespace warptape;
 using namespace warptape::kernels;

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/vector/vecmath.h"
 
 using namespace warptape;
 using namespace warptape::kernels;

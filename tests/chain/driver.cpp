@@ -1,14 +1,14 @@
 // Kernel slots for ctypes: a chain, and elementwise ops one by one, over memory that the caller describes.
-// Returns 0, 1 where no chain runs a formula, 2 where an integer was divided by zero, 3 where a device's chain has
-// no kernel. On the emulated device memory is the caller's too.
+// Returns 0, 1 where no chain runs a formula, 2 where an integer was divided by zero, 3 where a device's
+// chain has no kernel. On the emulated device memory is the caller's too.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <vector>
 
 #include "core/device_runtime.h"
-#include "kernels/chain.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/fused/chain.h"
+#include "kernels/runtime/parallel.h"
 #include "kernels/slot.h"
 
 using namespace warptape;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/chain_compile.h"
-#include "kernels/cuda/chain_source.h"
+#include "kernels/cuda/fused/chain_compile.h"
+#include "kernels/cuda/fused/chain_source.h"
 
 namespace warptape::kernels::cuda {
 void raise_library_error(const std::string& text) { throw std::runtime_error(text); }

@@ -247,7 +247,7 @@ def headers() -> dict[str, str]:
     assert block
     named = {f.removeprefix("kernels/include/"): (ROOT / f).read_text() for f in block[1].split()}
     standard = ("cstddef", "cstdint", "cstring", "type_traits", "math.h")
-    return named | dict.fromkeys(standard, '#include "kernels/cuda/standard.h"\n')
+    return named | dict.fromkeys(standard, '#include "kernels/cuda/common/standard.h"\n')
 
 
 def compile_by(library: ctypes.CDLL, source: str) -> tuple[int, str]:
@@ -256,7 +256,7 @@ def compile_by(library: ctypes.CDLL, source: str) -> tuple[int, str]:
     strings = ctypes.c_char_p * len(named)
     texts, names = strings(*[t.encode() for t in named.values()]), strings(*[n.encode() for n in named])
     library.nvrtcCreateProgram(ctypes.byref(unit), source.encode(), b"chain.cu", len(named), texts, names)
-    text = (ROOT / "kernels/cuda/chain_compile.cpp").read_text()
+    text = (ROOT / "kernels/cuda/fused/chain_compile.cpp").read_text()
     flags = re.findall(r'"(-[^"]+)"', text[text.index("kFlags[] =") : text.index("kStandardNames")])
     given = [f.encode() for f in (*flags, "--gpu-architecture=sm_90")]
     error = library.nvrtcCompileProgram(unit, len(given), (ctypes.c_char_p * len(given))(*given))

@@ -1,5 +1,5 @@
-// Plans of cuDNN for the convolutions of kernels/cuda/conv_graph.h, made for a device that need not be there:
-// from its properties as cuDNN serialises them.
+// Plans of cuDNN for the convolutions of kernels/cuda/conv/conv_graph.h, made for a device that need not be
+// there: from its properties as cuDNN serialises them.
 //   conv_plans properties FILE   writes those of device 0, which must be there
 //   conv_plans plans FILE        makes plans for the device of the file; a line for each: the case, then what
 //                                cuDNN chose and its workspace in bytes, or why it has none
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "kernels/cuda/conv_graph.h"
+#include "kernels/cuda/conv/conv_graph.h"
 
 // What a plugin has and this program does not: devices, switches, errors of calls on streams.
 namespace warptape::kernels::cuda {

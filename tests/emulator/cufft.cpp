@@ -2,7 +2,7 @@
 // asks for is checked, and ends the process: own work memory, large enough; a stream of the plan's device;
 // pointers that are multiples of a complex number's size; different memory for both sides. What makes real
 // numbers writes over its input, as cuFFT may.
-#include "kernels/cuda/cufft.h"
+#include "kernels/cuda/libraries/cufft.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "internal.h"
-#include "kernels/cpu/interrupt.h"
-#include "kernels/fft.h"
+#include "kernels/fft/fft.h"
+#include "kernels/runtime/interrupt.h"
 #include "kernels/slot.h"
 
 namespace {

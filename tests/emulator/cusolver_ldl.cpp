@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "cusolver_host.h"
-#include "kernels/cuda/cusolver_ldl.h"
-#include "kernels/cuda/library.h"
+#include "kernels/cuda/libraries/cusolver_ldl.h"
+#include "kernels/cuda/libraries/library.h"
 
 namespace warptape::kernels::cuda {
 // WARPTAPE_EMULATED_CUSOLVER=12.0 is one without LDL.

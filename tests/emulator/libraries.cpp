@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "cuda_runtime.h"
-#include "kernels/conv.h"
-#include "kernels/cpu/interrupt.h"
-#include "kernels/cuda/plain.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/conv/conv.h"
+#include "kernels/cuda/common/runtime.h"
+#include "kernels/cuda/libraries/plain.h"
+#include "kernels/index/sort.h"
+#include "kernels/runtime/interrupt.h"
 #include "kernels/slot.h"
-#include "kernels/sort.h"
 
 namespace warptape::kernels {
 namespace {

@@ -10,10 +10,10 @@
 #include <tuple>
 
 #include "internal.h"
-#include "kernels/collective.h"
-#include "kernels/cpu/interrupt.h"
-#include "kernels/cuda/library.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/common/runtime.h"
+#include "kernels/cuda/libraries/library.h"
+#include "kernels/distributed/collective.h"
+#include "kernels/runtime/interrupt.h"
 #include "kernels/slot.h"
 #include "nvrtc.h"
 

@@ -11,9 +11,9 @@
 
 #include "cuComplex.h"
 #include "internal.h"
-#include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
-#include "kernels/linalg.h"
+#include "kernels/linalg/linalg.h"
+#include "kernels/runtime/interrupt.h"
 #include "kernels/slot.h"
 
 namespace emulator::solver {

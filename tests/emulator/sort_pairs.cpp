@@ -1,8 +1,9 @@
-// The emulator's sort of kernels/cuda/order.cuh: a kernel of one thread that calls the standard library.
+// The emulator's sort of kernels/cuda/index/order.cuh: a kernel of one thread that calls the standard
+// library.
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/order.cuh"
+#include "kernels/cuda/index/order.cuh"
 
 namespace warptape::kernels::cuda {
 namespace {

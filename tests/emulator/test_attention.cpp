@@ -2,7 +2,8 @@
 // test can also compile them with a planted fault: test_attention KERNEL DTYPE INPUT OUTPUT. KERNEL is mma or
 // wgmma. INPUT has a header of int64, the starts of sequences if there are some as int32, and q [B, H, T, D],
 // k [B, K, S, D], v [B, K, S, E], dout [B, H, T, E] as float32, then a mask [B, 1, T, S] if there is one;
-// OUTPUT gets out, lse, dq, dk and dv as float32, and what a test has to compare them with it computes itself.
+// OUTPUT gets out, lse, dq, dk and dv as float32, and what a test has to compare them with it computes
+// itself.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/plain.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/common/runtime.h"
+#include "kernels/cuda/libraries/plain.h"
 
 namespace warptape::kernels {
 void unhandled_dtype(const char*, DType) { throw std::runtime_error("dtype"); }

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/attention/attention_choice.h"
 
 namespace warptape::kernels::cuda {
 void raise_library_error(const std::string& text) { throw std::runtime_error(text); }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda_runtime.h"
-#include "kernels/cuda/cufft.h"
+#include "kernels/cuda/libraries/cufft.h"
 
 namespace {
 

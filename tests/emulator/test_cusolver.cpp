@@ -9,8 +9,8 @@
 
 #include "cuda_runtime.h"
 #include "cusolverDn.h"
-#include "kernels/cuda/cusolver_ldl.h"
-#include "kernels/linalg.h"
+#include "kernels/cuda/libraries/cusolver_ldl.h"
+#include "kernels/linalg/linalg.h"
 
 namespace {
 

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <random>
 
-#include "kernels/cuda/groups.cuh"
-#include "kernels/cuda/index.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/common/groups.cuh"
+#include "kernels/cuda/common/index.cuh"
+#include "kernels/cuda/reduce/reduce.cuh"
 
 namespace {
 

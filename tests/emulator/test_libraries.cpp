@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/library.h"
-#include "kernels/cuda/matmul_layout.h"
-#include "kernels/cuda/plan_cache.h"
+#include "kernels/cuda/common/plan_cache.h"
+#include "kernels/cuda/gemm/matmul_layout.h"
+#include "kernels/cuda/libraries/library.h"
 
 namespace warptape::kernels::cuda {
 [[noreturn]] void raise_library_error(const std::string& text) { throw std::runtime_error(text); }

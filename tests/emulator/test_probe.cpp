@@ -1,7 +1,7 @@
 // Kernels that only the runtime's tests use, launched and registered as all others are.
 #include "internal.h"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/library.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/libraries/library.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {

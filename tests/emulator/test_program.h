@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/runtime.h"
 
 namespace warptape::kernels {
 void unhandled_dtype(const char*, DType) { throw std::runtime_error("dtype"); }

@@ -50,7 +50,7 @@ def opened(text, parts):
 
 
 def fnv(op):
-    """The hash of a declaration, as csrc/graph/graph.cpp has it."""
+    """The hash of a declaration, as csrc/graph/ir/graph.cpp has it."""
     types = {"Tensor": 0, "int": 3, "bool": 5}
     number = 2166136261
     for name, kind, optional, *_ in op[2]:

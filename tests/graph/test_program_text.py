@@ -97,7 +97,7 @@ def test_random_programs_as_text(pytestconfig):
     assert found
 
 
-@pytest.mark.parametrize("file", ["csrc/graph/program_text.cpp", "docs/compile.md"])
+@pytest.mark.parametrize("file", ["csrc/graph/text/program_text.cpp", "docs/compile.md"])
 def test_examples_of_the_documentation(file):
     source = (Path(__file__).resolve().parents[2] / file).read_text()
     prefix = "//   " if file.endswith("cpp") else ""

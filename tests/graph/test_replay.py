@@ -1,4 +1,4 @@
-"""mode="reduce-overhead" on the CPU: calls without their Python. See Note [Replays], csrc/graph/replay.h."""
+"""mode="reduce-overhead" on the CPU: calls without their Python. See Note [Replays] in replay.h."""
 
 from __future__ import annotations
 

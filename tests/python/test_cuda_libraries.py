@@ -35,7 +35,10 @@ def make_library(out: Path, code: str) -> None:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("libraries") / "site" / "warptape" / "test_libraries"
-    sources = [str(ROOT / "tests/emulator/test_libraries.cpp"), str(ROOT / "kernels/cuda/library.cpp")]
+    sources = [
+        str(ROOT / "tests/emulator/test_libraries.cpp"),
+        str(ROOT / "kernels/cuda/libraries/library.cpp"),
+    ]
     flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-DWARPTAPE_CUDA_MAJOR={MAJOR}"]
     compile_cpp(out, *flags, f"-I{ROOT}", f"-I{ROOT / 'kernels/include'}", *sources, "-ldl", "-pthread")
     return out

@@ -41,8 +41,9 @@ pytestmark = pytest.mark.skipif(
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The test program, beside a plugin of the runtime alone; the core's symbols are the program's."""
     out = tmp_path_factory.mktemp("cuda_runtime")
-    core = [p for p in sorted((ROOT / "csrc/core").glob("*.cpp")) if p.name != "build_info.cpp"]
-    core.append(ROOT / "kernels/cpu/common/per_thread.cpp")
+    apart = {"build_info.cpp", "cuda"}
+    core = [p for p in sorted((ROOT / "csrc/core").rglob("*.cpp")) if not apart & {p.name, p.parent.name}]
+    core.append(ROOT / "kernels/runtime/per_thread.cpp")
     plugin = [
         *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
         *(

@@ -126,7 +126,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("attention")
     with ThreadPoolExecutor(2) as pool:
         jobs = {
-            n: pool.submit(compile_one, ROOT / f"kernels/cuda/{n}.cu", folder / f"{n}.cu.o", True)
+            n: pool.submit(compile_one, ROOT / f"kernels/cuda/attention/{n}.cu", folder / f"{n}.cu.o", True)
             for n in KERNELS
         }
         jobs |= {
@@ -322,7 +322,7 @@ def test_a_planted_fault_shows(
 ) -> None:
     name, old, case = fault
     is_header = name.endswith(".cuh")
-    file = f"kernels/cuda/{name}" if is_header else f"kernels/cuda/{name}.cu"
+    file = f"kernels/cuda/attention/{name}" if is_header else f"kernels/cuda/attention/{name}.cu"
     text = (ROOT / file).read_text()
     assert text.count(old) == 1, old
     source = tmp_path / file
@@ -331,7 +331,7 @@ def test_a_planted_fault_shows(
     source.write_text(text.replace(old, kept))
     wrong = dict(objects)
     for kernels in (FORWARD, BACKWARD) if is_header else (name,):
-        at = (ROOT if is_header else tmp_path) / f"kernels/cuda/{kernels}.cu"
+        at = (ROOT if is_header else tmp_path) / f"kernels/cuda/attention/{kernels}.cu"
         wrong[kernels] = compile_one(at, tmp_path / f"{kernels}.cu.o", True, tmp_path, "-Wno-unused")
     program = link(list(wrong.values()), tmp_path / "wrong")
     assert any(run_any(program, tmp_path, case, order) for order in ORDERS)
@@ -351,7 +351,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("left_out", CHOICES, ids=lambda x: x.strip()[:40] or "as it is")
 def test_choice_by_a_set_clock(tmp_path: Path, left_out: str) -> None:
-    header = "kernels/cuda/attention_choice.h"
+    header = "kernels/cuda/attention/attention_choice.h"
     text = (ROOT / header).read_text()
     assert left_out in text
     (tmp_path / header).parent.mkdir(parents=True)

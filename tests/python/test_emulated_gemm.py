@@ -11,7 +11,7 @@ import pytest
 from emulated_kernels import EMULATOR, ORDERS, ROOT, RUNTIME, compile_one, link, needs_compiler, run_program
 
 LADDER = ROOT / "kernels/cuda/gemm"
-GROUPED = ROOT / "kernels/cuda/grouped_mm.cu"
+GROUPED = ROOT / "kernels/cuda/gemm/grouped_mm.cu"
 STEPS = ("naive", "coalesced", "shared_tile", "register_tile", "vectorised", "async_copy", "warp_tiles")
 STEPS += ("wmma", "mma", "wgmma")
 
@@ -111,7 +111,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def with_tile(source: Path) -> str:
     """The text of a kernel, with that of the ladder's tile and of the copies that it includes in place."""
     text = source.read_text()
-    for header in ("gemm/mma_tile", "gemm/warp_tile", "gemm/half_tile", "fragments"):
+    for header in ("gemm/mma_tile", "gemm/warp_tile", "gemm/half_tile", "common/fragments"):
         own = (ROOT / f"kernels/cuda/{header}.cuh").read_text().replace("#pragma once\n", "")
         text = text.replace(f'#include "kernels/cuda/{header}.cuh"\n', own)
     return text

@@ -137,9 +137,9 @@ def test_a_row_that_misses_says_which_target() -> None:
 
 def test_a_table_of_one_row_and_what_it_lacks() -> None:
     kernel = Kernel("copy<float>", "90a", registers=32, code=code_of(LISTING))
-    part = Part("copy.cu", "^copy<float>", 256, 1000, 4.8e6, loops=(Loop(r"LDG\S*\.128", 1, 24),))
+    part = Part("view/copy.cu", "^copy<float>", 256, 1000, 4.8e6, loops=(Loop(r"LDG\S*\.128", 1, 24),))
     row = Row("copy", "1 M", (part,), (Target("85 %", 0.9e-6), Target("50 %", 2e-6)))
-    lines, missing = estimated_times.table([row, row], {"copy.cu": [kernel]})
+    lines, missing = estimated_times.table([row, row], {"view/copy.cu": [kernel]})
     assert not missing and len(lines) == 4
     assert "| **1** | 1.43 | memory | 85 % 0.9; 50 % 2 | **misses 85 %** |" in lines[2]
     lines, missing = estimated_times.table([row], {})
@@ -152,7 +152,10 @@ def test_rows_are_of_kernels_that_are_there() -> None:
             source = (ROOT / "kernels/cuda" / part.source).read_text()
             name = re.match(r"\^(\w+)", part.kernel)
             # Kernels of a driver lie in its header.
-            drivers = [ROOT / "kernels/cuda" / f for f in ("elementwise.cuh", "reduce.cuh", "norm.cuh")]
+            drivers = [
+                ROOT / "kernels/cuda" / f
+                for f in ("elementwise/elementwise.cuh", "reduce/reduce.cuh", "norm/norm.cuh")
+            ]
             assert name and any(name[1] in text for text in (source, *(d.read_text() for d in drivers)))
             assert part.bytes > 0 and part.blocks > 0
 

@@ -1,7 +1,7 @@
-"""The protocol of kernels/cuda/tma_ring.cuh, explored exhaustively: every order in which a producer, its
-consumers and TMA may go on, for rings of two stages. A state is wrong where a buffer is read that does not
-hold its slice, where one is overwritten while it is read, or where nobody can go on. Planted faults must be
-found.
+"""The protocol of kernels/cuda/common/tma_ring.cuh, explored exhaustively: every order in which a producer,
+its consumers and TMA may go on, for rings of two stages. A state is wrong where a buffer is read that does
+not hold its slice, where one is overwritten while it is read, or where nobody can go on. Planted faults must
+be found.
 
 Roles are lists of actions, written after produce() and consume() of gemm/wgmma.cu, attention_wgmma.cu and
 attention_wgmma_backward.cu. mbarriers are PTX's: a phase ends when its arrivals and its bytes are there.

@@ -23,7 +23,7 @@ void CudaRuntime::pop_event() {}
 #include <mutex>
 #include <unordered_map>
 
-#include "kernels/cuda/library.h"
+#include "kernels/cuda/libraries/library.h"
 
 namespace warptape::cuda {
 namespace {

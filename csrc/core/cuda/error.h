@@ -1,7 +1,7 @@
 // CUDA's error codes as typed errors.
 #pragma once
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/common/runtime.h"
 
 namespace warptape::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "core/memory_history.h"
+#include "core/memory/memory_history.h"
 
 namespace warptape::cuda {
 

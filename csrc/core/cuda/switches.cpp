@@ -2,7 +2,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/errors.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/common/runtime.h"
 
 namespace warptape {
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/amx.h"
+#include "kernels/cpu/vector/amx.h"
 
 #include <cstdlib>
 

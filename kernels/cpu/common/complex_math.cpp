@@ -1,4 +1,4 @@
-#include "kernels/cpu/complex_math.h"
+#include "kernels/cpu/vector/complex_math.h"
 
 #include <complex>
 #include <numbers>

@@ -1,6 +1,6 @@
 // Rows of a table by index, and the deterministic sum of gradients by index: indices are put into groups of
 // equal value by a stable counting sort, then every row of the table is written once.
-#include "kernels/embedding.h"
+#include "kernels/nn/embedding.h"
 
 #include "kernels/cpu/common/walk.h"
 #include "kernels/dispatch.h"

@@ -1,4 +1,4 @@
-#include "kernels/cpu/fft_plan.h"
+#include "kernels/cpu/fft/fft_plan.h"
 
 #include <cmath>
 #include <complex>
@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cpu/interrupt.h"
+#include "kernels/runtime/interrupt.h"
 
 namespace warptape::kernels::cpu {
 namespace {

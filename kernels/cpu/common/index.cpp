@@ -1,5 +1,5 @@
 // Gather, scatter and advanced indexing. Operands have any strides; offsets are in elements.
-#include "kernels/index.h"
+#include "kernels/index/index.h"
 
 #include "kernels/cpu/common/narrow_rows.h"
 #include "kernels/cpu/common/scatter.h"

@@ -1,7 +1,7 @@
 // Factors of matrices and systems of equations. The library runs in the calling thread: our pool splits the
 // batch.
-#include "common/lapack.h"
-#include "common/reflectors.h"
+#include "kernels/cpu/common/lapack.h"
+#include "kernels/cpu/common/reflectors.h"
 
 #include <dlfcn.h>
 

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <memory>
 
-#include "interrupt.h"
 #include "kernels/dispatch.h"
-#include "kernels/linalg.h"
+#include "kernels/linalg/linalg.h"
+#include "kernels/runtime/interrupt.h"
+#include "kernels/runtime/parallel.h"
 #include "kernels/slot.h"
-#include "parallel.h"
 
 namespace warptape::kernels::cpu {
 

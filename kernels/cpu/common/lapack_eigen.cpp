@@ -1,6 +1,6 @@
 // Eigenvalues, singular values, least squares. LAPACK's iterations need not end on matrices that are not
 // finite: those are not given to it.
-#include "common/lapack.h"
+#include "kernels/cpu/common/lapack.h"
 
 #include <limits>
 

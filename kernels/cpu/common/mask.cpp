@@ -3,7 +3,7 @@
 // size.
 #include "kernels/cpu/common/walk.h"
 #include "kernels/dispatch.h"
-#include "kernels/index.h"
+#include "kernels/index/index.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cpu {

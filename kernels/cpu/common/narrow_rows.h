@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "kernels/cpu/common/walk.h"
-#include "kernels/index.h"
+#include "kernels/index/index.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cpu {

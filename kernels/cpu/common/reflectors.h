@@ -2,7 +2,7 @@
 // reflector is I - tau v v^H with 1 in front of v, chosen so that the diagonal of R is real.
 #pragma once
 
-#include "common/lapack.h"
+#include "kernels/cpu/common/lapack.h"
 
 namespace warptape::kernels::cpu {
 

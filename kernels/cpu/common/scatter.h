@@ -3,9 +3,9 @@
 #pragma once
 
 #include "kernels/cpu/common/walk.h"
-#include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
-#include "kernels/index.h"
+#include "kernels/index/index.h"
+#include "kernels/runtime/interrupt.h"
 
 #if defined(WARPTAPE_ISA)
 namespace warptape::kernels::WARPTAPE_ISA {

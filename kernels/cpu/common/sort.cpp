@@ -1,10 +1,10 @@
 // Sorting by radix: every value becomes an unsigned key with the same order, so one sort serves all dtypes,
 // both directions and NaN; it is stable and takes the same time for any input.
-#include "kernels/sort.h"
+#include "kernels/index/sort.h"
 
-#include "kernels/cpu/interrupt.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
+#include "kernels/runtime/interrupt.h"
+#include "kernels/runtime/parallel.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cpu {

@@ -1,8 +1,8 @@
-#include "kernels/special.h"
+#include "kernels/elementwise/special.h"
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
-#include "kernels/formulas_special.h"
+#include "kernels/elementwise/formulas_special.h"
+#include "kernels/runtime/parallel.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cpu {

@@ -2,8 +2,8 @@
 // a time.
 #pragma once
 
-#include "kernels/cpu/fault.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/index/fault.h"
+#include "kernels/runtime/parallel.h"
 #include "kernels/types.h"
 
 namespace warptape::kernels::cpu {

@@ -4,8 +4,8 @@
 //
 //   grid      tiles of C       block     16 x 16 threads, 128 x 128 of C, 16 along k a slice, 2 slices
 //   warp      16 rows x 128 columns      thread    8 x 8
+#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/gemm/tile.cuh"
-#include "kernels/cuda/ptx.cuh"
 
 namespace warptape::kernels::cuda {
 namespace {

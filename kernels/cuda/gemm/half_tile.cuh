@@ -1,7 +1,7 @@
 // What the tensor-core steps of 16-bit types share: the exchange before a store.
 #pragma once
 
-#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/common/fragments.cuh"
 #include "kernels/cuda/gemm/tile.cuh"
 
 namespace warptape::kernels::cuda {

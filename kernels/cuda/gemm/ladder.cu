@@ -1,6 +1,6 @@
 // The slot "gemm_step": which step runs, and whether the device has what it needs.
+#include "kernels/cuda/common/runtime.h"
 #include "kernels/cuda/gemm/steps.h"
-#include "kernels/cuda/runtime.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {

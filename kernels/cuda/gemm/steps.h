@@ -1,7 +1,7 @@
 // The steps of the ladder, one a file of this folder. Each launches its kernel for a plan that was checked.
 #pragma once
 
-#include "kernels/gemm_ladder.h"
+#include "kernels/linalg/gemm_ladder.h"
 
 namespace warptape::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // What the steps of the ladder share: their arguments, and which tile of C a block makes.
 #pragma once
 
+#include "kernels/cuda/common/memory.cuh"
 #include "kernels/cuda/gemm/steps.h"
-#include "kernels/cuda/memory.cuh"
 
 namespace warptape::kernels::cuda {
 

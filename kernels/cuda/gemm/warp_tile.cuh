@@ -8,10 +8,10 @@
 // copied by 16 bytes where it lies in memory as in shared memory, else by 4.
 #pragma once
 
+#include "kernels/cuda/common/memory.cuh"
+#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/gemm/steps.h"
-#include "kernels/cuda/memory.cuh"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/matmul.h"
+#include "kernels/linalg/matmul.h"
 
 namespace warptape::kernels::cuda {
 

@@ -6,7 +6,7 @@
 //
 // Where that leaves multiprocessors idle, a block makes 64 x 64 (H = 1).
 #include "kernels/cuda/gemm/warp_tile.cuh"
-#include "kernels/cuda/plain.h"
+#include "kernels/cuda/libraries/plain.h"
 
 namespace warptape::kernels::cuda {
 namespace {

@@ -9,9 +9,9 @@
 //
 // A's slice is 128 rows of 128 bytes, B's four parts of 64 columns, each 64 rows of 128 bytes; TMA exchanges
 // the 16-byte pieces of each 8 rows, as wgmma's descriptors say. n and k are multiples of 8.
-#include "kernels/cuda/formula.cuh"
+#include "kernels/cuda/common/tma_ring.cuh"
+#include "kernels/cuda/elementwise/formula.cuh"
 #include "kernels/cuda/gemm/half_tile.cuh"
-#include "kernels/cuda/tma_ring.cuh"
 
 namespace warptape::kernels::cuda {
 namespace {

@@ -12,7 +12,7 @@ import warptape
 from .. import _C, fx
 from ..utils._pytree import TreeSpec, tree_unflatten
 
-# Where Python finds an op, by the bits of OpFlag (csrc/ops/op.h), in order of preference.
+# Where Python finds an op, by the bits of OpFlag (csrc/op/op.h), in order of preference.
 _PLACES = {
     1 << 0: "_functions",
     1 << 2: "_nn",

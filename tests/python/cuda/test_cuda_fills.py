@@ -1,4 +1,4 @@
-"""Fills of device tensors against the formulas of kernels/random.h in NumPy, from the generator's numbers."""
+"""Fills of device tensors against the formulas of kernels/random/random.h in NumPy, by the same generator."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_generation(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outputs", [1, 16, 37])
 @pytest.mark.parametrize(("bits", "half"), [(8, 0), (4, 0), (4, 16), (4, 32)])
 def test_packed_codes(bits: int, half: int, outputs: int) -> None:
-    """Each code at its place by the layout's definition (kernels/quant_linear.h)."""
+    """Each code at its place by the layout's definition (kernels/quant/quant_linear.h)."""
     inputs = 192
     codes = np.random.default_rng(0).integers(0, 1 << bits, (outputs, inputs), np.uint8)
     stored = codes

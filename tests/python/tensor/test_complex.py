@@ -228,7 +228,7 @@ def arguments_of(row: tuple[object, ...], z: torch.Tensor) -> list[object]:
     return [given[kind] for _, kind, _, default, *_ in row[2] if not default]
 
 
-TAKES_COMPLEX = 1 << 9  # kComplex in csrc/ops/op.h
+TAKES_COMPLEX = 1 << 9  # kComplex in csrc/op/op.h
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (3,), ()], ids=str)

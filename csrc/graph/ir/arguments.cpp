@@ -1,0 +1,94 @@
+#include "graph/ir/arguments.h"
+
+#include <algorithm>
+
+namespace warptape::graph {
+namespace {
+
+template <class T>
+void put(std::string& to, const T& value) {
+  to.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void put(std::string& to, const Scalar& s) {
+  put(to, s.kind());
+  put(to, s.to_double());
+  put(to, s.to_int());
+  put(to, s.to_complex().im);
+}
+
+void put_argument(std::string& to, ArgType type, const Value& v) {
+  put(to, v.present);
+  if (!v.present) return;
+  const auto bytes = [&](size_t item) {
+    put(to, v.list.size);
+    to.append(static_cast<const char*>(v.list.data), v.list.size * item);
+  };
+  switch (type) {
+    case ArgType::Tensor:
+      return put(to, v.tensor->defined());
+    case ArgType::TensorList:
+      return put(to, v.list.size);
+    case ArgType::OptTensorList:
+      for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v)) put(to, t && t->defined());
+      return;
+    case ArgType::Scalar:
+      return put(to, v.scalar);
+    case ArgType::Device:
+      put(to, v.device.type);
+      return put(to, v.device.index);
+    case ArgType::Bool:
+      return put(to, v.b);
+    case ArgType::DType:
+      return put(to, v.dtype);
+    case ArgType::IntList:
+      return bytes(sizeof(int64_t));
+    case ArgType::DoubleList:
+      return bytes(sizeof(double));
+    case ArgType::ScalarList:
+      put(to, v.list.size);
+      for (const Scalar& s : ArgTraits<ScalarList>::unbox(v)) put(to, s);
+      return;
+    case ArgType::String:
+      return bytes(1);
+    case ArgType::IntLists:
+      for (const Shape& s : ArgTraits<std::span<const Shape>>::unbox(v)) {
+        put(to, s.size());
+        for (int64_t n : s) put(to, n);
+      }
+      return;
+    default:
+      return put(to, v.i);  // Int, Double, Generator
+  }
+}
+
+}  // namespace
+
+bool put_arguments(std::string& to, const std::vector<Call>& calls, std::string& why) {
+  std::vector<const Node*> made;
+  for (const Call& c : calls) {
+    put(to, c.keys.size());
+    put(to, c.dispatch);
+    put(to, c.autocast_dtype);
+    put(to, c.autocast_cuda_dtype);
+    for (const Scalar& s : c.numbers) put(to, s);
+    made.push_back(c.made);
+    if (c.kind == CallKind::Kernel) {
+      put(to, c.kernel.run);
+      put(to, c.kernel.data);
+    }
+    if (c.kind == CallKind::Op) {
+      for (size_t i = 0; i < c.args->values.size(); ++i)
+        put_argument(to, c.op().args[i].type, c.args->values[i]);
+      for (const bool required : c.args->required_grad) put(to, required);
+    } else if (c.kind == CallKind::Backward) {
+      const auto at = std::ranges::find(made, c.backward->node.get());
+      if (at == made.end()) return why = "it runs the backward of calls before it", false;
+      put(to, at - made.begin());
+      put(to, c.backward->last);
+      for (const bool wanted : c.backward->wanted) put(to, wanted);
+    }
+  }
+  return true;
+}
+
+}  // namespace warptape::graph

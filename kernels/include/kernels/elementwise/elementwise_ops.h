@@ -1,0 +1,178 @@
+// Which formula each elementwise slot computes: WT_ARITHMETIC_OPS(X) is X(slot, Formula); for every one. A
+// line here is the kernel of an op on all devices.
+#pragma once
+
+#define WT_ARITHMETIC_OPS(X)                  \
+  X(add, Add);                                \
+  X(sub, Sub);                                \
+  X(mul, Mul);                                \
+  X(div, Div);                                \
+  X(add_scaled, AddScaled);                   \
+  X(addcmul, Addcmul);                        \
+  X(addcdiv, Addcdiv);                        \
+  X(lerp, Lerp);                              \
+  X(neg, Neg);                                \
+  X(abs, Abs);                                \
+  X(sign, Sign);                              \
+  X(square, Square);                          \
+  X(reciprocal, Reciprocal);                  \
+  X(sqrt, Sqrt);                              \
+  X(rsqrt, Rsqrt);                            \
+  X(fmod, Fmod);                              \
+  X(remainder, Remainder);                    \
+  X(trunc_divide, TruncDivide);               \
+  X(floor_divide, FloorDivide);               \
+  X(copysign, Copysign);                      \
+  X(heaviside, Heaviside);                    \
+  X(maximum, Maximum);                        \
+  X(minimum, Minimum);                        \
+  X(fmax, Fmax);                              \
+  X(fmin, Fmin);                              \
+  X(clamp, Clamp);                            \
+  X(clamp_min, Maximum);                      \
+  X(clamp_max, Minimum);                      \
+  X(eq, Eq);                                  \
+  X(ne, Ne);                                  \
+  X(lt, Lt);                                  \
+  X(le, Le);                                  \
+  X(gt, Gt);                                  \
+  X(ge, Ge);                                  \
+  X(isclose, IsClose);                        \
+  X(logical_not, LogicalNot);                 \
+  X(logical_and, LogicalAnd);                 \
+  X(logical_or, LogicalOr);                   \
+  X(logical_xor, LogicalXor);                 \
+  X(isnan, IsNan);                            \
+  X(isinf, IsInf);                            \
+  X(isfinite, IsFinite);                      \
+  X(isposinf, IsPosInf);                      \
+  X(isneginf, IsNegInf);                      \
+  X(signbit, Signbit);                        \
+  X(where, Where);                            \
+  X(bitwise_and, BitwiseAnd);                 \
+  X(bitwise_or, BitwiseOr);                   \
+  X(bitwise_xor, BitwiseXor);                 \
+  X(bitwise_not, BitwiseNot);                 \
+  X(bitwise_left_shift, ShiftLeft);           \
+  X(bitwise_right_shift, ShiftRight);         \
+  X(floor, Floor);                            \
+  X(ceil, Ceil);                              \
+  X(round, Round);                            \
+  X(trunc, Trunc);                            \
+  X(frac, Frac);                              \
+  X(nan_to_num, NanToNum);                    \
+  X(abs_backward, AbsBackward);               \
+  X(sqrt_backward, SqrtBackward);             \
+  X(rsqrt_backward, RsqrtBackward);           \
+  X(reciprocal_backward, ReciprocalBackward); \
+  X(div_other_backward, DivOtherBackward);    \
+  X(maximum_backward, MaximumBackward);       \
+  X(minimum_backward, MinimumBackward);       \
+  X(clamp_backward, ClampBackward);
+
+#define WT_MATH_OPS(X)                   \
+  X(exp, Exp);                           \
+  X(exp2, Exp2);                         \
+  X(expm1, Expm1);                       \
+  X(log, Log);                           \
+  X(log2, Log2);                         \
+  X(log10, Log10);                       \
+  X(log1p, Log1p);                       \
+  X(sin, Sin);                           \
+  X(cos, Cos);                           \
+  X(tan, Tan);                           \
+  X(asin, Asin);                         \
+  X(acos, Acos);                         \
+  X(atan, Atan);                         \
+  X(sinh, Sinh);                         \
+  X(cosh, Cosh);                         \
+  X(tanh, Tanh);                         \
+  X(asinh, Asinh);                       \
+  X(acosh, Acosh);                       \
+  X(atanh, Atanh);                       \
+  X(erf, Erf);                           \
+  X(erfc, Erfc);                         \
+  X(erfinv, Erfinv);                     \
+  X(lgamma, Lgamma);                     \
+  X(digamma, Digamma);                   \
+  X(polygamma, Polygamma);               \
+  X(igamma, Igamma);                     \
+  X(igammac, Igammac);                   \
+  X(logit, Logit);                       \
+  X(sinc, Sinc);                         \
+  X(rad2deg, Rad2deg);                   \
+  X(deg2rad, Deg2rad);                   \
+  X(atan2, Atan2);                       \
+  X(hypot, Hypot);                       \
+  X(xlogy, Xlogy);                       \
+  X(logaddexp, Logaddexp);               \
+  X(logaddexp2, Logaddexp2);             \
+  X(sin_backward, SinBackward);          \
+  X(cos_backward, CosBackward);          \
+  X(erf_backward, ErfBackward);          \
+  X(pow_base_backward, PowBaseBackward); \
+  X(special_i0, BesselI0);               \
+  X(special_i0e, BesselI0e);             \
+  X(special_i1, BesselI1);               \
+  X(special_i1e, BesselI1e);             \
+  X(special_ndtri, Ndtri);               \
+  X(special_xlog1py, Xlog1py);
+
+#define WT_ACTIVATION_OPS(X)                    \
+  X(relu, Relu);                                \
+  X(threshold, Threshold);                      \
+  X(threshold_backward, ThresholdBackward);     \
+  X(hardtanh, Clamp);                           \
+  X(hardtanh_backward, HardtanhBackward);       \
+  X(leaky_relu, LeakyRelu);                     \
+  X(leaky_relu_backward, LeakyReluBackward);    \
+  X(sigmoid, Sigmoid);                          \
+  X(sigmoid_backward, SigmoidBackward);         \
+  X(tanh_backward, TanhBackward);               \
+  X(silu, Silu);                                \
+  X(silu_backward, SiluBackward);               \
+  X(gelu, Gelu);                                \
+  X(gelu_backward, GeluBackward);               \
+  X(gelu_tanh, GeluTanh);                       \
+  X(gelu_tanh_backward, GeluTanhBackward);      \
+  X(mish, Mish);                                \
+  X(mish_backward, MishBackward);               \
+  X(softplus, Softplus);                        \
+  X(softplus_backward, SoftplusBackward);       \
+  X(log_sigmoid, LogSigmoid);                   \
+  X(log_sigmoid_backward, LogSigmoidBackward);  \
+  X(elu, Elu);                                  \
+  X(elu_backward, EluBackward);                 \
+  X(celu, Celu);                                \
+  X(celu_backward, CeluBackward);               \
+  X(selu, Selu);                                \
+  X(selu_backward, SeluBackward);               \
+  X(hardsigmoid, Hardsigmoid);                  \
+  X(hardsigmoid_backward, HardsigmoidBackward); \
+  X(hardswish, Hardswish);                      \
+  X(hardswish_backward, HardswishBackward);     \
+  X(hardshrink, Hardshrink);                    \
+  X(softshrink, Softshrink);                    \
+  X(shrink_backward, ShrinkBackward);           \
+  X(softsign, Softsign);                        \
+  X(softsign_backward, SoftsignBackward);
+
+// Each of them also has a slot with _sum behind its name; see kernels/nn/regression.h. The gradients of
+// kl_div are products, for which there are kernels.
+#define WT_LOSS_OPS(X)                                               \
+  X(mse_loss, MseLoss);                                              \
+  X(l1_loss, L1Loss);                                                \
+  X(smooth_l1_loss, SmoothL1Loss);                                   \
+  X(huber_loss, HuberLoss);                                          \
+  X(binary_cross_entropy, BinaryCrossEntropy);                       \
+  X(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits); \
+  X(kl_div, KlDiv);                                                  \
+  X(kl_div_log, KlDivLog);
+
+#define WT_LOSS_BACKWARD_OPS(X)                                 \
+  X(mse_loss_backward, MseLossBackward);                        \
+  X(l1_loss_backward, L1LossBackward);                          \
+  X(smooth_l1_loss_backward, SmoothL1LossBackward);             \
+  X(huber_loss_backward, HuberLossBackward);                    \
+  X(binary_cross_entropy_backward, BinaryCrossEntropyBackward); \
+  X(binary_cross_entropy_with_logits_backward, BinaryCrossEntropyWithLogitsBackward);
