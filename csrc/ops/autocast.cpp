@@ -124,18 +124,6 @@ bool has_cuda(const OpInfo& op, std::span<const Value> args) {
   return found;
 }
 
-const OpInfo& float32_form(const OpInfo& op) {
-  static std::mutex mutex;
-  static auto& forms = *new std::unordered_map<const OpInfo*, const OpInfo*>;
-  std::lock_guard lock(mutex);
-  const OpInfo*& form = forms[&op];
-  const std::string name = "_" + std::string(op.name) + "_float32";
-  for (const OpInfo* o = form ? nullptr : all_ops(); o; o = o->next)
-    if (name == o->name) form = o;
-  WT_CHECK(form, Error, op.name, ": there is no op ", name);
-  return *form;
-}
-
 bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mode) {
   const Autocast kind = op.autocast(mode.cuda);
   if (kind == Autocast::Keep || has_cuda(op, args) != mode.cuda) return false;
@@ -146,8 +134,7 @@ bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mo
   for (const Arg& a : op.args)
     if (a.marks & kWritten) return false;
   if (kind == Autocast::Float32Form) {
-    const OpInfo& form = float32_form(op);
-    form.call(form, args.data(), out);
+    op.float32_form->call(*op.float32_form, args.data(), out);
     return true;
   }
   std::optional<DType> dtype = kind == Autocast::Lower     ? mode.narrow()

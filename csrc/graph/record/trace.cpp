@@ -105,10 +105,6 @@ bool returns_tensors(const OpInfo& op) {
   return op.returns == Kind::Tensor || op.returns == Kind::Tuple || op.returns == Kind::List ||
          op.returns == Kind::OneOrMany || op.returns == Kind::TensorAndList;
 }
-bool may_write(const OpInfo& op) {
-  const auto writes = [](const Arg& a) { return a.marks & (kWritten | kUpdated); };
-  return std::string_view(op.name).ends_with('_') || std::ranges::any_of(op.args, writes);
-}
 
 // What check_inplace() refuses where a call is recorded on the tape, which it is not here.
 void check_leaves(const OpInfo& op, std::span<const Value> args) {
@@ -124,13 +120,6 @@ void check_leaves(const OpInfo& op, std::span<const Value> args) {
 }
 
 // Ops that tell what does not depend on sizes.
-bool tells_no_sizes(std::string_view name) {
-  for (const char* of : {"is_floating_point", "is_complex", "is_signed", "is_inference", "element_size",
-                         "get_device", "is_contiguous", "result_type", "can_cast", "promote_types"})
-    if (name == of) return true;
-  return false;
-}
-
 }  // namespace
 
 std::string (*where_called)() = [] { return std::string(); };
@@ -312,8 +301,7 @@ void Tracer::undo_writes() {
 // a gradient.
 void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
                               Result& out) {
-  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) &&
-                        !std::string_view(op.name).starts_with("detach");
+  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) && !(op.flags & kDetaches);
   {
     const NoGrad no_grad;
     op.run(op, args.data(), out);
@@ -345,14 +333,13 @@ void Tracer::tell(const OpInfo& op, std::span<Value> args, std::span<const Tenso
   {
     Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
     op.run(op, args.data(), out);
-    values = !tensors.empty() && (std::string_view(op.name) == "data_ptr" || reads_values(op, args));
+    values = !tensors.empty() && ((op.flags & kTellsAddress) || reads_values(op, args));
   }
-  const std::string_view name = op.name;
   for (const Tensor& t : tensors) {
     if (values)
       read(t, op.name);
-    else if (!tells_no_sizes(name))
-      tell_sizes(t, op.name, name == "dim");
+    else if (!(op.flags & kTellsNoSizes))
+      tell_sizes(t, op.name, op.flags & kTellsDims);
   }
 }
 

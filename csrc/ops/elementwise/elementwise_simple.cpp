@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 
-#include "op/aliasing.h"
 #include "ops/elementwise/unary.h"
 #include "ops/view/copy.h"
 
@@ -20,13 +19,13 @@ void check_integral(const char* op, const Tensor& x) {
 }
 }  // namespace
 #define WT_FUSED(NAME, ...) fused(#NAME, NAME##_slot, g, s, [&] { return __VA_ARGS__; })
-#define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, DOC, ...)                                \
-  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                            \
-  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | kOutExact, {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{#NAME "_",                                                      \
-                            unary_inplace<NAME##_def>,                                      \
-                            kMethod | kFunction | kPointwise,                               \
-                            {{"input", kWritten}},                                          \
+#define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, FACTS, DOC, ...)                                   \
+  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                                      \
+  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | kOutExact | (FACTS), {"input"}, DOC}; \
+  decltype(NAME##_) NAME##_{#NAME "_",                                                                \
+                            unary_inplace<NAME##_def>,                                                \
+                            kMethod | kFunction | kPointwise,                                         \
+                            {{"input", kWritten}},                                                    \
                             #NAME " in place."}
 
 WT_UNARY_BACKWARD(abs, "AbsBackward0", Same, Input, nullptr, WT_FUSED(abs_backward, g* sign(s)))
@@ -59,12 +58,13 @@ decltype(square_) square_{"square_",
                           kMethod | kFunction | kComplex | kPointwise,
                           {{"input", kWritten}},
                           "square in place."};
-WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest integer not above.",
+WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, kIdempotent, "Largest integer not above.",
            no_gradient(g));
-WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integer not below.",
+WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, kIdempotent, "Smallest integer not below.",
            no_gradient(g));
-WT_CHECKED(trunc, "TruncBackward0", Same, Nothing, check_not_bool, "Fraction cut off.", no_gradient(g));
-WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_floating, "input - trunc(input).", g);
+WT_CHECKED(trunc, "TruncBackward0", Same, Nothing, check_not_bool, kIdempotent, "Fraction cut off.",
+           no_gradient(g));
+WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_floating, kNoFacts, "input - trunc(input).", g);
 
 // ---- sgn is sign for real numbers; positive is the tensor itself ----
 namespace {
@@ -88,7 +88,7 @@ decltype(sgn_) sgn_{
     "sgn_", sgn_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "sgn in place."};
 decltype(positive) positive{"positive",
                             positive_impl,
-                            kFunction | kMethod | kComplex | kPointwise | kLinear,
+                            kFunction | kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
                             {"input"},
                             "input itself."};
 
@@ -137,7 +137,7 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
 bool is_whole(DType t) { return is_integral(t) || t == DType::Bool; }
 }  // namespace
 // `OF_INTEGERS` is what holds of every integer, or nothing if it is to be found out.
-#define WT_PREDICATE(NAME, PLACES, JOIN, OF_INTEGERS, DOC)                \
+#define WT_PREDICATE(NAME, PLACES, JOIN, OF_INTEGERS, DOC)          \
   namespace {                                                             \
   Tensor NAME##_impl(const Tensor& x) {                                   \
     if (is_complex(x.dtype())) return JOIN(NAME(real(x)), NAME(imag(x))); \
@@ -155,7 +155,8 @@ WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, fal
 WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, true,
              "Where input is finite.");
 WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is minus infinity.");
+WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, std::nullopt,
+             "Where input is minus infinity.");
 WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, std::nullopt, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
@@ -243,8 +244,4 @@ decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
 namespace {
 const Alias absolute{"absolute", "abs"}, fix{"fix", "trunc"};
 }  // namespace
-namespace {
-const Sharing sharing{Sharing::Conversion, {&positive}};
-}  // namespace
-
 }  // namespace warptape::ops
