@@ -137,27 +137,27 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
 bool is_whole(DType t) { return is_integral(t) || t == DType::Bool; }
 }  // namespace
 // `OF_INTEGERS` is what holds of every integer, or nothing if it is to be found out.
-#define WT_PREDICATE(NAME, PLACES, JOIN, OF_INTEGERS, DOC)          \
+#define WT_PREDICATE(NAME, RULE, PLACES, JOIN, OF_INTEGERS, DOC)          \
   namespace {                                                             \
   Tensor NAME##_impl(const Tensor& x) {                                   \
     if (is_complex(x.dtype())) return JOIN(NAME(real(x)), NAME(imag(x))); \
     if (constexpr std::optional<bool> known = OF_INTEGERS;                \
         known && is_whole(x.dtype()) && x.is_contiguous())                \
       return full(x.sizes(), *known, {DType::Bool, x.device()});          \
-    return pointwise(#NAME, NAME##_slot, ResultRule::Bool, {x});          \
+    return pointwise(#NAME, NAME##_slot, ResultRule::RULE, {x});          \
   }                                                                       \
   }                                                                       \
   decltype(NAME) NAME { #NAME, NAME##_impl, PLACES, {"input"}, DOC }
-WT_PREDICATE(isnan, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
+WT_PREDICATE(isnan, Equal, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
              "Where input is not a number.");
-WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
+WT_PREDICATE(isinf, Bool, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
              "Where input is infinite.");
-WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, true,
+WT_PREDICATE(isfinite, Bool, kFunction | kMethod | kComplex | kPointwise, logical_and, true,
              "Where input is finite.");
-WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, std::nullopt,
+WT_PREDICATE(isposinf, Bool, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is plus infinity.");
+WT_PREDICATE(isneginf, Bool, kBothOut | kOutExact, logical_or, std::nullopt,
              "Where input is minus infinity.");
-WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, std::nullopt, "Where the sign bit is set.");
+WT_PREDICATE(signbit, Bool, kBothOut | kOutExact, logical_or, std::nullopt, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{
@@ -168,7 +168,7 @@ decltype(logical_not_) logical_not_{"logical_not_",
                                     {{"input", kWritten}},
                                     "logical_not in place."};
 // Of bools, the bits are the truth values.
-WT_UNARY_BACKWARD(bitwise_not, "BitwiseNotBackward0", Same, Nothing, check_integral, no_gradient(g))
+WT_UNARY_BACKWARD(bitwise_not, "BitwiseNotBackward0", Bits, Nothing, check_integral, no_gradient(g))
 namespace {
 Tensor bitwise_not_impl(const Tensor& x) {
   return x.dtype() == DType::Bool ? unary_impl<logical_not_def>(x) : unary_impl<bitwise_not_def>(x);

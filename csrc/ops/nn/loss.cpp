@@ -166,7 +166,7 @@ RowWeights row_weights(const Shape& kept, DType dtype, const Tensor& target, con
                        int64_t ignore_index) {
   NoGrad no_grad;
   Tensor t = reshape(raw_cast(target, DType::Int64), kept);
-  Tensor valid = pointwise("ne", ne_slot, ResultRule::Bool, {t, Scalar(ignore_index)});
+  Tensor valid = pointwise("ne", ne_slot, ResultRule::Equal, {t, Scalar(ignore_index)});
   Tensor index = t * raw_cast(valid, DType::Int64);
   Tensor w = raw_cast(valid, dtype);
   if (weight.defined())
