@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "op/visit.h"
 #include "ops/view/copy.h"
 
 namespace warptape {
@@ -57,19 +58,13 @@ class CastArgs {
     for (size_t i = 0; i < args.size(); ++i) {
       Value& v = args[i];
       if (op.args[i].optional && !v.present) continue;
-      switch (op.args[i].type) {
-        case ArgType::Tensor:
-          v.tensor = &one(*v.tensor);
-          break;
-        case ArgType::TensorList:
-          list<Tensor>(v, tensors_);
-          break;
-        case ArgType::OptTensorList:
-          list<OptTensor>(v, optional_tensors_);
-          break;
-        default:
-          break;
-      }
+      visit(op.args[i].type, v,
+            Overloaded{
+                [](const auto&) {},
+                [&](const Tensor& t) { v.tensor = &one(t); },
+                [&](TensorList) { list<Tensor>(v, tensors_); },
+                [&](std::span<const OptTensor>) { list<OptTensor>(v, optional_tensors_); },
+            });
     }
   }
 

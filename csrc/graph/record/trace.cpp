@@ -3,6 +3,7 @@
 #include "graph/ir/call.h"
 #include "graph/ir/effects.h"
 #include "graph/passes/passes.h"
+#include "op/visit.h"
 #include "tensor/factory.h"
 
 namespace warptape::graph {
@@ -220,55 +221,36 @@ ValueId Tracer::ref(const Tensor& t) {
 
 Attr Tracer::attr(const Arg& arg, const Value& v) {
   if (!v.present) return std::monostate();
-  switch (arg.type) {
-    case ArgType::Tensor:
-      return ref(*v.tensor);
-    case ArgType::TensorList: {
-      std::vector<ValueId> out;
-      for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) out.push_back(ref(t));
-      return out;
-    }
-    case ArgType::OptTensorList: {
-      std::vector<ValueId> out;
-      for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
-        out.push_back(t ? ref(*t) : ValueId{});
-      return out;
-    }
-    case ArgType::Int:
-      return Dim{v.i};
-    case ArgType::Double:
-      return v.d;
-    case ArgType::Bool:
-      return v.b;
-    case ArgType::Scalar:
-      return number(v.scalar);
-    case ArgType::IntList:
-      return numbers(ArgTraits<IntList>::unbox(v));
-    case ArgType::IntLists: {
-      std::vector<Dims> out;
-      for (const Shape& s : ArgTraits<std::span<const Shape>>::unbox(v)) out.push_back(numbers(s));
-      return out;
-    }
-    case ArgType::DoubleList: {
-      const auto list = ArgTraits<std::span<const double>>::unbox(v);
-      return std::vector<double>(list.begin(), list.end());
-    }
-    case ArgType::ScalarList: {
-      const auto list = ArgTraits<ScalarList>::unbox(v);
-      return std::vector<Scalar>(list.begin(), list.end());
-    }
-    case ArgType::DType:
-      return v.dtype;
-    case ArgType::Device:
-      return v.device;
-    case ArgType::String:
-      return std::string(ArgTraits<std::string_view>::unbox(v));
-    case ArgType::Generator:
-      WT_CHECK(!v.generator, NotImplementedError,
-               "a graph draws from the default generator: leave out `generator` in what is traced");
-      return std::monostate();
-  }
-  return std::monostate();
+  const auto all = [](const auto& list, auto&& one) {
+    std::vector<std::remove_cvref_t<decltype(one(*list.begin()))>> out;
+    for (const auto& item : list) out.push_back(one(item));
+    return out;
+  };
+  const auto itself = [](const auto& x) { return x; };
+  return visit(
+      arg.type, v,
+      Overloaded{
+          [](const auto& x) -> Attr { return x; },  // double, bool, DType, Device
+          [&](const Tensor& t) -> Attr { return ref(t); },
+          [&](TensorList list) -> Attr { return all(list, [&](const Tensor& t) { return ref(t); }); },
+          [&](std::span<const OptTensor> list) -> Attr {
+            return all(list, [&](const OptTensor& t) { return t ? ref(*t) : ValueId{}; });
+          },
+          [](int64_t i) -> Attr { return Dim{i}; },
+          [&](const Scalar& s) -> Attr { return number(s); },
+          [&](IntList list) -> Attr { return numbers(list); },
+          [&](std::span<const Shape> list) -> Attr {
+            return all(list, [&](const Shape& s) { return numbers(s); });
+          },
+          [&](std::span<const double> list) -> Attr { return all(list, itself); },
+          [&](ScalarList list) -> Attr { return all(list, itself); },
+          [](std::string_view text) -> Attr { return std::string(text); },
+          [](Generator* g) -> Attr {
+            WT_CHECK(!g, NotImplementedError,
+                     "a graph draws from the default generator: leave out `generator` in what is traced");
+            return std::monostate();
+          },
+      });
 }
 
 // Memory from before the trace that the call writes: what it holds comes back at the end.
@@ -301,7 +283,8 @@ void Tracer::undo_writes() {
 // a gradient.
 void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
                               Result& out) {
-  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) && !(op.flags & kDetaches);
+  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) &&
+                        !(op.flags & kDetaches);
   {
     const NoGrad no_grad;
     op.run(op, args.data(), out);
