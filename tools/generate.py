@@ -23,7 +23,7 @@ import warptape
 from warptape import _C
 
 ROOT = Path(__file__).resolve().parents[1]
-# Bits of OpFlag in csrc/op/op.h, and where Python finds the op.
+# Bits of OpFlag in csrc/op/facts.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
 WINDOWS, MASKED = 1 << 30, 1 << 31
 FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 2048: "random"}

@@ -69,7 +69,7 @@ constexpr NodeType kNotImplemented{"NotImplemented", not_implemented_backward};
 // lie in the memory of one that is written only where both are the same view of it. As PyTorch, the entry of
 // every op that writes to an argument refuses what overlaps otherwise; where a tensor has gaps, of which
 // PyTorch says nothing, the argument is read from a copy.
-constexpr uint8_t kWrites = kWritten | kUpdated;
+constexpr uint16_t kWrites = kWritten | kUpdated;
 
 struct Copies {
   std::deque<Tensor> tensors;
@@ -175,12 +175,23 @@ void call_writing(const OpInfo& op, const Value* args, Result& out) {
   op.past_overlap(op, args, out);
 }
 
+bool writes(const OpInfo& op) {
+  return std::ranges::any_of(op.args, [](const Arg& arg) { return arg.marks & kWrites; });
+}
+
 // A form that in_place() made has its whole result before it writes; PyTorch refuses elementwise ones all the
 // same.
 void guard_writes(OpInfo& op) {
   op.past_overlap = op.call;
-  const bool writes = std::ranges::any_of(op.args, [](const Arg& arg) { return arg.marks & kWrites; });
-  if (writes && (!op.inplace_of || op.batching() == Batching::Pointwise)) op.call = call_writing;
+  if (writes(op) && (!op.inplace_of || op.batching == Batching::Pointwise)) op.call = call_writing;
+}
+
+// What holds of an op holds of the form that in_place() makes, but for where its result lies.
+OpFacts facts_in_place(const OpFacts& of) {
+  OpFacts facts = (of.flags & (kMixedDevices | kComplex | kRandom | kLinear)) | kMethod;
+  facts.batching = of.batching;
+  if (of.role == Role::Pointwise) facts.role = of.role;
+  return facts;
 }
 }  // namespace
 
@@ -211,10 +222,42 @@ void record_not_implemented(const OpInfo& op, std::span<const Value> args, Resul
 
 const OpInfo* all_ops() { return newest; }
 
-OpInfo::OpInfo(const char* n, uint32_t f, std::span<const Arg> a, std::span<const ArgKind> kinds,
+const OpInfo* op_named(std::string_view name) {
+  const OpInfo* found = nullptr;
+  for (const OpInfo* op = newest; op; op = op->next)
+    if (name == op->name) found = op;
+  return found;
+}
+
+const OpInfo* op_of_node(std::string_view node) {
+  constexpr std::string_view kEnd = "Backward0";
+  if (!node.ends_with(kEnd)) return nullptr;
+  std::string name;
+  for (const char c : node.substr(0, node.size() - kEnd.size())) {
+    const bool upper = c >= 'A' && c <= 'Z';
+    if (upper && !name.empty()) name += '_';
+    name += upper ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return op_named(name);
+}
+
+const OpInfo* in_place_form(const OpInfo& of) {
+  if (std::ranges::any_of(of.args, [](const Arg& arg) { return arg.marks & kInPlace; })) return &of;
+  const std::string name = message(of.name, "_");
+  const auto same = [](const Arg& a, const Arg& b) { return a.type == b.type && a.optional == b.optional; };
+  for (const OpInfo* op = newest; op; op = op->next)
+    if (name == op->name && !op->inplace_of && !op->args.empty() && (op->args[0].marks & kWritten) &&
+        std::ranges::equal(op->args, of.args, same))
+      return op;
+  return nullptr;
+}
+
+bool may_write(const OpInfo& op) { return (op.flags & kSetsFlags) || writes(op); }
+
+OpInfo::OpInfo(const char* n, const OpFacts& f, std::span<const Arg> a, std::span<const ArgKind> kinds,
                const char* d, std::span<const char* const> names, Result::Kind r, CallFn c, CallFn own)
-    : name(n),
-      flags(f),
+    : OpFacts(f),
+      name(n),
       args(a.begin(), a.end()),
       doc(d),
       returns(r),
@@ -228,8 +271,8 @@ OpInfo::OpInfo(const char* n, uint32_t f, std::span<const Arg> a, std::span<cons
 }
 
 OpInfo::OpInfo(const char* n, const OpInfo& of)
-    : name(n),
-      flags((of.flags & (kMixedDevices | kComplex | kRandom | kLinear | 7u << 27)) | kMethod),
+    : OpFacts(facts_in_place(of)),
+      name(n),
       args(of.args),
       doc(of.doc),
       returns(of.returns),
@@ -242,8 +285,8 @@ OpInfo::OpInfo(const char* n, const OpInfo& of)
   guard_writes(*this);
 }
 
-Alias::Alias(const char* n, const char* o, uint32_t p)
-    : name(n), of(o), places(p), next(std::exchange(newest_alias, this)) {}
+Alias::Alias(const char* n, const char* o, const OpFacts& p)
+    : name(n), of(o), places(p.flags), next(std::exchange(newest_alias, this)) {}
 const Alias* all_aliases() { return newest_alias; }
 
 void set_interceptor(DispatchBit bit, Interceptor f) {

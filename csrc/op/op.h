@@ -7,7 +7,7 @@
 //                                          {"input", "dim", {"dtype", none}}, "softmax over dim ..."};
 //
 // The C++ type gives the arguments' types; names, defaults, Python binding, docstring, stub and op table come
-// from the declaration, and so do the facts about the op (OpFlag, AutocastRule): there is no list of names.
+// from the declaration, and so do the facts about the op (OpFacts, ArgMark): there is no list of names.
 // Several ops with one Python name are overloads, tried in the order of their definition in that file.
 // Calling the object, from C++ or Python, passes one inline entry: it tests one thread-local word and whether
 // every tensor is a real one of the CPU, and takes the checked way only where one of the two says so.
@@ -24,56 +24,10 @@
 
 #include "autograd/tape.h"
 #include "core/errors.h"
+#include "op/facts.h"
 #include "tensor/plan.h"
 
 namespace warptape {
-
-// Where Python finds the op, and facts about it that the entry checks.
-enum OpFlag : uint32_t {
-  kFunction = 1u << 0,      // warptape.name(...)
-  kMethod = 1u << 1,        // Tensor.name(...): the first argument is self
-  kNN = 1u << 2,            // warptape.nn.functional.name(...)
-  kOut = 1u << 3,           // takes out=: the result is copied into it, cast where it can be, not recorded
-  kLinalg = 1u << 4,        // warptape.linalg.name(...)
-  kPrivate = 1u << 5,       // warptape._C._private.name(...): for the Python layer only
-  kSpecial = 1u << 6,       // warptape.special.name(...)
-  kFFT = 1u << 7,           // warptape.fft.name(...)
-  kMixedDevices = 1u << 8,  // its tensors may lie on several devices
-  kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
-  kNonDifferentiable = 1u << 10,  // what it does not record has no gradient by its nature
-  kRandom = 1u << 11,             // draws from a generator
-  // What else PyTorch asks of an op's out=, or does with it.
-  kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools
-  kOutDtype = 1u << 13,    // its dtype is what the argument `dtype` is by default
-  kOutApart = 1u << 14,    // it may not overlap an argument
-  kOutNumel = 1u << 15,    // it keeps its shape where it has as many elements as the result
-  kOutRows = 1u << 24,     // resized, it is contiguous instead of laid out as the result is
-  kOutColumns = 1u << 25,  // the same, but for an empty one
-  kLinear = 1u << 26,      // linear in its tensors taken together: views, movement, sums
-  // What the batching rule of vmap is (Batching). Without one the op is tried as composed of others.
-  kPointwise = 1u << 27,
-  kAlongDims = 2u << 27,
-  kToSizes = 3u << 27,
-  kLeading = 4u << 27,
-  kFold1d = 5u << 27,
-  kFold2d = 6u << 27,
-  kFold3d = 7u << 27,
-  kSignal = 1u << 30,  // warptape.signal.windows.name(...)
-  kMasked = 1u << 31,  // warptape.masked.name(...)
-  // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
-  kLowerCpu = 1u << 16,
-  kFloat32Cpu = 2u << 16,
-  kWidestCpu = 3u << 16,
-  kLowerCuda = 1u << 20,
-  kFloat32Cuda = 2u << 20,
-  kWidestCuda = 3u << 20,
-  kRefuseCuda = 4u << 20,
-  kFloat32FormCuda = 5u << 20,
-  kLower = kLowerCpu | kLowerCuda,
-  kFloat32 = kFloat32Cpu | kFloat32Cuda,
-  kWidest = kWidestCpu | kWidestCuda,
-  kPlaces = kFunction | kMethod | kNN | kLinalg | kPrivate | kSpecial | kFFT | kSignal | kMasked,
-};
 
 enum class ArgType : uint8_t {
   Tensor,
@@ -156,7 +110,7 @@ struct ArgDefault {
   IntList ints() const { return {items.data(), count}; }
 };
 
-enum ArgMark : uint8_t {
+enum ArgMark : uint16_t {
   kKeywordOnly = 1,
   kVarArgs = 2,      // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
   kWritten = 4,      // changed in place; the op returns it
@@ -165,12 +119,16 @@ enum ArgMark : uint8_t {
   kNoGradient = 32,  // of a tensor: none leads to it; only its shape or dtype counts, or it is a choice
   kReadFirst = 64,   // read before anything is written, so it may overlap what is: see Note [Overlap]
   kSwitch = 128,     // of a flag, which is on where it is true; of another argument, on where it is given
+  kDimIndex = 256,   // counts the dims of the first tensor
+  kDraws = 512,      // of an op that is kRandom: it draws nothing where this is 0 or false
+  kRepeats = 1024,   // of an IntList: one item stands for any number of equal ones
+  kInPlace = 2048,   // of a flag: the result is written into the first argument
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 
 // Trivially destructible and constexpr, which keeps the code that makes the tables of arguments small.
 struct Arg {
-  constexpr Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint8_t>(m)) {}
+  constexpr Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint16_t>(m)) {}
   constexpr Arg(const char* n, None, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::None; }
   constexpr Arg(const char* n, bool v, int m = 0) : Arg(n, m) {
     def.kind = ArgDefault::Kind::Bool, def.i = v;
@@ -191,7 +149,7 @@ struct Arg {
     return a;
   }
   const char* name;
-  uint8_t marks;
+  uint16_t marks;
   ArgDefault def;
   ArgType type = ArgType::Tensor;  // set from the C++ signature
   bool optional = false;           // takes None; likewise
@@ -210,30 +168,14 @@ void each_written(std::span<const Arg> args, IsOn&& is_on, F&& f) {
     if ((args[i].marks & kWritten) || ((args[i].marks & kUpdated) && updates)) f(i);
 }
 
-// What autocast does with an op's floating arguments; Refuse: narrow floats do not hold what it computes.
-// Float32Form: the op "_NAME_float32" takes them as they are, and gives what Float32 would.
-enum class Autocast : uint8_t { Keep, Lower, Float32, Widest, Refuse, Float32Form };
-
-// How vmap calls an op whose tensors have the mapped dim in front.
-enum class Batching : uint8_t {
-  Composed,
-  Pointwise,  // as it is: the tensors broadcast
-  AlongDims,  // arguments called dim... count the dims of the first tensor, and are moved by one
-  ToSizes,    // the first IntList is the shape of the result, and gets the mapped size in front
-  Leading,    // as it is: works on the last dims, and takes any in front of them
-  Fold1d,     // the dim goes into the batch dim of an op with that many spatial dims
-  Fold2d,
-  Fold3d,
-};
-
-struct WT_API OpInfo {
+struct WT_API OpInfo : OpFacts {
   using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
   struct ArgKind {  // what the C++ signature says of an argument
     ArgType type;
     bool optional;
   };
   // Registers the op.
-  OpInfo(const char* name, uint32_t flags, std::span<const Arg> args, std::span<const ArgKind> kinds,
+  OpInfo(const char* name, const OpFacts& facts, std::span<const Arg> args, std::span<const ArgKind> kinds,
          const char* doc, std::span<const char* const> return_names, Result::Kind returns, CallFn call,
          CallFn run);
   // The in-place form of `of`; see in_place().
@@ -241,7 +183,6 @@ struct WT_API OpInfo {
   OpInfo(const OpInfo&) = delete;
 
   const char* name;
-  uint32_t flags;  // of OpFlag
   std::vector<Arg> args;
   const char* doc;
   Result::Kind returns;
@@ -251,15 +192,23 @@ struct WT_API OpInfo {
   CallFn run;                             // the op's own code, past the entry
   CallFn past_overlap;                    // `call` without what an op that writes to an argument does before
   const OpInfo* next;                     // all ops, newest first
-  Batching batching() const { return static_cast<Batching>(flags >> 27 & 7); }
-  Autocast autocast(bool cuda) const { return static_cast<Autocast>((flags >> (cuda ? 20 : 16)) & 15); }
 };
 WT_API const OpInfo* all_ops();
+// The first op declared under the name; null if there is none.
+WT_API const OpInfo* op_named(std::string_view name);
+// The op whose derivative a node of PyTorch's name ("AddmmBackward0") is; null if there is none.
+WT_API const OpInfo* op_of_node(std::string_view node);
+// The form that writes the result of `op` into its first argument: the op itself where an argument is marked
+// kInPlace, else the one that is declared ("relu_" of "relu"). Null if there is none, or it computes
+// elsewhere and copies.
+WT_API const OpInfo* in_place_form(const OpInfo& op);
+// Whether a call may change an argument: its data, or what it says of itself.
+WT_API bool may_write(const OpInfo& op);
 
 // Another name of the ops that have the name `of`: in all places of theirs, with another of their in-place
 // forms, or in the given places.
 struct WT_API Alias {
-  Alias(const char* name, const char* of, uint32_t places = 0);
+  Alias(const char* name, const char* of, const OpFacts& places = {});
   const char *name, *of;
   uint32_t places;    // of OpFlag; 0 for those of the ops
   const Alias* next;  // all aliases, newest first
@@ -493,9 +442,9 @@ class Op<R(A...)> : public OpInfo {
  public:
   static_assert(sizeof...(A) <= kMaxArgs);
   using Fn = R (*)(A...);
-  Op(const char* name, Fn fn, uint32_t flags, std::initializer_list<Arg> args, const char* doc,
+  Op(const char* name, Fn fn, const OpFacts& facts, std::initializer_list<Arg> args, const char* doc,
      std::initializer_list<const char*> return_names = {})
-      : OpInfo(name, flags, args, kKinds, doc, return_names, kReturns, &call_boxed, &run_boxed), fn_(fn) {}
+      : OpInfo(name, facts, args, kKinds, doc, return_names, kReturns, &call_boxed, &run_boxed), fn_(fn) {}
   Op(const char* name, Fn fn, const Op& of) : OpInfo(name, of), fn_(fn) {}
 
   R operator()(A... args) const {

@@ -9,19 +9,18 @@ namespace {
 
 // Bool results are compared, everything else computed, in the promoted dtype; integers that give floats in
 // the float.
-DType compute_of(std::string_view op, ResultRule rule, DType promoted, DType result) {
-  const DType t = rule == ResultRule::Bool ? promoted : result;
+DType compute_of(const char* op, ResultRule rule, DType promoted, DType result) {
+  const DType t = is_predicate(rule) ? promoted : result;
   if (is_storage_only(t)) {
-    const bool by_bits = op.starts_with("bitwise_") && op.find("shift") == op.npos && is_integral(t);
-    const bool compares = op == "eq" || op == "ne" || op == "eq_" || op == "ne_" || op == "isnan";
-    WT_CHECK(by_bits || compares, NotImplementedError, op, ": not implemented for ", t,
+    const bool by_bits = rule == ResultRule::Bits && is_integral(t);
+    WT_CHECK(by_bits || rule == ResultRule::Equal, NotImplementedError, op, ": not implemented for ", t,
              ", which is for storage; convert with .to(dtype) first");
   }
   return compute_dtype(t);
 }
 
 DType result_of(ResultRule rule, DType promoted) {
-  if (rule == ResultRule::Bool) return DType::Bool;
+  if (is_predicate(rule)) return DType::Bool;
   if (rule == ResultRule::Float && !is_differentiable(promoted)) return rank_context().default_dtype;
   return promoted;
 }
@@ -39,14 +38,15 @@ int64_t wrapped(int64_t v, DType t) {
 class Inputs {
  public:
   Inputs(ResultRule rule, std::span<const PointwiseInput> given) : inputs_(given) {
-    if (rule == ResultRule::Bool) {
+    if (is_predicate(rule)) {
       for (size_t i = 0; i < given.size(); ++i)
         if (const Scalar& s = given[i].scalar; !given[i].tensor && s.exceeds_int64() && is_compared_to_less())
           replace(i, Scalar(__builtin_inf()));
     }
     // The common case, two tensors of one dtype, needs no promotion.
     promoted_ = given.size() == 1 ? given[0].tensor->dtype() : promoted_dtype(inputs_);
-    if (rule != ResultRule::Same || !is_integral(promoted_)) return;
+    const bool same = rule == ResultRule::Same || rule == ResultRule::Bits;
+    if (!same || !is_integral(promoted_)) return;
     for (size_t i = 0; i < given.size(); ++i) {
       if (const Tensor* t = given[i].tensor) {
         if (t->dtype() == promoted_) continue;

@@ -10,7 +10,10 @@ enum class ResultRule : uint8_t {
   Same,   // the promoted dtype
   Float,  // integers and bools become the default floating dtype
   Bool,   // a predicate
+  Equal,  // the same, that asks for equality alone: also of dtypes for storage
+  Bits,   // the promoted dtype; of bits, so also of integers for storage
 };
+constexpr bool is_predicate(ResultRule r) { return r == ResultRule::Bool || r == ResultRule::Equal; }
 
 using PointwiseInput = ElementwiseInput;  // a tensor or a number
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "op/profile.h"
+#include "op/visit.h"
 
 namespace warptape {
 namespace {
@@ -36,27 +37,24 @@ void put_double(Numbers& to, double d) {
 
 void put(Numbers& to, ArgType type, const Value& v) {
   if (!v.present) return to.push_back(kPutNone);
-  switch (type) {
-    case ArgType::Tensor:
-      return put(to, *v.tensor);
-    case ArgType::TensorList:
-      return put_tensors(to, ArgTraits<TensorList>::unbox(v));
-    case ArgType::Int:
-      return to.insert(to.end(), {kPutInt, v.i}), void();
-    case ArgType::Bool:
-      return to.insert(to.end(), {kPutBool, v.b}), void();
-    case ArgType::Double:
-      return put_double(to, v.d);
-    case ArgType::Scalar:
-      if (v.scalar.is_complex()) return to.push_back(kPutNone);
-      if (is_floating(v.scalar.dtype())) return put_double(to, v.scalar.to_double());
-      return to.insert(to.end(), {kPutInt, v.scalar.to_int()}), void();
-    case ArgType::IntList:
-      to.push_back(kPutInts);
-      return put_list(to, ArgTraits<IntList>::unbox(v));
-    default:
-      to.push_back(kPutNone);
-  }
+  visit(type, v,
+        Overloaded{
+            [&](const auto&) { to.push_back(kPutNone); },
+            [&](const Tensor& t) { put(to, t); },
+            [&](TensorList list) { put_tensors(to, list); },
+            [&](int64_t i) { to.insert(to.end(), {kPutInt, i}); },
+            [&](bool b) { to.insert(to.end(), {kPutBool, b}); },
+            [&](double d) { put_double(to, d); },
+            [&](const Scalar& s) {
+              if (s.is_complex()) return to.push_back(kPutNone);
+              if (is_floating(s.dtype())) return put_double(to, s.to_double());
+              to.insert(to.end(), {kPutInt, s.to_int()});
+            },
+            [&](IntList list) {
+              to.push_back(kPutInts);
+              put_list(to, list);
+            },
+        });
 }
 
 void put(Numbers& to, const Result& out) {

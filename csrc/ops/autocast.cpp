@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "op/visit.h"
 #include "ops/view/copy.h"
 
 namespace warptape {
@@ -57,19 +58,13 @@ class CastArgs {
     for (size_t i = 0; i < args.size(); ++i) {
       Value& v = args[i];
       if (op.args[i].optional && !v.present) continue;
-      switch (op.args[i].type) {
-        case ArgType::Tensor:
-          v.tensor = &one(*v.tensor);
-          break;
-        case ArgType::TensorList:
-          list<Tensor>(v, tensors_);
-          break;
-        case ArgType::OptTensorList:
-          list<OptTensor>(v, optional_tensors_);
-          break;
-        default:
-          break;
-      }
+      visit(op.args[i].type, v,
+            Overloaded{
+                [](const auto&) {},
+                [&](const Tensor& t) { v.tensor = &one(t); },
+                [&](TensorList) { list<Tensor>(v, tensors_); },
+                [&](std::span<const OptTensor>) { list<OptTensor>(v, optional_tensors_); },
+            });
     }
   }
 
@@ -124,18 +119,6 @@ bool has_cuda(const OpInfo& op, std::span<const Value> args) {
   return found;
 }
 
-const OpInfo& float32_form(const OpInfo& op) {
-  static std::mutex mutex;
-  static auto& forms = *new std::unordered_map<const OpInfo*, const OpInfo*>;
-  std::lock_guard lock(mutex);
-  const OpInfo*& form = forms[&op];
-  const std::string name = "_" + std::string(op.name) + "_float32";
-  for (const OpInfo* o = form ? nullptr : all_ops(); o; o = o->next)
-    if (name == o->name) form = o;
-  WT_CHECK(form, Error, op.name, ": there is no op ", name);
-  return *form;
-}
-
 bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mode) {
   const Autocast kind = op.autocast(mode.cuda);
   if (kind == Autocast::Keep || has_cuda(op, args) != mode.cuda) return false;
@@ -146,8 +129,7 @@ bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mo
   for (const Arg& a : op.args)
     if (a.marks & kWritten) return false;
   if (kind == Autocast::Float32Form) {
-    const OpInfo& form = float32_form(op);
-    form.call(form, args.data(), out);
+    op.float32_form->call(*op.float32_form, args.data(), out);
     return true;
   }
   std::optional<DType> dtype = kind == Autocast::Lower     ? mode.narrow()

@@ -154,7 +154,7 @@ void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, c
   Recording r{op, level, thread_state().grad_mode && of_tape, levels_outside(op, args, level), {}, {}};
   const bool writes = !op.args.empty() && (op.args[0].marks & kWritten);
   std::optional<Shape> sizes;
-  if (op.batching() == Batching::Pointwise && !writes && !has_mixed_dtypes(op, args)) {
+  if (op.batching == Batching::Pointwise && !writes && !has_mixed_dtypes(op, args)) {
     Shape joined;
     each_tensor(op, args, [&](const Tensor& t) { joined = broadcast_shapes(joined, t.sizes(), op.name); });
     sizes = joined;
@@ -212,7 +212,7 @@ void jvp_call(const OpInfo& op, std::span<Value> args, Result& out, const Level&
     return;
   }
   if (op.flags & kLinear) return linear_call(op, args, out, level);
-  if (op.batching() != Batching::Pointwise && composed(op, args, out)) {
+  if (op.batching != Batching::Pointwise && composed(op, args, out)) {
     bool lost = false;
     each_result(out, [&](const Tensor& y) {
       lost |= is_differentiable(y.dtype()) && !part_at(y, true, level).defined();

@@ -46,7 +46,7 @@ bool stands_at(const Tensor& t, const Level& level) {
 
 // The in-place form of a view op: the wrapper takes over what stands for the view.
 bool view_in_place(const OpInfo& op, std::span<Value> args, Result& out) {
-  if (!op.inplace_of || (op.flags & kRandom) || op.batching() == Batching::Pointwise) return false;
+  if (!op.inplace_of || (op.flags & kRandom) || op.batching == Batching::Pointwise) return false;
   const Tensor self = *args[0].tensor;
   Wrapper* w = wrapper_of(self);
   if (!w) return false;

@@ -1,5 +1,5 @@
-// How an op runs on tensors with a mapped dim: by its batching rule (OpInfo::batching, or one of
-// vmap_rules.cpp), as what it is composed of, or else once for each of the mapped calls.
+// How an op runs on tensors with a mapped dim: by the batching rule of its declaration (batch_rule,
+// batching), as what it is composed of, or else once for each of the mapped calls.
 #include <unordered_set>
 
 #include "ops/view/copy.h"
@@ -9,10 +9,6 @@
 namespace warptape::transforms {
 namespace {
 
-bool is_dim(const char* name) {
-  const std::string_view n = name;
-  return n.starts_with("dim") || n.ends_with("_dim") || n == "source" || n == "destination";
-}
 bool writes(const OpInfo& op) { return !op.args.empty() && (op.args[0].marks & kWritten); }
 
 int64_t in_front(int64_t dim, int64_t ndim, const char* op) {
@@ -107,7 +103,7 @@ bool along_dims(Call& c, Result& out) {
   bool all = true;  // no dim is named: it goes over all
   for (size_t i = 0; i < c.values.size(); ++i) {
     const Arg& arg = c.op.args[i];
-    if (!is_dim(arg.name) || !c.values[i].present) continue;
+    if (!(arg.marks & kDimIndex) || !c.values[i].present) continue;
     if (arg.type == ArgType::Int) {
       c.values[i].i = in_front(c.values[i].i, ndim, c.op.name);
       all = false;
@@ -125,7 +121,7 @@ bool along_dims(Call& c, Result& out) {
     bool named = false;
     for (size_t i = 0; i < c.values.size() && !named; ++i) {
       const Arg& arg = c.op.args[i];
-      if (!is_dim(arg.name)) continue;
+      if (!(arg.marks & kDimIndex)) continue;
       Shape dims;
       for (int64_t d = 0; d < std::max<int64_t>(ndim, 1); ++d) dims.push_back(d + 1);
       if (arg.type == ArgType::IntList) {
@@ -196,8 +192,8 @@ bool fold(Call& c, Result& out, int64_t spatial) {
 }
 
 bool by_rule(Call& c, Result& out) {
-  if (BatchRule rule = rule_of(c.op)) return rule(c, out);
-  switch (c.op.batching()) {
+  if (c.op.batch_rule) return c.op.batch_rule(c, out);
+  switch (c.op.batching) {
     case Batching::Pointwise:
       return !c.list_mapped && pointwise(c, out);
     case Batching::AlongDims:
@@ -209,7 +205,7 @@ bool by_rule(Call& c, Result& out) {
     case Batching::Fold1d:
     case Batching::Fold2d:
     case Batching::Fold3d:
-      return fold(c, out, 1 + static_cast<int>(c.op.batching()) - static_cast<int>(Batching::Fold1d));
+      return fold(c, out, 1 + static_cast<int>(c.op.batching) - static_cast<int>(Batching::Fold1d));
     case Batching::Composed:
       break;
   }
@@ -325,11 +321,8 @@ void random_call(Call& c, Result& out) {
 static bool draws(const OpInfo& op, std::span<const Value> args) {
   if (!(op.flags & kRandom)) return false;
   for (size_t i = 0; i < args.size(); ++i) {
-    const std::string_view name = op.args[i].name;
-    if (op.args[i].type == ArgType::Double && (name == "p" || name == "dropout_p") && args[i].d == 0)
-      return false;
-    if (op.args[i].type == ArgType::Bool && (name == "training" || name == "train") && !args[i].b)
-      return false;
+    if (!(op.args[i].marks & kDraws)) continue;
+    if (op.args[i].type == ArgType::Bool ? !args[i].b : args[i].d == 0) return false;
   }
   return true;
 }

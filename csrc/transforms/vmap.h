@@ -34,11 +34,6 @@ struct Call {
   std::deque<Shape> shapes;
 };
 
-// Does the call, or returns false where it is not made for these arguments.
-using BatchRule = bool (*)(Call& c, Result& out);
-BatchRule rule_of(const OpInfo& op);  // null for most
-void init_rules();
-
 // Runs the op's own code on the wrappers, which works where it is composed of other ops and loses nothing.
 bool composed(const OpInfo& op, std::span<const Value> args, Result& out);
 // `draws`: every call draws the same from it.

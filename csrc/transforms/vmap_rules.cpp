@@ -1,7 +1,6 @@
-// Batching rules of ops that none of the general ones fits. Most compose the call of other ops on the
+// Batching rules of single ops, which their declarations name. Most compose the call of other ops on the
 // wrappers.
-#include <unordered_map>
-
+#include "op/batching.h"
 #include "ops/attention/attention.h"
 #include "ops/conv/conv.h"
 #include "ops/elementwise/elementwise.h"
@@ -374,48 +373,21 @@ bool cross_entropy(Call& c, Result& out) {
                        : total / ops::cast(ops::sum(kept, std::nullopt, false, std::nullopt), x.dtype()));
 }
 
-const std::unordered_map<const OpInfo*, BatchRule>& rules() {
-  static const std::unordered_map<const OpInfo*, BatchRule> all{
-      {&ops::matmul, product},
-      {&ops::mm, product},
-      {&ops::bmm, product},
-      {&ops::mv, product},
-      {&ops::dot, product},
-      {&ops::linear, linear},
-      {&ops::addmm, add_product<ops::mm>},
-      {&ops::baddbmm, add_product<ops::bmm>},
-      {&ops::addmv, add_product<ops::mv>},
-      {&ops::conv1d, conv<1, ops::conv1d>},
-      {&ops::conv2d, conv<2, ops::conv2d>},
-      {&ops::conv3d, conv<3, ops::conv3d>},
-      {&ops::unsqueeze, unsqueeze},
-      {&ops::squeeze, squeeze},
-      {&ops::permute, permute},
-      {&ops::t, t},
-      {&ops::cat, join<ops::cat, 0>},
-      {&ops::stack, join<ops::stack, 1>},
-      {&ops::index, index},
-      {&ops::index_put_, index_put},
-      {&ops::embedding, embedding},
-      {&ops::layer_norm, layer_norm},
-      {&ops::scaled_dot_product_attention, attention},
-      {&ops::group_norm, group_norm},
-      {&ops::batch_norm, batch_norm},
-      {&ops::rms_norm, rms_norm},
-      {&ops::flatten, flatten},
-      {&ops::as_strided, as_strided},
-      {&ops::index_select, index_select},
-      {&ops::cross_entropy, cross_entropy},
-      {&ops::nll_loss, cross_entropy},
-  };
-  return all;
-}
-
 }  // namespace
-
-BatchRule rule_of(const OpInfo& op) {
-  const auto it = rules().find(&op);
-  return it == rules().end() ? nullptr : it->second;
-}
-
 }  // namespace warptape::transforms
+
+namespace warptape::batching {
+
+constinit const OpFacts product{transforms::product}, linear{transforms::linear},
+    addmm{transforms::add_product<ops::mm>}, baddbmm{transforms::add_product<ops::bmm>},
+    addmv{transforms::add_product<ops::mv>}, conv1d{transforms::conv<1, ops::conv1d>},
+    conv2d{transforms::conv<2, ops::conv2d>}, conv3d{transforms::conv<3, ops::conv3d>},
+    unsqueeze{transforms::unsqueeze}, squeeze{transforms::squeeze}, permute{transforms::permute},
+    t{transforms::t}, cat{transforms::join<ops::cat, 0>}, stack{transforms::join<ops::stack, 1>},
+    as_strided{transforms::as_strided}, flatten{transforms::flatten}, index{transforms::index},
+    index_put{transforms::index_put}, index_select{transforms::index_select},
+    embedding{transforms::embedding}, layer_norm{transforms::layer_norm}, rms_norm{transforms::rms_norm},
+    group_norm{transforms::group_norm}, batch_norm{transforms::batch_norm}, attention{transforms::attention},
+    cross_entropy{transforms::cross_entropy};
+
+}  // namespace warptape::batching

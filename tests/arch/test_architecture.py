@@ -81,7 +81,6 @@ LAZY_IMPORTS = {
 }
 # Debts: what these say of ops belongs on the declarations. The list may only shrink.
 LISTS_OF_OPS = {
-    "csrc/graph/record/trace.cpp": "ops whose answer does not depend on sizes",
     "python/warptape/functional.py": "the names of torch.functional",
     "python/warptape/nn/parameter.py": "what a parameter without a shape answers",
 }
@@ -367,7 +366,7 @@ def check_slot_owners(root: Path) -> list[str]:
 # "name", function, flags: a declaration of an op. Its places are flags, or constants of flags in the file.
 DECLARATION = re.compile(r'(?<!\w )"(\w+)",\s*[\w:]+(?:<[^<>]*>)?,\s*(k\w+(?:\s*\|\s*k\w+)*)\s*,')
 PLACES = {"kFunction", "kMethod", "kNN", "kLinalg", "kSpecial", "kFFT", "kPrivate"}
-CONSTANT = re.compile(r"constexpr uint32_t (k\w+)\s*=\s*([^;]+);")
+CONSTANT = re.compile(r"constexpr OpFacts (k\w+)\s*=\s*([^;]+);")
 MOST_NAMES = 5  # of ops, in one statement that declares none
 
 
@@ -501,7 +500,7 @@ CHECKS = [
 NUMBERS = ("one", "two", "three", "four", "five", "six")
 GOOD = {
     **{f"csrc/core/full/good_{i}.h": "\n" for i in range(MAX_FOLDER_FILES)},
-    "csrc/ops/numbers.cpp": "constexpr uint32_t kBoth = kFunction | kMethod;\n"
+    "csrc/ops/numbers.cpp": "constexpr OpFacts kBoth = kFunction | kMethod;\n"
     + "".join(f'const Op<F> {n}{{"{n}", f<A, B>, kBoth | kComplex, {{"input"}}, "{n}"}};\n' for n in NUMBERS)
     + 'ElementwiseSlot slots[] = {{"one"}, {"two"}, {"three"}, {"four"}, {"five"}, {"six"}};\n',
     "csrc/ops/other_place.cpp": 'const Op<F> one{"one", f, kNN, {"input"}, "Another one."};\n',

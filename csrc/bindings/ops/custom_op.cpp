@@ -34,7 +34,7 @@ std::vector<Tensor> call(std::string_view name, std::string_view arguments, Tens
 const Op<std::vector<Tensor>(std::string_view, std::string_view, TensorList, TensorList)> custom_op{
     "_custom_op",
     call,
-    kPrivate | kComplex | kMixedDevices,
+    kPrivate | kChecked | kComplex | kMixedDevices,
     {"name", "arguments", "tensors", {"written", kUpdated}},
     "Calls an op of torch.library; `arguments` says in JSON where its tensors go, and what its numbers are."};
 

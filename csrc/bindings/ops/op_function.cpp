@@ -84,7 +84,7 @@ PyObject* op_binds(PyObject* self, void*) {
 }
 PyObject* op_pointwise(PyObject* self, void*) {
   return PyBool_FromLong(std::ranges::all_of(
-      group_of(self)->overloads, [](const OpInfo* op) { return op->batching() == Batching::Pointwise; }));
+      group_of(self)->overloads, [](const OpInfo* op) { return op->batching == Batching::Pointwise; }));
 }
 
 PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
@@ -318,7 +318,7 @@ PyObject* is_elementwise(PyObject*, PyObject* name) {
     WT_CHECK(PyUnicode_Check(name), TypeError, "_is_elementwise: expected a str, got ",
              Py_TYPE(name)->tp_name);
     const OpGroup* group = find_op(shown_text(name).c_str());
-    if (!group || group->overloads[0]->batching() != Batching::Pointwise) return PyLong_FromLong(0);
+    if (!group || group->overloads[0]->batching != Batching::Pointwise) return PyLong_FromLong(0);
     return PyLong_FromLong(group->overloads[0]->flags & kLinear ? 2 : 1);
   });
 }

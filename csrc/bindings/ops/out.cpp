@@ -62,7 +62,7 @@ void check_dtype(const OpInfo& op, const Tensor& out, const Tensor& result) {
 // Refuses an `out` that overlaps an argument, also where it will once it has the result's sizes. Of
 // elementwise ops it may be an argument.
 void check_apart(const OpInfo& op, const Frame& frame, const Tensor& out, const Shape& sizes) {
-  const bool elementwise = op.batching() == Batching::Pointwise;
+  const bool elementwise = op.batching == Batching::Pointwise;
   if (!elementwise && !(op.flags & kOutApart)) return;
   const int64_t end = out.offset() + numel_of(sizes, op.name);
   if (out.sizes() != sizes && static_cast<size_t>(end) * out.itemsize() > out.storage().bytes()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "op/visit.h"
 #include "ops/view/view.h"
 
 namespace warptape::bindings {
@@ -211,69 +212,50 @@ PyObject* wrap_int(int64_t i) { return i == kNoItem ? Py_NewRef(Py_None) : PyLon
 // An argument as Python would give it.
 PyObject* argument(const Arg& arg, const Value& v) {
   if (!v.present) Py_RETURN_NONE;
-  switch (arg.type) {
-    case ArgType::Tensor:
-      return wrap(*v.tensor);
-    case ArgType::TensorList:
-      return wrap_list(ArgTraits<TensorList>::unbox(v));
-    case ArgType::OptTensorList:
-      return list_of(ArgTraits<std::span<const OptTensor>>::unbox(v),
-                     [](const OptTensor& t) { return t ? wrap(*t) : Py_NewRef(Py_None); })
-          .release();
-    case ArgType::Int:
-      return wrap_int(v.i);
-    case ArgType::Double:
-      return PyFloat_FromDouble(v.d);
-    case ArgType::Bool:
-      return PyBool_FromLong(v.b);
-    case ArgType::Scalar:
-      return wrap(v.scalar);
-    case ArgType::IntList:
-      return list_of(ArgTraits<IntList>::unbox(v), wrap_int).release();
-    case ArgType::IntLists:
-      return list_of(ArgTraits<std::span<const Shape>>::unbox(v), [](const Shape& s) { return wrap_size(s); })
-          .release();
-    case ArgType::DoubleList:
-      return list_of(ArgTraits<std::span<const double>>::unbox(v), PyFloat_FromDouble).release();
-    case ArgType::ScalarList:
-      return list_of(ArgTraits<ScalarList>::unbox(v), [](const Scalar& s) { return wrap(s); }).release();
-    case ArgType::DType:
-      return wrap(v.dtype);
-    case ArgType::Device:
-      return wrap(v.device);
-    case ArgType::String:
-      return PyUnicode_FromStringAndSize(static_cast<const char*>(v.list.data),
-                                         static_cast<Py_ssize_t>(v.list.size));
-    case ArgType::Generator:
-      if (!v.generator) Py_RETURN_NONE;
-      return wrap(Ref<Generator>::share(v.generator));
-  }
-  Py_RETURN_NONE;
+  const auto one = [](const auto& x) { return wrap(x); };
+  return visit(
+      arg.type, v,
+      Overloaded{
+          [&](const auto& x) -> PyObject* { return one(x); },  // Tensor, Scalar, DType, Device
+          [](TensorList list) -> PyObject* { return wrap_list(list); },
+          [](std::span<const OptTensor> list) -> PyObject* {
+            return list_of(list, [](const OptTensor& t) { return t ? wrap(*t) : Py_NewRef(Py_None); })
+                .release();
+          },
+          [](int64_t i) -> PyObject* { return wrap_int(i); },
+          [](double d) -> PyObject* { return PyFloat_FromDouble(d); },
+          [](bool b) -> PyObject* { return PyBool_FromLong(b); },
+          [](IntList list) -> PyObject* { return list_of(list, wrap_int).release(); },
+          [](std::span<const Shape> list) -> PyObject* {
+            return list_of(list, [](const Shape& s) { return wrap_size(s); }).release();
+          },
+          [](std::span<const double> list) -> PyObject* {
+            return list_of(list, PyFloat_FromDouble).release();
+          },
+          [&](ScalarList list) -> PyObject* { return list_of(list, one).release(); },
+          [](std::string_view text) -> PyObject* {
+            return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+          },
+          [](Generator* g) -> PyObject* { return g ? wrap(Ref<Generator>::share(g)) : Py_NewRef(Py_None); },
+      });
 }
 
 bool is_default(const Arg& arg, const Value& v) {
   const ArgDefault& d = arg.def;
   if (d.kind == ArgDefault::Kind::Required) return false;
   if (d.kind == ArgDefault::Kind::None || !v.present) return !v.present;
-  switch (arg.type) {
-    case ArgType::Int:
-      return v.i == d.i;
-    case ArgType::Bool:
-      return v.b == (d.i != 0);
-    case ArgType::Double:
-      return v.d == (d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i));
-    case ArgType::Scalar:
-      return !v.scalar.is_complex() &&
-             v.scalar.to_double() == (d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i));
-    case ArgType::IntList:
-      return std::ranges::equal(ArgTraits<IntList>::unbox(v), d.ints());
-    case ArgType::String:
-      return d.text && ArgTraits<std::string_view>::unbox(v) == d.text;
-    case ArgType::DType:
-      return v.dtype == d.dtype;
-    default:
-      return v.list.size == 0;
-  }
+  const double number = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i);
+  return visit(arg.type, v,
+               Overloaded{
+                   [&](int64_t i) { return i == d.i; },
+                   [&](bool b) { return b == (d.i != 0); },
+                   [&](double x) { return x == number; },
+                   [&](const Scalar& s) { return !s.is_complex() && s.to_double() == number; },
+                   [&](IntList list) { return std::ranges::equal(list, d.ints()); },
+                   [&](std::string_view text) { return d.text && text == d.text; },
+                   [&](DType t) { return t == d.dtype; },
+                   [&](const auto&) { return v.list.size == 0; },
+               });
 }
 
 // (args, kwargs) as PyTorch's dispatcher has them: keywords for what takes no position, and no defaults at

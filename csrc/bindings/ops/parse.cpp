@@ -1,6 +1,7 @@
 #include "bindings/ops/parse.h"
 
 #include "graph/record/trace.h"
+#include "op/visit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -178,89 +179,84 @@ bool to_dtype(PyObject* o, Value& v) {
   return true;
 }
 
+[[gnu::noinline]] bool to_bool(PyObject* o, bool& out) {
+  if (PyBool_Check(o)) return out = o == Py_True, true;
+  if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0) return out = PyObject_IsTrue(o) == 1, true;
+  return false;
+}
+
 // Converts one argument; false when its type does not fit.
 bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
   v.present = true;
-  switch (arg.type) {
-    case ArgType::Tensor:
+  return visit_type(arg.type, [&]<class T>(std::type_identity<T>) -> bool {
+    if constexpr (std::is_same_v<T, Tensor>) {
       if (!is_tensor(o)) return false;
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
       frame.on_device |= !v.tensor->device().is_cpu();
       return true;
-    case ArgType::TensorList:
+    } else if constexpr (std::is_same_v<T, TensorList>) {
       return to_tensor_list(o, frame, v);
-    case ArgType::OptTensorList:
+    } else if constexpr (std::is_same_v<T, std::span<const OptTensor>>) {
       return to_opt_tensor_list(o, frame, v);
-    case ArgType::Int:
+    } else if constexpr (std::is_same_v<T, int64_t>) {
       return !PyBool_Check(o) ? to_int(o, v.i) : (v.i = o == Py_True, true);
-    case ArgType::Double:
+    } else if constexpr (std::is_same_v<T, double>) {
       return to_double(o, v.d, frame.read_devices);
-    case ArgType::Bool:
-      if (PyBool_Check(o)) return v.b = o == Py_True, true;
-      if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0)
-        return v.b = PyObject_IsTrue(o) == 1, true;
-      return false;
-    case ArgType::Scalar:
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return to_bool(o, v.b);
+    } else if constexpr (std::is_same_v<T, Scalar>) {
       // One that is not computed yet: an overload that takes it as a tensor goes first.
       if (!frame.read_devices && (arg.marks & kKeywordOnly) && is_tensor(o) &&
           tensor_of(o).storage().is_deferred())
         return false;
       return to_scalar(o, v.scalar, frame.read_devices);
-    case ArgType::IntList:
+    } else if constexpr (std::is_same_v<T, IntList>) {
       return to_int_list(o, frame, v, true, arg.marks & kNoneItems);
-    case ArgType::IntLists:
+    } else if constexpr (std::is_same_v<T, std::span<const Shape>>) {
       return to_int_lists(o, frame, v);
-    case ArgType::DoubleList:
+    } else if constexpr (std::is_same_v<T, std::span<const double>>) {
       return to_double_list(o, frame, v);
-    case ArgType::ScalarList:
+    } else if constexpr (std::is_same_v<T, ScalarList>) {
       return to_scalar_list(o, frame, v);
-    case ArgType::DType:
+    } else if constexpr (std::is_same_v<T, DType>) {
       return to_dtype(o, v);
-    case ArgType::Device:
+    } else if constexpr (std::is_same_v<T, Device>) {
       return to_device(o, v) && (frame.work += v.device.is_cuda() ? GilRelease::kWorthIt : 0, true);
-    case ArgType::String:
+    } else if constexpr (std::is_same_v<T, std::string_view>) {
       return to_string_view(o, v);
-    case ArgType::Generator:
+    } else {
       return (v.generator = generator_of(o)) != nullptr;
-  }
-  return false;
+    }
+  });
 }
 
 void use_default(const Arg& arg, Value& v) {
   const ArgDefault& d = arg.def;
   v.present = d.kind != ArgDefault::Kind::None;
-  switch (arg.type) {
-    case ArgType::Int:
+  visit_type(arg.type, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, int64_t>) {
       v.i = d.i;
-      break;
-    case ArgType::Bool:
+    } else if constexpr (std::is_same_v<T, bool>) {
       v.b = d.i != 0;
-      break;
-    case ArgType::Double:
+    } else if constexpr (std::is_same_v<T, double>) {
       v.d = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i);
-      break;
-    case ArgType::Scalar:
+    } else if constexpr (std::is_same_v<T, Scalar>) {
       v.scalar = d.kind == ArgDefault::Kind::Double ? Scalar(d.d)
                  : d.kind == ArgDefault::Kind::Bool ? Scalar(d.i != 0)
                                                     : Scalar(d.i);
-      break;
-    case ArgType::IntList:
+    } else if constexpr (std::is_same_v<T, IntList>) {
       v.list = {d.items.data(), d.count};
-      break;
-    case ArgType::TensorList:
-    case ArgType::IntLists:
+    } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const Shape>>) {
       v.list = {nullptr, 0};
-      break;
-    case ArgType::String:
+    } else if constexpr (std::is_same_v<T, std::string_view>) {
       v.list = {d.text, d.text ? std::strlen(d.text) : 0};
-      break;
-    case ArgType::DType:
+    } else if constexpr (std::is_same_v<T, DType>) {
       v.dtype = d.dtype;
-      break;
-    default:
+    } else {
       v.present = false;
-  }
+    }
+  });
 }
 
 bool no_fit(Frame& frame, bool explain, auto&&... parts) {
@@ -468,39 +464,26 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
 }
 
 const char* type_text(const Arg& arg) {
-  switch (arg.type) {
-    case ArgType::Tensor:
-      return "Tensor";
-    case ArgType::TensorList:
-      return "tuple of Tensors";
-    case ArgType::OptTensorList:
-      return "tuple of Tensors or None";
-    case ArgType::Int:
-      return "int";
-    case ArgType::Double:
-      return "float";
-    case ArgType::Bool:
-      return "bool";
-    case ArgType::Scalar:
-      return "Number";
-    case ArgType::IntList:
-      return "tuple of ints";
-    case ArgType::IntLists:
-      return "tuple of tuples of ints";
-    case ArgType::DoubleList:
-      return "tuple of floats";
-    case ArgType::ScalarList:
-      return "tuple of Numbers";
-    case ArgType::DType:
-      return "torch.dtype";
-    case ArgType::Device:
-      return "torch.device";
-    case ArgType::String:
-      return std::strcmp(arg.name, "memory_format") == 0 ? "torch.memory_format" : "str";
-    case ArgType::Generator:
-      return "torch.Generator";
-  }
-  return "object";
+  if (arg.type == ArgType::String && std::strcmp(arg.name, "memory_format") == 0)
+    return "torch.memory_format";
+  return visit_type(
+      arg.type, Overloaded{
+                    [](std::type_identity<Tensor>) { return "Tensor"; },
+                    [](std::type_identity<TensorList>) { return "tuple of Tensors"; },
+                    [](std::type_identity<std::span<const OptTensor>>) { return "tuple of Tensors or None"; },
+                    [](std::type_identity<int64_t>) { return "int"; },
+                    [](std::type_identity<double>) { return "float"; },
+                    [](std::type_identity<bool>) { return "bool"; },
+                    [](std::type_identity<Scalar>) { return "Number"; },
+                    [](std::type_identity<IntList>) { return "tuple of ints"; },
+                    [](std::type_identity<std::span<const Shape>>) { return "tuple of tuples of ints"; },
+                    [](std::type_identity<std::span<const double>>) { return "tuple of floats"; },
+                    [](std::type_identity<ScalarList>) { return "tuple of Numbers"; },
+                    [](std::type_identity<DType>) { return "torch.dtype"; },
+                    [](std::type_identity<Device>) { return "torch.device"; },
+                    [](std::type_identity<std::string_view>) { return "str"; },
+                    [](std::type_identity<Generator*>) { return "torch.Generator"; },
+                });
 }
 
 std::string default_text(const Arg& arg) {

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "capi/extension/extension_parts.h"
+#include "op/visit.h"
 
 namespace warptape::extension {
 namespace {
@@ -40,37 +41,24 @@ bool is_list_of(const wtx_value& v, wtx_kind kind) {
 // Whether an argument takes the value.
 bool takes(const Arg& arg, const wtx_value& v) {
   if (v.kind == WTX_KIND_NONE) return arg.optional;
-  switch (arg.type) {
-    case ArgType::Tensor:
-      return v.kind == WTX_KIND_TENSOR && (v.tensor || arg.optional);
-    case ArgType::TensorList:
-    case ArgType::OptTensorList:
-      return is_list_of(v, WTX_KIND_TENSORS);
-    case ArgType::Int:
-      return v.kind == WTX_KIND_INT || v.kind == WTX_KIND_BOOL;
-    case ArgType::Double:
-      return is_number(v) && v.kind != WTX_KIND_COMPLEX;
-    case ArgType::Bool:
-      return v.kind == WTX_KIND_BOOL;
-    case ArgType::Scalar:
-      return is_number(v);
-    case ArgType::IntList:
-      return is_list_of(v, WTX_KIND_INTS);
-    case ArgType::DoubleList:
-      return is_list_of(v, WTX_KIND_DOUBLES);
-    case ArgType::DType:
-      return v.kind == WTX_KIND_DTYPE;
-    case ArgType::Device:
-      return v.kind == WTX_KIND_DEVICE;
-    case ArgType::String:
-      return v.kind == WTX_KIND_STRING;
-    case ArgType::ScalarList:
-      return is_list_of(v, WTX_KIND_NUMBERS);
-    case ArgType::IntLists:
-    case ArgType::Generator:
-      return false;
-  }
-  return false;
+  return visit_type(
+      arg.type,
+      Overloaded{
+          [&](std::type_identity<Tensor>) { return v.kind == WTX_KIND_TENSOR && (v.tensor || arg.optional); },
+          [&](std::type_identity<TensorList>) { return is_list_of(v, WTX_KIND_TENSORS); },
+          [&](std::type_identity<std::span<const OptTensor>>) { return is_list_of(v, WTX_KIND_TENSORS); },
+          [&](std::type_identity<int64_t>) { return v.kind == WTX_KIND_INT || v.kind == WTX_KIND_BOOL; },
+          [&](std::type_identity<double>) { return is_number(v) && v.kind != WTX_KIND_COMPLEX; },
+          [&](std::type_identity<bool>) { return v.kind == WTX_KIND_BOOL; },
+          [&](std::type_identity<Scalar>) { return is_number(v); },
+          [&](std::type_identity<IntList>) { return is_list_of(v, WTX_KIND_INTS); },
+          [&](std::type_identity<std::span<const double>>) { return is_list_of(v, WTX_KIND_DOUBLES); },
+          [&](std::type_identity<DType>) { return v.kind == WTX_KIND_DTYPE; },
+          [&](std::type_identity<Device>) { return v.kind == WTX_KIND_DEVICE; },
+          [&](std::type_identity<std::string_view>) { return v.kind == WTX_KIND_STRING; },
+          [&](std::type_identity<ScalarList>) { return is_list_of(v, WTX_KIND_NUMBERS); },
+          [](auto) { return false; },
+      });
 }
 
 void to_list(const Arg& arg, const wtx_value& v, Value& out, Frame& frame) {
@@ -100,39 +88,23 @@ Value argument(const Arg& arg, const wtx_value& v, Frame& frame) {
   Value out;
   if (v.kind == WTX_KIND_NONE || (v.kind == WTX_KIND_TENSOR && !v.tensor)) return out;
   out.present = true;
-  switch (arg.type) {
-    case ArgType::Tensor:
-      frame.tensors.push_back(tensor_of(v.tensor));
-      out.tensor = &frame.tensors.back();
-      break;
-    case ArgType::TensorList:
-    case ArgType::OptTensorList:
-      to_list(arg, v, out, frame);
-      break;
-    case ArgType::ScalarList:
-      to_numbers(v, out, frame);
-      break;
-    case ArgType::Int:
-      out.i = v.i;
-      break;
-    case ArgType::Double:
-      out.d = scalar_of(v).to_double();
-      break;
-    case ArgType::Bool:
-      out.b = v.i != 0;
-      break;
-    case ArgType::Scalar:
-      out.scalar = scalar_of(v);
-      break;
-    case ArgType::DType:
-      out.dtype = dtype_of(v.i);
-      break;
-    case ArgType::Device:
-      out.device = device_of(v.device);
-      break;
-    default:
-      out.list = {v.list.data, v.list.size};
-  }
+  visit_type(arg.type,
+             Overloaded{
+                 [&](std::type_identity<Tensor>) {
+                   frame.tensors.push_back(tensor_of(v.tensor));
+                   out.tensor = &frame.tensors.back();
+                 },
+                 [&](std::type_identity<TensorList>) { to_list(arg, v, out, frame); },
+                 [&](std::type_identity<std::span<const OptTensor>>) { to_list(arg, v, out, frame); },
+                 [&](std::type_identity<ScalarList>) { to_numbers(v, out, frame); },
+                 [&](std::type_identity<int64_t>) { out.i = v.i; },
+                 [&](std::type_identity<double>) { out.d = scalar_of(v).to_double(); },
+                 [&](std::type_identity<bool>) { out.b = v.i != 0; },
+                 [&](std::type_identity<Scalar>) { out.scalar = scalar_of(v); },
+                 [&](std::type_identity<DType>) { out.dtype = dtype_of(v.i); },
+                 [&](std::type_identity<Device>) { out.device = device_of(v.device); },
+                 [&](auto) { out.list = {v.list.data, v.list.size}; },
+             });
   return out;
 }
 

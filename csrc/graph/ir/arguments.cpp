@@ -1,4 +1,5 @@
 #include "graph/ir/arguments.h"
+#include "op/visit.h"
 
 #include <algorithm>
 
@@ -23,42 +24,29 @@ void put_argument(std::string& to, ArgType type, const Value& v) {
     put(to, v.list.size);
     to.append(static_cast<const char*>(v.list.data), v.list.size * item);
   };
-  switch (type) {
-    case ArgType::Tensor:
-      return put(to, v.tensor->defined());
-    case ArgType::TensorList:
-      return put(to, v.list.size);
-    case ArgType::OptTensorList:
-      for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v)) put(to, t && t->defined());
-      return;
-    case ArgType::Scalar:
-      return put(to, v.scalar);
-    case ArgType::Device:
-      put(to, v.device.type);
-      return put(to, v.device.index);
-    case ArgType::Bool:
-      return put(to, v.b);
-    case ArgType::DType:
-      return put(to, v.dtype);
-    case ArgType::IntList:
-      return bytes(sizeof(int64_t));
-    case ArgType::DoubleList:
-      return bytes(sizeof(double));
-    case ArgType::ScalarList:
-      put(to, v.list.size);
-      for (const Scalar& s : ArgTraits<ScalarList>::unbox(v)) put(to, s);
-      return;
-    case ArgType::String:
-      return bytes(1);
-    case ArgType::IntLists:
-      for (const Shape& s : ArgTraits<std::span<const Shape>>::unbox(v)) {
-        put(to, s.size());
-        for (int64_t n : s) put(to, n);
-      }
-      return;
-    default:
-      return put(to, v.i);  // Int, Double, Generator
-  }
+  visit(type, v,
+        Overloaded{
+            [&](const auto& x) { put(to, x); },  // numbers, DType, Generator
+            [&](const Tensor& t) { put(to, t.defined()); },
+            [&](TensorList list) { put(to, list.size()); },
+            [&](std::span<const OptTensor> list) {
+              for (const OptTensor& t : list) put(to, t && t->defined());
+            },
+            [&](Device d) { put(to, d.type), put(to, d.index); },
+            [&](IntList) { bytes(sizeof(int64_t)); },
+            [&](std::span<const double>) { bytes(sizeof(double)); },
+            [&](std::string_view) { bytes(1); },
+            [&](ScalarList list) {
+              put(to, list.size());
+              for (const Scalar& s : list) put(to, s);
+            },
+            [&](std::span<const Shape> list) {
+              for (const Shape& s : list) {
+                put(to, s.size());
+                for (int64_t n : s) put(to, n);
+              }
+            },
+        });
 }
 
 }  // namespace

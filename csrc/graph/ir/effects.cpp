@@ -1,17 +1,13 @@
 #include "graph/ir/effects.h"
 
-#include "op/aliasing.h"
-
 namespace warptape::graph {
 namespace {
 
 // Whether an op that may draw does not: it was called with training=False.
 bool is_idle(const GraphCall& c) {
-  for (const char* name : {"training", "train"})
-    if (const Attr* a = argument(c, name)) {
-      const bool* on = std::get_if<bool>(a);
-      return on && !*on;
-    }
+  for (size_t i = 0; i < c.args.size(); ++i)
+    if (const bool* on = std::get_if<bool>(&c.args[i]); on && !*on && (c.op->args[i].marks & kDraws))
+      return true;
   return false;
 }
 
@@ -46,8 +42,8 @@ bool writes_inputs(const Graph& g) {
 
 bool may_share_memory(const Graph& g, const GraphCall& c) {
   if (!c.op) return true;
-  const Sharing::Kind kind = Sharing::of(*c.op);
-  if (kind != Sharing::Conversion) return kind != Sharing::None;
+  const Aliasing kind = c.op->aliasing;
+  if (kind != Aliasing::Conversion && kind != Aliasing::Layout) return kind != Aliasing::None;
   const auto* x = std::get_if<ValueId>(&c.args[0]);
   if (!x || x->id == ValueId::kNone || c.out.size() != 1 || c.out[0].id == ValueId::kNone) return true;
   return g.values[x->id].dtype == g.values[c.out[0].id].dtype;
@@ -68,9 +64,7 @@ std::vector<ValueId> written(const GraphCall& c) {
   each_written(
       std::span(c.op->args).first(std::min(c.op->args.size(), c.args.size())),
       [&](size_t i) { return is_on(c.args[i]); }, [&](size_t i) { append_ids(c.args[i], out); });
-  // By the name's end: flags of a tensor that no mark tells of.
-  const std::string_view name = c.op->name;
-  if (out.empty() && name.ends_with('_') && !name.ends_with("__")) return tensors(c);
+  if (c.op->flags & kSetsFlags) return tensors(c);
   return out;
 }
 

@@ -354,7 +354,7 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
   Result out;
   if (c.in_place && may_write_onto(*args[0].tensor, args, c)) {
     for (size_t i = 0; i < args.size(); ++i)
-      if (std::string_view(c.in_place->args[i].name) == "inplace") args[i].b = true;
+      if (c.in_place->args[i].marks & kInPlace) args[i].b = true;
     c.in_place->call(*c.in_place, args.data(), out);
     out.tensor.storage().set_version(0);  // as of a new tensor
   } else {
@@ -519,27 +519,8 @@ uint32_t signature_hash(const OpInfo& op) {
   return hash;
 }
 
-namespace {
-
-// Private ops that traces record: they check their arguments as public ones do. All others trust their caller
-// or set the process's state.
-constexpr std::string_view kPrivateOps[] = {
-    "_slice", "slice", "numpy_T", "mT", "matrix_H", "mH", "_index", "_scatter_value", "_pad_by_index",
-    "_additive_mask", "_cross_entropy_float32", "_custom_op", "_without_derivative", "multi_head_attention",
-    "recurrent_layer", "standard_gamma", "_varlen_attention", "_csr_matmul", "_csr_sample",
-    "_conv2d_add_relu",
-    // layers with few bits
-    "_pack_signs", "_binary_linear", "_pack_linear_weight", "_packed_linear", "_quantize_linear_weight",
-    "_pack_linear_codes", "_quant_linear", "_float8_linear", "_int8_conv2d", "_max_pool_bytes",
-    "_quantize_bytes"};
-
-}  // namespace
-
-bool may_be_in_files(const OpInfo& op) {
-  const std::string_view name = op.name;
-  return (op.flags & kPlaces) != kPrivate || name.starts_with("torchvision_") ||
-         name.starts_with("torchaudio_") || std::ranges::find(kPrivateOps, name) != std::end(kPrivateOps);
-}
+// Other private ops trust their caller or set the process's state.
+bool may_be_in_files(const OpInfo& op) { return (op.flags & kPlaces) != kPrivate || (op.flags & kChecked); }
 
 const OpInfo& find_op(std::string_view name, uint32_t signature) {
   bool named = false;

@@ -38,6 +38,7 @@ struct Insn {
   bool in_backward = false;  // a backward pass noted it
   const void* callee;        // null: of a program that was read from text
   const char* name;
+  const OpInfo* op = nullptr;  // of an Op; of a Backward, the op whose it is; null where no op has the name
   SmallVector<Operand, 3> in, out;
   SmallVector<int8_t, 4> operands;  // of Elementwise: as in Call
   // Of a Kernel that may run on some rows at a time: how many there are, and bits for the operands that are
@@ -142,6 +143,7 @@ void fuse_prologues(Program& program, int64_t least_bytes);  // of what products
 // Gives calls the operands that drop_copies() chose.
 void rebind(const Program& program, std::vector<Call>& calls);
 
+// Whose kernel runs epilogues.
 bool is_product(const Insn& insn);
 bool is_convolution(const Insn& insn);
 // Why the instruction cannot run on blocks of the product's result, in the product's kernel; null if it can.

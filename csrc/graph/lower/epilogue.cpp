@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kReach = 8;  // steps that an epilogue is moved ahead of, less one
 
-bool is_one_of(const Insn& insn, std::initializer_list<std::string_view> names) {
-  return insn.kind == CallKind::Op && insn.out.size() == 1 && std::ranges::count(names, insn.name);
+bool takes_epilogue(const Insn& insn) {
+  return insn.kind == CallKind::Op && insn.out.size() == 1 && insn.op && (insn.op->flags & kEpilogue);
 }
 
 bool is_contiguous(const Operand& o) {
@@ -109,8 +109,10 @@ class EpilogueFuser {
 
 }  // namespace
 
-bool is_product(const Insn& insn) { return is_one_of(insn, {"linear", "matmul", "mm", "addmm"}); }
-bool is_convolution(const Insn& insn) { return is_one_of(insn, {"conv1d", "conv2d"}); }
+bool is_product(const Insn& insn) {
+  return takes_epilogue(insn) && (insn.op->role == Role::Product || insn.op->role == Role::AddProduct);
+}
+bool is_convolution(const Insn& insn) { return takes_epilogue(insn) && insn.op->role == Role::Convolution; }
 
 std::optional<size_t> Program::product_of(const Step& step) const {
   for (size_t k = 0; step.insns.size() > 1 && k < step.insns.size(); ++k)

@@ -13,10 +13,6 @@
 namespace warptape::graph {
 namespace {
 
-bool is_one_of(const char* name, std::initializer_list<std::string_view> names) {
-  return std::ranges::count(names, name) > 0;
-}
-
 bool same_layout(const Operand& a, const Operand& b) {
   if (a.sizes != b.sizes) return false;
   for (size_t d = 0; d < a.sizes.size(); ++d)
@@ -60,14 +56,12 @@ std::optional<Operand> original_of(const Insn& copy, const Operand& seen) {
 
 // Whether the instruction multiplies matrices whose k-th operand may have any strides.
 bool takes_strides(const Insn& insn, size_t k) {
-  const bool with_input = is_one_of(insn.name, {"addmm", "baddbmm"});
-  const size_t first = with_input && insn.kind == CallKind::Op ? 1 : 0;
+  const Role role = insn.op ? insn.op->role : Role::Opaque;
+  if (role != Role::Product && role != Role::AddProduct) return false;
+  const size_t first = role == Role::AddProduct && insn.kind == CallKind::Op ? 1 : 0;
   const bool forward = insn.kind == CallKind::Op && k >= first && k < first + 2 &&
-                       insn.in.size() >= first + 2 && insn.out.size() == 1 &&
-                       (with_input || is_one_of(insn.name, {"linear", "matmul", "mm", "bmm"}));
-  const bool backward = insn.kind == CallKind::Backward && !insn.out.empty() &&
-                        is_one_of(insn.name, {"LinearBackward0", "MmBackward0", "BmmBackward0",
-                                              "AddmmBackward0", "BaddbmmBackward0"});
+                       insn.in.size() >= first + 2 && insn.out.size() == 1;
+  const bool backward = insn.kind == CallKind::Backward && !insn.out.empty();
   const Operand& mine = insn.in[k];
   if (!(forward || backward) || !is_floating(mine.dtype)) return false;
   const auto suits = [&](const Operand& o) {

@@ -128,6 +128,8 @@ Program program_of(const std::vector<Call>& calls, const Memories& memories) {
     i.in_backward = c.in_backward;
     i.callee = c.callee;
     i.name = c.name();
+    if (c.kind == CallKind::Op) i.op = &c.op();
+    if (c.kind == CallKind::Backward) i.op = op_of_node(i.name);
     if (c.kind == CallKind::Kernel)
       describe_rows(i, c);
     else

@@ -14,7 +14,7 @@ constexpr double kLeastWork = 8e6;
 
 // Ops that multiply the rows of their first operand with one matrix.
 bool takes_rows(const Insn& insn) {
-  return is_product(insn) && insn.name != std::string_view("addmm") && insn.in.size() >= 2 &&
+  return is_product(insn) && insn.op->role == Role::Product && insn.in.size() >= 2 &&
          insn.in[0].sizes.size() >= 2 && insn.in[1].sizes.size() == 2 && insn.out[0].numel() > 0 &&
          insn.in[0].dtype == insn.out[0].dtype;  // else autocast converts the operand
 }

@@ -27,7 +27,7 @@ class Folder {
   bool may_fold(const GraphCall& c) const {
     // What autocast would change is folded only in a graph that is frozen in the state it was recorded in.
     if (!is_pure(c) || (!freeze_ && is_autocast(c))) return false;
-    if (std::string_view(c.op->name).find("empty") != std::string_view::npos) return false;  // any contents
+    if (c.op->flags & kUninitialized) return false;
     bool fixed = true;
     int64_t operands = 0;
     each_id(c, [&](ValueId r) {

@@ -3,14 +3,12 @@
 #include "graph/passes/passes.h"
 #include "ops/conv/conv.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/linalg/matmul.h"
+#include "ops/norm/norm.h"
 #include "ops/view/view.h"
 
 namespace warptape::graph {
 namespace {
-
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias of x = W * input + b is W' * input + b'.
 class BatchNormFolder {
@@ -49,9 +47,8 @@ class BatchNormFolder {
     if (!x || x->id == ValueId::kNone || maker_[x->id] == SIZE_MAX || uses_[x->id] != 1) return nullptr;
     GraphCall& c = g_.calls[maker_[x->id]];
     if (!c.op || !is_pure(c) || g_.values[x->id].dtype != g_.values[bn.out[0].id].dtype) return nullptr;
-    const std::string_view name = c.op->name;
-    const bool linear = name == "linear" && g_.values[x->id].sizes.size() == 2;
-    return linear || is_one_of(name, {"conv1d", "conv2d", "conv3d"}) || is_conv_alone(c) ? &c : nullptr;
+    const bool linear = c.op == &ops::linear && g_.values[x->id].sizes.size() == 2;
+    return linear || c.op->role == Role::Convolution || is_conv_alone(c) ? &c : nullptr;
   }
 
   static bool is_conv_alone(const GraphCall& c) {
@@ -61,7 +58,7 @@ class BatchNormFolder {
   }
 
   bool fold(const GraphCall& bn) {
-    if (!bn.op || !is_one_of(bn.op->name, {"batch_norm"}) || !is_pure(bn) || bn.out.size() != 1) return false;
+    if (bn.op != &ops::batch_norm || !is_pure(bn) || bn.out.size() != 1) return false;
     GraphCall* c = product_before(bn);
     const auto mean = constant(argument(bn, "running_mean")), var = constant(argument(bn, "running_var"));
     const auto weight = constant(argument(bn, "weight")), bias = constant(argument(bn, "bias"));

@@ -14,6 +14,10 @@ namespace {
 const OpInfo* const kConv = &ops::conv2d;
 const OpInfo* const kFused = &ops::conv2d_add_relu;
 
+bool is_one_of(const OpInfo* op, std::initializer_list<const OpInfo*> ops) {
+  return std::ranges::find(ops, op) != ops.end();
+}
+
 ValueId add_value(Graph& g, GraphValue like, GraphValue::Kind kind, const Tensor& t) {
   like.kind = kind;
   like.name = kind == GraphValue::Kind::Constant ? message("constant_", g.values.size()) : "";
@@ -164,10 +168,9 @@ class ConvFuser {
       const size_t at = reader_[v.id];
       const GraphCall& c = g_.calls[at];
       if (!c.op || erased_[at] || c.out.size() != 1 || !unwritten(t, at)) return;
-      const std::string_view name = c.op->name;
-      if (name == "relu" || name == "relu_") {
+      if (is_one_of(c.op, {&ops::relu, &ops::nn_relu, &ops::relu_})) {
         t.relu = true;
-      } else if ((name == "add" || name == "add_") && t.residual.id == ValueId::kNone) {
+      } else if (is_one_of(c.op, {&ops::add, &ops::add_}) && t.residual.id == ValueId::kNone) {
         t.residual = other_of(c, v);
         if (t.residual.id == ValueId::kNone) return;
         t.inplace = !written(c).empty();

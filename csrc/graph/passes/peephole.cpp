@@ -4,7 +4,8 @@
 
 #include "graph/ir/effects.h"
 #include "graph/passes/passes.h"
-#include "op/aliasing.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/view/view.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::graph {
@@ -12,8 +13,8 @@ namespace {
 
 using Order = SmallVector<size_t, 6>;
 
-bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
-  return std::ranges::find(names, name) != names.end();
+bool is_one_of(const OpInfo* op, std::initializer_list<const OpInfo*> ops) {
+  return std::ranges::find(ops, op) != ops.end();
 }
 
 bool is_none_or_false(const Attr* a) {
@@ -108,7 +109,7 @@ class Peephole {
     if (!c || may_share_memory(g_, *c) || !written(*c).empty()) return false;
     // So are those of products, norms and reductions, which autocast knows.
     const bool computes = c->op->autocast(false) != Autocast::Keep || c->op->autocast(true) != Autocast::Keep;
-    return computes || c->op->batching() == Batching::Pointwise;
+    return computes || c->op->batching == Batching::Pointwise;
   }
 
   bool replace(size_t i, ValueId x) {
@@ -138,29 +139,24 @@ class Peephole {
   bool is_view_of_all(const GraphCall& c, ValueId x, ValueId y) const {
     if (value(x).dtype != value(y).dtype || !same_sizes(value(x), value(y))) return false;
     if (const auto order = order_of(c)) return std::ranges::is_sorted(*order);
-    return Sharing::of(*c.op) == Sharing::Reshape && !has_one(x);
+    return c.op->aliasing == Aliasing::Reshape && !has_one(x);
   }
   bool is_cast_to_same(const GraphCall& c, ValueId x, ValueId y) const {
     return is_cast(c) && value(x).dtype == value(y).dtype && value(x).device == value(y).device;
   }
-  static bool is_conversion(const GraphCall& c) {
-    return Sharing::of(*c.op) == Sharing::Conversion && is_none_or_false(argument(c, "copy")) &&
+  static bool is_cast(const GraphCall& c) {
+    return c.op->aliasing == Aliasing::Conversion && is_none_or_false(argument(c, "copy")) &&
            is_none_or_false(argument(c, "memory_format"));
   }
-  // Without a change of the layout, which contiguous() alone makes where no format is asked for.
-  static bool is_cast(const GraphCall& c) {
-    return is_conversion(c) && !is_one_of(c.op->name, {"contiguous"});
-  }
-  static bool is_dropout(const GraphCall& c) { return Sharing::of(*c.op) == Sharing::Dropout; }
+  static bool is_dropout(const GraphCall& c) { return c.op->aliasing == Aliasing::Dropout; }
   static bool is_clone(const GraphCall& c) {
-    return is_one_of(c.op->name, {"clone"}) && is_none_or_false(argument(c, "memory_format"));
+    return (c.op->flags & kCopies) && is_none_or_false(argument(c, "memory_format"));
   }
   // x * 1, 1 * x, x / 1: the same number, NaN for NaN. A complex product would add 0 * the other part.
   bool times_one(const GraphCall& c) const {
-    if (c.args.size() != 2 || !is_one_of(c.op->name, {"mul", "div"})) return false;
+    if (!is_one_of(c.op, {&ops::mul_ts, &ops::mul_st, &ops::div_ts})) return false;
     const size_t at = std::holds_alternative<ValueId>(c.args[0]) ? 0 : 1;
-    if (!std::holds_alternative<ValueId>(c.args[at]) || (at == 1 && std::string_view(c.op->name) == "div"))
-      return false;
+    if (!std::holds_alternative<ValueId>(c.args[at])) return false;
     const ValueId x = std::get<ValueId>(c.args[at]), y = c.out[0];
     return x.id != ValueId::kNone && number(&c.args[1 - at]) == 1.0 && value(x).dtype == value(y).dtype &&
            !is_complex(value(x).dtype) && (at == 0 || is_block(x));
@@ -170,10 +166,9 @@ class Peephole {
     const ValueId x = operand(c), y = c.out[0];
     const auto zero = c.args.size() == 3 ? number(&c.args[1]) : std::nullopt;
     if (!zero || *zero != 0 || value(x).dtype != value(y).dtype || is_complex(value(x).dtype)) return false;
-    if (!is_one_of(c.op->name, {"add", "sub"})) return false;
+    if (!is_one_of(c.op, {&ops::add_ts, &ops::sub_ts})) return false;
     if (!is_floating(value(x).dtype)) return true;
-    return std::string_view(c.op->name) == "add" && std::signbit(*zero) &&
-           number(argument(c, "alpha")) == 1.0;
+    return c.op == &ops::add_ts && std::signbit(*zero) && number(argument(c, "alpha")) == 1.0;
   }
 
   // What two calls, one on the other's result, are together.
@@ -181,18 +176,17 @@ class Peephole {
     const GraphCall* inner = maker(x);
     if (!inner || inner->args.empty() || !is_pure(*inner)) return kNothing;
     const ValueId w = operand(*inner);
-    const std::string_view name = c.op->name;
     if (w.id == ValueId::kNone || effects_.is_written(x) || effects_.is_written_after(w, maker_[x.id]))
       return kNothing;
-    if (c.op == inner->op && is_one_of(name, {"relu", "floor", "ceil", "trunc", "contiguous"}) &&
+    if (c.op == inner->op && (c.op->flags & kIdempotent) &&
         std::equal(c.args.begin() + 1, c.args.end(), inner->args.begin() + 1))
       return x;
-    if (c.op == inner->op && name == "neg" && is_block(w)) return w;
+    if (c.op == inner->op && (c.op->flags & kInvolution) && is_block(w)) return w;
     if (is_cast(c) && is_cast(*inner) && value(w).dtype == value(y).dtype &&
         value(w).device == value(y).device && value(w).device == value(x).device &&
         holds_all(value(x).dtype, value(w).dtype) && is_block(w))
       return w;
-    if (name == "squeeze" && std::string_view(inner->op->name) == "unsqueeze" && c.args.size() == 2) {
+    if (c.op == &ops::squeeze_dim && inner->op == &ops::unsqueeze) {
       const auto a = dim_of(&c.args[1], ndim(x)), b = dim_of(&inner->args[1], ndim(x));
       if (a && a == b) return w;
     }
@@ -205,11 +199,10 @@ class Peephole {
   std::optional<Order> order_of(const GraphCall& c) const {
     const ValueId x = operand(c);
     if (x.id == ValueId::kNone) return std::nullopt;
-    const std::string_view name = c.op->name;
     const size_t n = ndim(x);
     Order order;
     for (size_t d = 0; d < n; ++d) order.push_back(d);
-    if (name == "permute") {
+    if (c.op == &ops::permute) {
       const auto* dims = std::get_if<Dims>(&c.args[1]);
       for (size_t d = 0; dims && dims->size() == n && d < n; ++d) {
         const Attr one = (*dims)[d];
@@ -219,15 +212,15 @@ class Peephole {
       }
       return dims && dims->size() == n ? std::optional(order) : std::nullopt;
     }
-    if (name == "transpose" || name == "swapaxes") {
+    if (is_one_of(c.op, {&ops::transpose, &ops::swapaxes})) {
       const auto a = dim_of(&c.args[1], n), b = dim_of(&c.args[2], n);
       if (!a || !b) return std::nullopt;
       std::swap(order[*a], order[*b]);
       return order;
     }
-    if (name == "mT" && n >= 2) return std::swap(order[n - 2], order[n - 1]), order;
-    if (name == "t" && n <= 2) return n == 2 ? (std::swap(order[0], order[1]), order) : order;
-    if (name == "numpy_T") return std::ranges::reverse(order), order;
+    if (c.op == &ops::mt && n >= 2) return std::swap(order[n - 2], order[n - 1]), order;
+    if (c.op == &ops::t && n <= 2) return n == 2 ? (std::swap(order[0], order[1]), order) : order;
+    if (c.op == &ops::reversed) return std::ranges::reverse(order), order;
     return std::nullopt;
   }
   static Order composed(const Order& inner, const Order& outer) {
@@ -246,14 +239,14 @@ class Peephole {
       return false;
     const ValueId w = operand(*inner);
     if (w.id == ValueId::kNone) return false;
-    if (c.op == inner->op && std::string_view(c.op->name) == "view" &&
-        std::holds_alternative<Dims>(c.args[1]) && std::holds_alternative<Dims>(inner->args[1]))
+    if (c.op == inner->op && c.op == &ops::view && std::holds_alternative<Dims>(c.args[1]) &&
+        std::holds_alternative<Dims>(inner->args[1]))
       return read_below(c, x, w);
     const auto outer_order = order_of(c), inner_order = order_of(*inner);
     if (!outer_order || !inner_order) return false;
     Dims dims;
     for (size_t d : composed(*inner_order, *outer_order)) dims.push_back({static_cast<int64_t>(d)});
-    c.op = &permute_op();
+    c.op = &ops::permute;
     c.args = {x, dims};
     return read_below(c, x, w);
   }
@@ -262,14 +255,6 @@ class Peephole {
     --uses_[x.id];
     ++uses_[w.id];
     return true;
-  }
-  static const OpInfo& permute_op() {
-    static const OpInfo* const found = [] {
-      for (const OpInfo* op = all_ops(); op; op = op->next)
-        if (std::string_view(op->name) == "permute" && op->args.size() == 2) return op;
-      throw Error("graph: there is no op permute");
-    }();
-    return *found;
   }
 
   Graph& g_;

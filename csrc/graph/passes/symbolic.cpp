@@ -147,10 +147,10 @@ class Parallel {
     throw NotImplementedError(
         message("export: the number of dims depends on the ", others_, " of the inputs"));
   }
-  // A recurrent layer takes one batch size for all steps: of lists that differ in length, one is left where
-  // all are equal.
+  // Where one item stands for all, as the batch size of a recurrent layer: of lists that differ in length,
+  // one is left where all are equal.
   void shorten(size_t i, size_t a) const {
-    if (std::string_view(call_->name()) != "recurrent_layer") return;
+    if (!call_->op || !(call_->op->args[a].marks & kRepeats)) return;
     bool differ = false, alike = true;
     const auto of = [&](Graph* g) -> Dims& { return std::get<Dims>(g->calls[i].args[a]); };
     for (Graph* g : graphs_) {

@@ -3,6 +3,7 @@
 #include "graph/ir/call.h"
 #include "graph/ir/effects.h"
 #include "graph/passes/passes.h"
+#include "op/visit.h"
 #include "tensor/factory.h"
 
 namespace warptape::graph {
@@ -105,10 +106,6 @@ bool returns_tensors(const OpInfo& op) {
   return op.returns == Kind::Tensor || op.returns == Kind::Tuple || op.returns == Kind::List ||
          op.returns == Kind::OneOrMany || op.returns == Kind::TensorAndList;
 }
-bool may_write(const OpInfo& op) {
-  const auto writes = [](const Arg& a) { return a.marks & (kWritten | kUpdated); };
-  return std::string_view(op.name).ends_with('_') || std::ranges::any_of(op.args, writes);
-}
 
 // What check_inplace() refuses where a call is recorded on the tape, which it is not here.
 void check_leaves(const OpInfo& op, std::span<const Value> args) {
@@ -124,13 +121,6 @@ void check_leaves(const OpInfo& op, std::span<const Value> args) {
 }
 
 // Ops that tell what does not depend on sizes.
-bool tells_no_sizes(std::string_view name) {
-  for (const char* of : {"is_floating_point", "is_complex", "is_signed", "is_inference", "element_size",
-                         "get_device", "is_contiguous", "result_type", "can_cast", "promote_types"})
-    if (name == of) return true;
-  return false;
-}
-
 }  // namespace
 
 std::string (*where_called)() = [] { return std::string(); };
@@ -231,55 +221,36 @@ ValueId Tracer::ref(const Tensor& t) {
 
 Attr Tracer::attr(const Arg& arg, const Value& v) {
   if (!v.present) return std::monostate();
-  switch (arg.type) {
-    case ArgType::Tensor:
-      return ref(*v.tensor);
-    case ArgType::TensorList: {
-      std::vector<ValueId> out;
-      for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) out.push_back(ref(t));
-      return out;
-    }
-    case ArgType::OptTensorList: {
-      std::vector<ValueId> out;
-      for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
-        out.push_back(t ? ref(*t) : ValueId{});
-      return out;
-    }
-    case ArgType::Int:
-      return Dim{v.i};
-    case ArgType::Double:
-      return v.d;
-    case ArgType::Bool:
-      return v.b;
-    case ArgType::Scalar:
-      return number(v.scalar);
-    case ArgType::IntList:
-      return numbers(ArgTraits<IntList>::unbox(v));
-    case ArgType::IntLists: {
-      std::vector<Dims> out;
-      for (const Shape& s : ArgTraits<std::span<const Shape>>::unbox(v)) out.push_back(numbers(s));
-      return out;
-    }
-    case ArgType::DoubleList: {
-      const auto list = ArgTraits<std::span<const double>>::unbox(v);
-      return std::vector<double>(list.begin(), list.end());
-    }
-    case ArgType::ScalarList: {
-      const auto list = ArgTraits<ScalarList>::unbox(v);
-      return std::vector<Scalar>(list.begin(), list.end());
-    }
-    case ArgType::DType:
-      return v.dtype;
-    case ArgType::Device:
-      return v.device;
-    case ArgType::String:
-      return std::string(ArgTraits<std::string_view>::unbox(v));
-    case ArgType::Generator:
-      WT_CHECK(!v.generator, NotImplementedError,
-               "a graph draws from the default generator: leave out `generator` in what is traced");
-      return std::monostate();
-  }
-  return std::monostate();
+  const auto all = [](const auto& list, auto&& one) {
+    std::vector<std::remove_cvref_t<decltype(one(*list.begin()))>> out;
+    for (const auto& item : list) out.push_back(one(item));
+    return out;
+  };
+  const auto itself = [](const auto& x) { return x; };
+  return visit(
+      arg.type, v,
+      Overloaded{
+          [](const auto& x) -> Attr { return x; },  // double, bool, DType, Device
+          [&](const Tensor& t) -> Attr { return ref(t); },
+          [&](TensorList list) -> Attr { return all(list, [&](const Tensor& t) { return ref(t); }); },
+          [&](std::span<const OptTensor> list) -> Attr {
+            return all(list, [&](const OptTensor& t) { return t ? ref(*t) : ValueId{}; });
+          },
+          [](int64_t i) -> Attr { return Dim{i}; },
+          [&](const Scalar& s) -> Attr { return number(s); },
+          [&](IntList list) -> Attr { return numbers(list); },
+          [&](std::span<const Shape> list) -> Attr {
+            return all(list, [&](const Shape& s) { return numbers(s); });
+          },
+          [&](std::span<const double> list) -> Attr { return all(list, itself); },
+          [&](ScalarList list) -> Attr { return all(list, itself); },
+          [](std::string_view text) -> Attr { return std::string(text); },
+          [](Generator* g) -> Attr {
+            WT_CHECK(!g, NotImplementedError,
+                     "a graph draws from the default generator: leave out `generator` in what is traced");
+            return std::monostate();
+          },
+      });
 }
 
 // Memory from before the trace that the call writes: what it holds comes back at the end.
@@ -313,7 +284,7 @@ void Tracer::undo_writes() {
 void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
                               Result& out) {
   const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) &&
-                        !std::string_view(op.name).starts_with("detach");
+                        !(op.flags & kDetaches);
   {
     const NoGrad no_grad;
     op.run(op, args.data(), out);
@@ -345,14 +316,13 @@ void Tracer::tell(const OpInfo& op, std::span<Value> args, std::span<const Tenso
   {
     Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
     op.run(op, args.data(), out);
-    values = !tensors.empty() && (std::string_view(op.name) == "data_ptr" || reads_values(op, args));
+    values = !tensors.empty() && ((op.flags & kTellsAddress) || reads_values(op, args));
   }
-  const std::string_view name = op.name;
   for (const Tensor& t : tensors) {
     if (values)
       read(t, op.name);
-    else if (!tells_no_sizes(name))
-      tell_sizes(t, op.name, name == "dim");
+    else if (!(op.flags & kTellsNoSizes))
+      tell_sizes(t, op.name, op.flags & kTellsDims);
   }
 }
 

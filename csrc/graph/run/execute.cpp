@@ -1,6 +1,7 @@
 // Running one noted call.
 #include "graph/ir/call.h"
 
+#include "op/visit.h"
 #include "ops/linalg/matmul_plan.h"
 #include "tensor/memory_format.h"
 
@@ -23,44 +24,27 @@ OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begi
   for (size_t i = 0; i < values.size(); ++i) {
     Value& v = values[i];
     if (!v.present) continue;
-    switch (op.args[i].type) {
-      case ArgType::Tensor:
-        v.tensor = &tensors_.emplace_back(v.tensor->defined() ? own(*v.tensor) : Tensor());
-        break;
-      case ArgType::TensorList: {
-        auto& list = lists_.emplace_back();
-        for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) list.push_back(own(t));
-        v.list = {list.data(), list.size()};
-        break;
-      }
-      case ArgType::OptTensorList: {
-        auto& list = optionals_.emplace_back();
-        for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
-          list.push_back(t && t->defined() ? OptTensor(own(*t)) : t);
-        v.list = {list.data(), list.size()};
-        break;
-      }
-      case ArgType::IntList:
-        copy_list<int64_t>(v);
-        break;
-      case ArgType::DoubleList:
-        copy_list<double>(v);
-        break;
-      case ArgType::ScalarList:
-        copy_list<Scalar>(v);
-        break;
-      case ArgType::String:
-        copy_list<char>(v);
-        break;
-      case ArgType::IntLists: {
-        const auto list = ArgTraits<std::span<const Shape>>::unbox(v);
-        auto& shapes = shapes_.emplace_back(list.begin(), list.end());
-        v.list = {shapes.data(), shapes.size()};
-        break;
-      }
-      default:
-        break;
-    }
+    const auto keep = [&v](auto& list) { v.list = {list.data(), list.size()}; };
+    visit(op.args[i].type, v,
+          Overloaded{
+              [](const auto&) {},  // in the value itself
+              [&](const Tensor& t) { v.tensor = &tensors_.emplace_back(t.defined() ? own(t) : Tensor()); },
+              [&](TensorList from) {
+                auto& list = lists_.emplace_back();
+                for (const Tensor& t : from) list.push_back(own(t));
+                keep(list);
+              },
+              [&](std::span<const OptTensor> from) {
+                auto& list = optionals_.emplace_back();
+                for (const OptTensor& t : from) list.push_back(t && t->defined() ? OptTensor(own(*t)) : t);
+                keep(list);
+              },
+              [&](std::span<const Shape> from) { keep(shapes_.emplace_back(from.begin(), from.end())); },
+              [&](IntList) { copy_list<int64_t>(v); },
+              [&](std::span<const double>) { copy_list<double>(v); },
+              [&](ScalarList) { copy_list<Scalar>(v); },
+              [&](std::string_view) { copy_list<char>(v); },
+          });
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "graph/ir/graph.h"
 #include "graph/text/lexer.h"
+#include "op/visit.h"
 #include "tensor/factory.h"
 #include "tensor/memory_format.h"
 
@@ -162,54 +163,38 @@ class Parser {
     in_.expect("}");
   }
 
+  template <class F>
+  auto all_of(F&& item) {
+    std::vector<decltype(item())> out;
+    in_.expect("[");
+    in_.list("]", [&] { out.push_back(item()); });
+    return out;
+  }
+
   Attr attr(const Arg& a) {
     if (in_.peek_word() == "None") return in_.take("None"), std::monostate();
-    switch (a.type) {
-      case ArgType::Tensor:
-        return ref();
-      case ArgType::TensorList:
-      case ArgType::OptTensorList:
-        return refs();
-      case ArgType::Int:
-        return dim();
-      case ArgType::Double:
-        return in_.number<double>();
-      case ArgType::Bool:
-        return boolean();
-      case ArgType::Scalar:
-        return scalar();
-      case ArgType::IntList:
-        return dims();
-      case ArgType::IntLists: {
-        std::vector<Dims> out;
-        in_.expect("[");
-        in_.list("]", [&] { out.push_back(dims()); });
-        return out;
-      }
-      case ArgType::DoubleList: {
-        std::vector<double> out;
-        in_.expect("[");
-        in_.list("]", [&] { out.push_back(in_.number<double>()); });
-        return out;
-      }
-      case ArgType::ScalarList: {
-        std::vector<Scalar> out;
-        in_.expect("[");
-        in_.list("]", [&] { out.push_back(number()); });
-        return out;
-      }
-      case ArgType::DType:
-        in_.expect("dtype");
-        return in_.dtype();
-      case ArgType::Device:
-        in_.expect("device");
-        return in_.device();
-      case ArgType::String:
-        return in_.string();
-      case ArgType::Generator:
-        break;
-    }
-    in_.fail("None");
+    return visit_type(
+        a.type, Overloaded{
+                    [&](std::type_identity<Tensor>) -> Attr { return ref(); },
+                    [&](std::type_identity<TensorList>) -> Attr { return refs(); },
+                    [&](std::type_identity<std::span<const OptTensor>>) -> Attr { return refs(); },
+                    [&](std::type_identity<int64_t>) -> Attr { return dim(); },
+                    [&](std::type_identity<double>) -> Attr { return in_.number<double>(); },
+                    [&](std::type_identity<bool>) -> Attr { return boolean(); },
+                    [&](std::type_identity<Scalar>) -> Attr { return scalar(); },
+                    [&](std::type_identity<IntList>) -> Attr { return dims(); },
+                    [&](std::type_identity<std::span<const Shape>>) -> Attr {
+                      return all_of([&] { return dims(); });
+                    },
+                    [&](std::type_identity<std::span<const double>>) -> Attr {
+                      return all_of([&] { return in_.number<double>(); });
+                    },
+                    [&](std::type_identity<ScalarList>) -> Attr { return all_of([&] { return number(); }); },
+                    [&](std::type_identity<DType>) -> Attr { return in_.expect("dtype"), in_.dtype(); },
+                    [&](std::type_identity<Device>) -> Attr { return in_.expect("device"), in_.device(); },
+                    [&](std::type_identity<std::string_view>) -> Attr { return in_.string(); },
+                    [&](std::type_identity<Generator*>) -> Attr { in_.fail("None"); },
+                });
   }
   std::vector<ValueId> refs() {
     std::vector<ValueId> out;

@@ -154,6 +154,8 @@ class Parser {
              : kernel ? CallKind::Kernel
              : sum    ? CallKind::SumTo
                       : CallKind::Elementwise;
+    if (op) i.op = op_named(i.name);
+    if (node) i.op = op_of_node(i.name);
     if (i.kind == CallKind::Elementwise) {
       elementwise(i);
     } else {

@@ -9,6 +9,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/index/index.h"
 #include "kernels/random/random.h"
+#include "op/batching.h"
 #include "ops/compose.h"
 #include "ops/linalg/matmul.h"
 #include "ops/nn/dropout.h"
@@ -446,7 +447,7 @@ const Op<Three(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const
 decltype(scaled_dot_product_attention) scaled_dot_product_attention{
     "scaled_dot_product_attention",
     attention_impl,
-    kNN | kLower,
+    kNN | kLower | batching::attention,
     {"query",
      "key",
      "value",

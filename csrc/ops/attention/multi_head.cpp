@@ -47,7 +47,7 @@ Tensor additive_mask_impl(const OptTensor& mask, std::string_view name, const Op
 const Op<Tensor(const OptTensor&, std::string_view, const OptTensor&, std::string_view, DType)> additive_mask{
     "_additive_mask",
     additive_mask_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"mask", "mask_name", "other", "other_name", "dtype"},
     "A mask as numbers to add to attention's scores."};
 
@@ -283,7 +283,7 @@ const Op<std::tuple<Tensor, Tensor>(WT_ATTEND_TYPES)> multi_head_attention_forwa
 const Op<std::tuple<Tensor, Tensor>(WT_ATTEND_TYPES, bool)> multi_head_attention{
     "multi_head_attention",
     attend,
-    kPrivate,
+    kPrivate | kChecked,
     {WT_ATTEND_ARGS, {"batch_first", false}},
     "multi_head_attention_forward, also of [N, T, E]."};
 

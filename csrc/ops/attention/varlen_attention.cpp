@@ -171,7 +171,7 @@ std::tuple<Tensor, Tensor> varlen_impl(const Tensor& query, const Tensor& key, c
 decltype(varlen_attention) varlen_attention{
     "_varlen_attention",
     varlen_impl,
-    kPrivate | kLower,
+    kPrivate | kChecked | kLower,
     {"query",
      "key",
      "value",

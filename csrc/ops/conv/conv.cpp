@@ -6,6 +6,7 @@
 // convolution is X itself.
 #include "ops/conv/conv_plan.h"
 
+#include "op/batching.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/linalg/matmul_plan.h"
 #include "ops/nn/pad.h"
@@ -536,22 +537,24 @@ ConvPlan plan_of_weight(const Tensor& w, int64_t groups) {
   return p;
 }
 
-#define WT_CONV(N, doc)                                                                             \
+#define WT_CONV(N, facts, doc)                                                                      \
   decltype(conv##N##d) conv##N##d{                                                                  \
       "conv" #N "d",                                                                                \
       conv_impl<N>,                                                                                 \
-      kFunction | kNN | kComplex | kLower,                                                          \
+      kFunction | kNN | kComplex | kLower | Role::Convolution | batching::conv##N##d | facts,       \
       {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups},                   \
       doc};                                                                                         \
   decltype(conv##N##d_named) conv##N##d_named {                                                     \
-    "conv" #N "d", conv_named_impl<N>, kFunction | kNN | kComplex | kLower | kFold##N##d,           \
+    "conv" #N "d", conv_named_impl<N>,                                                              \
+        kFunction | kNN | kComplex | kLower | Role::Convolution | kFold##N##d | facts,              \
         {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc \
   }
 WT_CONV(
-    1,
+    1, kEpilogue,
     "input [N, C, L] or [C, L], weight [O, C / groups, K] -> [N, O, L']; padding an int, 'same' or 'valid'.");
-WT_CONV(2, "input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW] -> [N, O, H', W'].");
-WT_CONV(3, "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, KW] -> [N, O, D', H', W'].");
+WT_CONV(2, kEpilogue, "input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW] -> [N, O, H', W'].");
+WT_CONV(3, 0,
+        "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, KW] -> [N, O, D', H', W'].");
 #define WT_CONV_TRANSPOSE(N, doc)                                                                       \
   decltype(conv_transpose##N##d) conv_transpose##N##d {                                                 \
     "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction | kNN | kComplex | kLower | kFold##N##d, \

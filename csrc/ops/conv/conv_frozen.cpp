@@ -84,7 +84,7 @@ Tensor pack_conv_weight(const Tensor& w, int64_t groups) {
 decltype(conv2d_add_relu) conv2d_add_relu{
     "_conv2d_add_relu",
     conv2d_add_relu_impl,
-    kPrivate | kLower,
+    kPrivate | kChecked | kLower,
     {"input",
      "weight",
      {"bias", none},
@@ -95,7 +95,7 @@ decltype(conv2d_add_relu) conv2d_add_relu{
      Arg::integer("groups", 1),
      {"relu", false},
      {"packed", none},
-     {"inplace", false}},
+     {"inplace", false, kInPlace}},
     "relu(conv2d(..) + residual), without what is None or False; "
     "`packed`: the weight as the kernel reads it; `inplace`: the sum has "
     "the convolution's sizes, as add_'s."};

@@ -187,7 +187,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, cons
     deform_conv2d{
         "torchvision_deform_conv2d",
         deform_conv2d_impl,
-        kPrivate,
+        kPrivate | kChecked,
         {"input", "weight", "offset", "mask", "bias", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
          "dilation_w", "groups", "offset_groups", "use_mask"},
         "Convolution of [N, C, H, W] whose taps are moved by offset [N, F * kh * kw * 2, P, Q], (y, x) "

@@ -327,8 +327,8 @@ Tensor lp_pool_impl(const Tensor& x, double norm_type, IntList kernel, std::opti
 const Arg kStride{"stride", none}, kPadding{"padding", {0}}, kDilation{"dilation", {1}},
     kCeil{"ceil_mode", false}, kReturnIndices{"return_indices", false}, kSizes{"output_size", kNoneItems};
 // PyTorch has those of one dim at the top level, too, and computes some of three in float32 under autocast.
-constexpr uint32_t at_root(int n) { return n == 1 ? uint32_t{kFunction} : 0; }
-constexpr uint32_t wide(int n) { return n == 3 ? uint32_t{kFloat32Cpu} : 0; }
+constexpr OpFacts at_root(int n) { return n == 1 ? OpFacts(kFunction) : OpFacts(); }
+constexpr OpFacts wide(int n) { return n == 3 ? kFloat32Cpu : OpFacts(); }
 
 }  // namespace
 

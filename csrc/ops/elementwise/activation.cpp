@@ -316,12 +316,15 @@ Tensor gumbel_softmax_impl(const Tensor& logits, double tau, bool hard, double e
 }
 
 const Arg kSelf{"input", kWritten}, kSlope{"negative_slope", 0.01}, kAlpha{"alpha", 1.0},
-    kInplace{"inplace", false, kSwitch}, kX{"input", kUpdated};
+    kInplace{"inplace", false, kSwitch | kInPlace}, kX{"input", kUpdated};
 const Arg kMinVal{"min_val", -1.0}, kMaxVal{"max_val", 1.0};
 }  // namespace
 
-decltype(relu) relu{
-    "relu", unary_impl<relu_def>, kFunction | kMethod | kPointwise, {"input"}, "max(input, 0)."};
+decltype(relu) relu{"relu",
+                    unary_impl<relu_def>,
+                    kFunction | kMethod | kPointwise | kIdempotent,
+                    {"input"},
+                    "max(input, 0)."};
 decltype(relu_) relu_{
     "relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN | kPointwise, {kSelf}, "relu in place."};
 decltype(gelu) gelu{"gelu",
@@ -382,12 +385,12 @@ decltype(threshold) threshold{"threshold",
                               {kX, "threshold", "value", kInplace},
                               "input where above threshold, else value."};
 
+decltype(nn_relu) nn_relu{"relu", relu_nn, kNN | kPointwise | kIdempotent, {kX, kInplace}, "max(input, 0)."};
+
 namespace {
 using PlainOp = Op<Tensor(const Tensor&)>;
 using NumberOp = Op<Tensor(const Tensor&, double)>;
 using NumbersOp = Op<Tensor(const Tensor&, double, double)>;
-const Op<Tensor(const Tensor&, bool)> nn_relu{
-    "relu", relu_nn, kNN | kPointwise, {kX, kInplace}, "max(input, 0)."};
 const PlainOp root_selu{"selu",
                         plain_only<selu_def>,
                         kFunction | kPointwise,
@@ -440,9 +443,9 @@ const Op<Tensor(const Tensor&, const Tensor&)> prelu{
 const Op<Tensor(const Tensor&, int64_t)> glu{"glu",
                                              glu_impl,
                                              kNN | kAlongDims,
-                                             {"input", Arg::integer("dim", -1)},
+                                             {"input", Arg::integer("dim", -1, kDimIndex)},
                                              "The first half along dim times the sigmoid of the second."};
-const Arg kLower{"lower", 1.0 / 8}, kUpper{"upper", 1.0 / 3}, kTraining{"training", false};
+const Arg kLower{"lower", 1.0 / 8}, kUpper{"upper", 1.0 / 3}, kTraining{"training", false, kDraws};
 const char kRreluDoc[] =
     "input where positive, else input times a slope: in training one drawn for each element from [lower, "
     "upper), else their mean.";
@@ -459,7 +462,7 @@ const Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DT
     "softmin",
     softmin_impl,
     kNN | kComplex | kAlongDims,
-    {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
+    {"input", {"dim", none, kDimIndex}, Arg::integer("_stacklevel", 3), {"dtype", none}},
     "softmax(-input) over dim."};
 const Op<Tensor(const Tensor&, double, bool, double, int64_t)> gumbel_softmax{
     "gumbel_softmax",

@@ -17,8 +17,8 @@ void check_shift(const char* op, DType promoted) {
 
 }  // namespace
 
-#define WT_COMPARE(NAME, FACTS, NODE, DOC)                                                                  \
-  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                         \
+#define WT_COMPARE(NAME, RULE, FACTS, NODE, DOC)                                                            \
+  WT_BINARY_PLAIN(NAME, NODE, RULE, false, nullptr)                                                         \
   WT_BINARY_TT(NAME, FACTS, DOC);                                                                           \
   WT_BINARY_TS(NAME, FACTS, DOC);                                                                           \
   namespace {                                                                                               \
@@ -27,12 +27,12 @@ void check_shift(const char* op, DType promoted) {
   const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>,                            \
                                   kMethod | (FACTS) | kPointwise, WT_BINARY_INTO, DOC};                     \
   }
-WT_COMPARE(eq, kComplex, "EqBackward0", "input == other.")
-WT_COMPARE(ne, kComplex, "NeBackward0", "input != other.")
-WT_COMPARE(lt, kNoFacts, "LtBackward0", "input < other.")
-WT_COMPARE(le, kNoFacts, "LeBackward0", "input <= other.")
-WT_COMPARE(gt, kNoFacts, "GtBackward0", "input > other.")
-WT_COMPARE(ge, kNoFacts, "GeBackward0", "input >= other.")
+WT_COMPARE(eq, Equal, kComplex, "EqBackward0", "input == other.")
+WT_COMPARE(ne, Equal, kComplex, "NeBackward0", "input != other.")
+WT_COMPARE(lt, Bool, kNoFacts, "LtBackward0", "input < other.")
+WT_COMPARE(le, Bool, kNoFacts, "LeBackward0", "input <= other.")
+WT_COMPARE(gt, Bool, kNoFacts, "GtBackward0", "input > other.")
+WT_COMPARE(ge, Bool, kNoFacts, "GeBackward0", "input >= other.")
 namespace {
 const Alias not_equal{"not_equal", "ne"}, less{"less", "lt"}, less_equal{"less_equal", "le"},
     greater{"greater", "gt"}, greater_equal{"greater_equal", "ge"};
@@ -49,8 +49,8 @@ WT_LOGIC(logical_and, "LogicalAndBackward0", "Where both are non-zero.")
 WT_LOGIC(logical_or, "LogicalOrBackward0", "Where one is non-zero.")
 WT_LOGIC(logical_xor, "LogicalXorBackward0", "Where exactly one is non-zero.")
 
-#define WT_BITS(NAME, CHECK, DOC)                                                                           \
-  WT_BINARY_PLAIN(NAME, #NAME, Same, false, CHECK)                                                          \
+#define WT_BITS(NAME, RULE, CHECK, DOC)                                                                     \
+  WT_BINARY_PLAIN(NAME, #NAME, RULE, false, CHECK)                                                          \
   WT_BINARY_TT(NAME, kNoFacts, DOC);                                                                        \
   namespace {                                                                                               \
   const BinaryTsOp NAME##_number{#NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS,  \
@@ -62,11 +62,11 @@ WT_LOGIC(logical_xor, "LogicalXorBackward0", "Where exactly one is non-zero.")
   const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod | kPointwise,      \
                                   WT_BINARY_INTO, DOC};                                                     \
   }
-WT_BITS(bitwise_and, check_bits, "Bits that both have.")
-WT_BITS(bitwise_or, check_bits, "Bits that one has.")
-WT_BITS(bitwise_xor, check_bits, "Bits that exactly one has.")
-WT_BITS(bitwise_left_shift, check_shift, "input << other.")
-WT_BITS(bitwise_right_shift, check_shift, "input >> other, sign kept.")
+WT_BITS(bitwise_and, Bits, check_bits, "Bits that both have.")
+WT_BITS(bitwise_or, Bits, check_bits, "Bits that one has.")
+WT_BITS(bitwise_xor, Bits, check_bits, "Bits that exactly one has.")
+WT_BITS(bitwise_left_shift, Same, check_shift, "input << other.")
+WT_BITS(bitwise_right_shift, Same, check_shift, "input >> other, sign kept.")
 
 // ---- closeness and equality ----
 namespace {

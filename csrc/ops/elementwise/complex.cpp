@@ -4,7 +4,6 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "op/aliasing.h"
 #include "op/pointwise.h"
 #include "ops/elementwise/unary.h"
 #include "ops/index/masked.h"
@@ -15,7 +14,7 @@
 namespace warptape::ops {
 namespace {
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 ElementwiseSlot conj_slot{"conj"}, hypot_slot{"hypot"}, atan2_slot{"atan2"};
 
 // ---- parts and pairs ----
@@ -192,23 +191,26 @@ Tensor adjoint_impl(const Tensor& x) {
 
 decltype(view_as_real) view_as_real{"view_as_real",
                                     view_as_real_impl,
-                                    kBoth | kComplex,
+                                    kBoth | kComplex | Aliasing::View,
                                     {"input"},
                                     "A view: the parts of complex numbers as a last dim of 2."};
 decltype(view_as_complex) view_as_complex{"view_as_complex",
                                           view_as_complex_impl,
-                                          kBoth | kComplex,
+                                          kBoth | kComplex | Aliasing::View,
                                           {"input"},
                                           "A view: pairs along the last dim as complex numbers."};
 const auto view_as_real_copy = copy_of<view_as_real>("view_as_real_copy");
 const auto view_as_complex_copy = copy_of<view_as_complex>("view_as_complex_copy");
 decltype(real) real{"real",
                     real_impl,
-                    kBoth | kComplex | kPointwise,
+                    kBoth | kComplex | kPointwise | Aliasing::View,
                     {"input"},
                     "The real part, as a view; a real tensor itself."};
-decltype(imag) imag{
-    "imag", imag_impl, kBoth | kComplex | kPointwise, {"input"}, "The imaginary part, as a view."};
+decltype(imag) imag{"imag",
+                    imag_impl,
+                    kBoth | kComplex | kPointwise | Aliasing::View,
+                    {"input"},
+                    "The imaginary part, as a view."};
 decltype(complex) complex{
     "complex", complex_impl, kFunction | kOut | kOutExact | kPointwise, {"real", "imag"}, "real + i imag."};
 decltype(polar) polar{"polar",
@@ -218,7 +220,7 @@ decltype(polar) polar{"polar",
                       "abs * (cos(angle) + i sin(angle))."};
 decltype(conj) conj{"conj",
                     conj_impl,
-                    kBoth | kComplex | kPointwise,
+                    kBoth | kComplex | kPointwise | Aliasing::View,
                     {"input"},
                     "The conjugate, a copy; a real tensor itself."};
 decltype(complex_abs) complex_abs{
@@ -240,12 +242,12 @@ const UnaryOp conj_physical{"conj_physical",
     conj_physical_{"conj_physical_", conj_inplace, kBoth | kComplex, {{"input", kWritten}}, "conj in place."},
     resolve_conj{"resolve_conj",
                  itself,
-                 kBoth | kComplex | kPointwise | kLinear,
+                 kBoth | kComplex | kPointwise | kLinear | Aliasing::Conversion,
                  {"input"},
                  "The tensor itself: conjugates are never pending."},
     resolve_neg{"resolve_neg",
                 itself,
-                kBoth | kComplex | kPointwise | kLinear,
+                kBoth | kComplex | kPointwise | kLinear | Aliasing::Conversion,
                 {"input"},
                 "The tensor itself: negations are never pending."},
     neg_view{"_neg_view",
@@ -256,16 +258,11 @@ const UnaryOp conj_physical{"conj_physical",
     isreal{"isreal", isreal_impl, kBoth | kComplex, {"input"}, "Where the imaginary part is 0."},
     adjoint{"adjoint",
             adjoint_impl,
-            kBoth | kComplex,
+            kBoth | kComplex | Aliasing::View,
             {"input"},
             "The last two dims swapped, and the conjugate of that."};
 const Op<bool(const Tensor&)> is_conj{
     "is_conj", never, kBoth | kComplex, {"input"}, "False: conjugates are never pending."},
     is_neg{"is_neg", never, kBoth | kComplex, {"input"}, "False: negations are never pending."};
 }  // namespace
-namespace {
-const Sharing views{Sharing::View, {&view_as_real, &view_as_complex, &real, &imag, &conj, &adjoint}};
-const Sharing conversions{Sharing::Conversion, {&resolve_conj, &resolve_neg}};
-}  // namespace
-
 }  // namespace warptape::ops

@@ -291,7 +291,7 @@ Tensor diff_impl(const Tensor& x, int64_t n, int64_t dim, const OptTensor& prepe
   return out;
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod | kOut | kPointwise;
+constexpr OpFacts kBoth = kFunction | kMethod | kOut | kPointwise;
 const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace
@@ -353,7 +353,8 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> add_at{
 }  // namespace
 WT_MUL(mul, "input * other, broadcast.");
 WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
-decltype(neg) neg{"neg", neg_impl, kBoth | kOutExact | kComplex | kLinear, {"input"}, "-input."};
+decltype(neg) neg{
+    "neg", neg_impl, kBoth | kOutExact | kComplex | kLinear | kInvolution, {"input"}, "-input."};
 decltype(neg_) neg_{
     "neg_", neg_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "neg in place."};
 namespace {
@@ -374,7 +375,7 @@ const Op<Tensor(const Tensor&, int64_t, int64_t, const OptTensor&, const OptTens
     "diff",
     diff_impl,
     kFunction | kMethod | kOut | kComplex | kAlongDims | kLinear,
-    {"input", Arg::integer("n", 1), Arg::integer("dim", -1), {"prepend", none}, {"append", none}},
+    {"input", Arg::integer("n", 1), Arg::integer("dim", -1, kDimIndex), {"prepend", none}, {"append", none}},
     "Differences of neighbours along dim, n times; prepend and append are joined on first."};
 }  // namespace
 

@@ -11,7 +11,7 @@
 namespace warptape::ops {
 namespace {
 
-constexpr uint32_t kBoth = kFunction | kMethod | kOut | kPointwise;
+constexpr OpFacts kBoth = kFunction | kMethod | kOut | kPointwise;
 
 // ---- divisors ------------------------------------------------------------------------------------------
 

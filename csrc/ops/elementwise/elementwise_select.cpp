@@ -258,7 +258,7 @@ const char kClampDoc[] = "input limited to [min, max].";
 const char kLerpDoc[] = "input + weight * (end - input).";
 const Arg kMin{"min", none}, kMax{"max", none}, kValue = Arg::integer("value", 1, kKeywordOnly);
 const Arg kSelf{"input", kWritten};
-constexpr uint32_t kPair = kFunction | kMethod | kPointwise;
+constexpr OpFacts kPair = kFunction | kMethod | kPointwise;
 }  // namespace
 
 decltype(where) where{"where",
@@ -385,7 +385,7 @@ Tensor addc_by_number(const Tensor& x, const Scalar& value, const Tensor& a, con
   return op(x, a, b, value);
 }
 using AddcByNumber = Op<Tensor(const Tensor&, const Scalar&, const Tensor&, const Tensor&)>;
-constexpr uint32_t kNumberFirst = kFunction | kMethod | kComplex | kPointwise;
+constexpr OpFacts kNumberFirst = kFunction | kMethod | kComplex | kPointwise;
 const char kOlder[] = "Deprecated: the number before the tensors.";
 const AddcByNumber addcmul_n{
     "addcmul", addc_by_number<addcmul>, kNumberFirst, {"input", "value", "tensor1", "tensor2"}, kOlder},

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 
-#include "op/aliasing.h"
 #include "ops/elementwise/unary.h"
 #include "ops/view/copy.h"
 
@@ -20,13 +19,13 @@ void check_integral(const char* op, const Tensor& x) {
 }
 }  // namespace
 #define WT_FUSED(NAME, ...) fused(#NAME, NAME##_slot, g, s, [&] { return __VA_ARGS__; })
-#define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, DOC, ...)                                \
-  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                            \
-  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | kOutExact, {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{#NAME "_",                                                      \
-                            unary_inplace<NAME##_def>,                                      \
-                            kMethod | kFunction | kPointwise,                               \
-                            {{"input", kWritten}},                                          \
+#define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, FACTS, DOC, ...)                                   \
+  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                                      \
+  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | kOutExact | (FACTS), {"input"}, DOC}; \
+  decltype(NAME##_) NAME##_{#NAME "_",                                                                \
+                            unary_inplace<NAME##_def>,                                                \
+                            kMethod | kFunction | kPointwise,                                         \
+                            {{"input", kWritten}},                                                    \
                             #NAME " in place."}
 
 WT_UNARY_BACKWARD(abs, "AbsBackward0", Same, Input, nullptr, WT_FUSED(abs_backward, g* sign(s)))
@@ -59,12 +58,13 @@ decltype(square_) square_{"square_",
                           kMethod | kFunction | kComplex | kPointwise,
                           {{"input", kWritten}},
                           "square in place."};
-WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest integer not above.",
+WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, kIdempotent, "Largest integer not above.",
            no_gradient(g));
-WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integer not below.",
+WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, kIdempotent, "Smallest integer not below.",
            no_gradient(g));
-WT_CHECKED(trunc, "TruncBackward0", Same, Nothing, check_not_bool, "Fraction cut off.", no_gradient(g));
-WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_floating, "input - trunc(input).", g);
+WT_CHECKED(trunc, "TruncBackward0", Same, Nothing, check_not_bool, kIdempotent, "Fraction cut off.",
+           no_gradient(g));
+WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_floating, kNoFacts, "input - trunc(input).", g);
 
 // ---- sgn is sign for real numbers; positive is the tensor itself ----
 namespace {
@@ -88,7 +88,7 @@ decltype(sgn_) sgn_{
     "sgn_", sgn_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "sgn in place."};
 decltype(positive) positive{"positive",
                             positive_impl,
-                            kFunction | kMethod | kComplex | kPointwise | kLinear,
+                            kFunction | kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
                             {"input"},
                             "input itself."};
 
@@ -137,26 +137,27 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
 bool is_whole(DType t) { return is_integral(t) || t == DType::Bool; }
 }  // namespace
 // `OF_INTEGERS` is what holds of every integer, or nothing if it is to be found out.
-#define WT_PREDICATE(NAME, PLACES, JOIN, OF_INTEGERS, DOC)                \
+#define WT_PREDICATE(NAME, RULE, PLACES, JOIN, OF_INTEGERS, DOC)          \
   namespace {                                                             \
   Tensor NAME##_impl(const Tensor& x) {                                   \
     if (is_complex(x.dtype())) return JOIN(NAME(real(x)), NAME(imag(x))); \
     if (constexpr std::optional<bool> known = OF_INTEGERS;                \
         known && is_whole(x.dtype()) && x.is_contiguous())                \
       return full(x.sizes(), *known, {DType::Bool, x.device()});          \
-    return pointwise(#NAME, NAME##_slot, ResultRule::Bool, {x});          \
+    return pointwise(#NAME, NAME##_slot, ResultRule::RULE, {x});          \
   }                                                                       \
   }                                                                       \
   decltype(NAME) NAME { #NAME, NAME##_impl, PLACES, {"input"}, DOC }
-WT_PREDICATE(isnan, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
+WT_PREDICATE(isnan, Equal, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
              "Where input is not a number.");
-WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
+WT_PREDICATE(isinf, Bool, kFunction | kMethod | kComplex | kPointwise, logical_or, false,
              "Where input is infinite.");
-WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, true,
+WT_PREDICATE(isfinite, Bool, kFunction | kMethod | kComplex | kPointwise, logical_and, true,
              "Where input is finite.");
-WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is minus infinity.");
-WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, std::nullopt, "Where the sign bit is set.");
+WT_PREDICATE(isposinf, Bool, kBothOut | kOutExact, logical_or, std::nullopt, "Where input is plus infinity.");
+WT_PREDICATE(isneginf, Bool, kBothOut | kOutExact, logical_or, std::nullopt,
+             "Where input is minus infinity.");
+WT_PREDICATE(signbit, Bool, kBothOut | kOutExact, logical_or, std::nullopt, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{
@@ -167,7 +168,7 @@ decltype(logical_not_) logical_not_{"logical_not_",
                                     {{"input", kWritten}},
                                     "logical_not in place."};
 // Of bools, the bits are the truth values.
-WT_UNARY_BACKWARD(bitwise_not, "BitwiseNotBackward0", Same, Nothing, check_integral, no_gradient(g))
+WT_UNARY_BACKWARD(bitwise_not, "BitwiseNotBackward0", Bits, Nothing, check_integral, no_gradient(g))
 namespace {
 Tensor bitwise_not_impl(const Tensor& x) {
   return x.dtype() == DType::Bool ? unary_impl<logical_not_def>(x) : unary_impl<bitwise_not_def>(x);
@@ -243,8 +244,4 @@ decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
 namespace {
 const Alias absolute{"absolute", "abs"}, fix{"fix", "trunc"};
 }  // namespace
-namespace {
-const Sharing sharing{Sharing::Conversion, {&positive}};
-}  // namespace
-
 }  // namespace warptape::ops

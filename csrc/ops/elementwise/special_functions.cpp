@@ -110,12 +110,12 @@ const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> special_softmax{
     "softmax",
     special_softmax_impl<false>,
     kSpecial | kAlongDims,
-    {"input", "dim", {"dtype", none, kKeywordOnly}},
+    {"input", {"dim", kDimIndex}, {"dtype", none, kKeywordOnly}},
     "exp(input) / sum(exp(input)) over dim."},
     special_log_softmax{"log_softmax",
                         special_softmax_impl<true>,
                         kSpecial | kAlongDims,
-                        {"input", "dim", {"dtype", none, kKeywordOnly}},
+                        {"input", {"dim", kDimIndex}, {"dtype", none, kKeywordOnly}},
                         "log(softmax(input, dim)), computed without overflow."};
 
 // ---- of two operands -----------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ Tensor apply_pair(const A& a, const B& b) {
   return out;
 }
 
-constexpr uint32_t kPair = kSpecial | kOut | kPointwise;
+constexpr OpFacts kPair = kSpecial | kOut | kPointwise;
 #define WT_PAIR(NAME, FUNCTION, SHIFTED, FIRST, SECOND, DOC)                       \
   constexpr PairDef NAME##_def{#NAME, SpecialPairFunction::FUNCTION, SHIFTED};     \
   const Op<Tensor(const Tensor&, const Tensor&)> NAME{                             \

@@ -65,7 +65,7 @@ Tensor fused(const char* name, ElementwiseSlot& slot, const Tensor& g, const Ten
 
 inline Tensor no_gradient(const Tensor& g) { return zeros(g.sizes(), options_of(g)); }
 
-inline constexpr uint32_t kBothOut = kFunction | kMethod | kOut | kPointwise;
+inline constexpr OpFacts kBothOut = kFunction | kMethod | kOut | kPointwise;
 
 // In the last argument, the gradient of the input, g is the gradient of the output and s what was saved.
 #define WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, ...)                                           \
@@ -83,15 +83,15 @@ inline constexpr uint32_t kBothOut = kFunction | kMethod | kOut | kPointwise;
       #NAME, #NAME "_", ResultRule::RULE, Saves::SAVES, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, \
       CHECK};                                                                                            \
   }
-// FACTS: flags beside the places, or kNoFacts.
-inline constexpr uint32_t kNoFacts = 0;
-#define WT_UNARY(NAME, NODE, RULE, SAVES, FACTS, DOC, ...)                                \
-  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, nullptr, __VA_ARGS__)                        \
-  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | (FACTS), {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{#NAME "_",                                                    \
-                            unary_inplace<NAME##_def>,                                    \
-                            kMethod | kFunction | kPointwise | ((FACTS) & kComplex),      \
-                            {{"input", kWritten}},                                        \
+// FACTS: what the declaration states beside the places, or kNoFacts.
+inline constexpr OpFacts kNoFacts;
+#define WT_UNARY(NAME, NODE, RULE, SAVES, FACTS, DOC, ...)                                        \
+  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, nullptr, __VA_ARGS__)                                \
+  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | (FACTS), {"input"}, DOC};         \
+  decltype(NAME##_) NAME##_{#NAME "_",                                                            \
+                            unary_inplace<NAME##_def>,                                            \
+                            kMethod | kFunction | kPointwise | (OpFacts(FACTS).flags & kComplex), \
+                            {{"input", kWritten}},                                                \
                             #NAME " in place."}
 
 }  // namespace warptape::ops

@@ -61,7 +61,7 @@ void overdrive_impl(const Tensor& x, const Tensor& driven, const Tensor& last_in
 const Op<void(const Tensor&, const Tensor&, const Tensor&)> lfilter{
     "torchaudio__lfilter_core_loop",
     lfilter_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "a_coeffs", {"padded_output", kUpdated}},
     "Fills padded_output [batch, channel, order - 1 + time] behind its first order - 1 values: the input "
     "less "
@@ -69,7 +69,7 @@ const Op<void(const Tensor&, const Tensor&, const Tensor&)> lfilter{
 const Op<void(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&)> overdrive{
     "torchaudio__overdrive_core_loop",
     overdrive_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"waveform", "temp", {"last_in", kUpdated}, {"last_out", kUpdated}, {"output_waveform", kUpdated}},
     "The feedback of torchaudio's overdrive, into output_waveform [rows, time]. Not recorded."};
 

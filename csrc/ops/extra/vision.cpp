@@ -406,14 +406,14 @@ Tensor roi_pool_backward_impl(const Tensor& g, const Tensor& rois, const Tensor&
 const Op<Tensor(const Tensor&, const Tensor&, double)> nms{
     "torchvision_nms",
     nms_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"dets", "scores", "iou_threshold"},
     "Of boxes [n, 4] as (x1, y1, x2, y2) with scores [n] the numbers of those that no better one overlaps by "
     "more than iou_threshold (intersection over union), the best first."};
 const Op<Tensor(const Tensor&, const Tensor&, double, int64_t, int64_t, int64_t, bool)> roi_align{
     "torchvision_roi_align",
     roi_align_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "rois", WT_REGIONS, "sampling_ratio", "aligned"},
     "Maps [N, C, H, W] at rois [K, 5], (image, x1, y1, x2, y2) -> [K, C, P, Q]: means of sampling_ratio^2 "
     "bilinear values per bin, of about one per pixel where it is 0 or less (Mask R-CNN)."};
@@ -421,13 +421,13 @@ const Op<Tensor(const Tensor&, const Tensor&, double, int64_t, int64_t, int64_t,
                 int64_t, bool)>
     roi_align_backward{"torchvision__roi_align_backward",
                        roi_align_backward_impl,
-                       kPrivate,
+                       kPrivate | kChecked,
                        {"grad", "rois", WT_REGIONS, WT_MAPS, "sampling_ratio", "aligned"},
                        "The gradient of roi_align's maps."};
 const Op<Pooled(const Tensor&, const Tensor&, double, int64_t, int64_t)> roi_pool{
     "torchvision_roi_pool",
     roi_pool_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "rois", WT_REGIONS},
     "Maps [N, C, H, W] at rois [K, 5] -> ([K, C, P, Q], int32 places): the maxima of bins of whole pixels "
     "(Fast R-CNN)."};
@@ -435,25 +435,25 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, int64_t, in
                 int64_t, int64_t)>
     roi_pool_backward{"torchvision__roi_pool_backward",
                       roi_pool_backward_impl,
-                      kPrivate,
+                      kPrivate | kChecked,
                       {"grad", "rois", "argmax", WT_REGIONS, WT_MAPS},
                       "The gradient of roi_pool's maps."},
     ps_roi_pool_backward{"torchvision__ps_roi_pool_backward",
                          ps_roi_pool_backward_impl,
-                         kPrivate,
+                         kPrivate | kChecked,
                          {"grad", "rois", "channel_mapping", WT_REGIONS, WT_MAPS},
                          "The gradient of ps_roi_pool's maps."};
 const Op<Pooled(const Tensor&, const Tensor&, double, int64_t, int64_t, int64_t)> ps_roi_align{
     "torchvision_ps_roi_align",
     ps_roi_align_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "rois", WT_REGIONS, "sampling_ratio"},
     "roi_align in which every bin reads channels of its own: [N, C * P * Q, H, W] -> ([K, C, P, Q], int32 "
     "channels) (Light-Head R-CNN)."};
 const Op<Pooled(const Tensor&, const Tensor&, double, int64_t, int64_t)> ps_roi_pool{
     "torchvision_ps_roi_pool",
     ps_roi_pool_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "rois", WT_REGIONS},
     "Means of bins of whole pixels, every bin from channels of its own: [N, C * P * Q, H, W] -> ([K, C, P, "
     "Q], "
@@ -462,7 +462,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, int64_t, in
                 int64_t, int64_t, int64_t)>
     ps_roi_align_backward{"torchvision__ps_roi_align_backward",
                           ps_roi_align_backward_impl,
-                          kPrivate,
+                          kPrivate | kChecked,
                           {"grad", "rois", "channel_mapping", WT_REGIONS, "sampling_ratio", WT_MAPS},
                           "The gradient of ps_roi_align's maps."};
 #undef WT_REGIONS

@@ -333,7 +333,7 @@ using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
 const Op<Tensor(IntList, OptDType, OptDevice, bool, Format)> empty_op(
-    "empty", empty_impl, kFunction | kOut | kComplex, {{"size", kVarArgs}, WT_FORMATTED},
+    "empty", empty_impl, kFunction | kOut | kComplex | kUninitialized, {{"size", kVarArgs}, WT_FORMATTED},
     "A tensor with whatever the memory holds.");
 const Op<Tensor(IntList, OptDType, OptDevice, bool)> zeros_op("zeros", zeros_impl,
                                                               kFunction | kOut | kComplex,
@@ -345,9 +345,9 @@ const Op<Tensor(IntList, const Scalar&, OptDType, OptDevice, bool)> full_op(
     "full", full_impl, kFunction | kOut | kComplex, {"size", "fill_value", WT_OPTIONS},
     "A tensor of one number, whose dtype it takes.");
 const Op<Tensor(IntList, IntList, OptDType, OptDevice, bool)> empty_strided_op(
-    "empty_strided", empty_strided_impl, kFunction | kComplex, {"size", "stride", WT_OPTIONS},
-    "empty with the given strides."),
-    empty_permuted_op("empty_permuted", empty_permuted_impl, kFunction | kComplex,
+    "empty_strided", empty_strided_impl, kFunction | kComplex | kUninitialized,
+    {"size", "stride", WT_OPTIONS}, "empty with the given strides."),
+    empty_permuted_op("empty_permuted", empty_permuted_impl, kFunction | kComplex | kUninitialized,
                       {"size", "physical_layout", WT_OPTIONS},
                       "empty whose dims lie in memory in the order of physical_layout, outermost first.");
 const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> scalar_tensor_op("scalar_tensor",
@@ -356,7 +356,7 @@ const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> scalar_tensor_op("sca
                                                                             {"s", WT_OPTIONS},
                                                                             "A number as a 0-dim tensor.");
 const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> empty_like_op(
-    "empty_like", empty_like_impl, kFunction | kComplex | kPointwise | kNonDifferentiable,
+    "empty_like", empty_like_impl, kFunction | kComplex | kPointwise | kNonDifferentiable | kUninitialized,
     {"input", WT_FORMATTED}, "empty with input's sizes, dtype and layout."),
     zeros_like_op("zeros_like", number_like_impl<0>, kFunction | kComplex | kPointwise | kNonDifferentiable,
                   {"input", WT_FORMATTED}, "zeros with input's sizes, dtype and layout."),
@@ -366,14 +366,14 @@ const Op<Tensor(const Tensor&, const Scalar&, OptDType, OptDevice, bool, Format)
     "full_like", full_like_impl, kFunction | kComplex | kPointwise | kNonDifferentiable,
     {"input", "fill_value", WT_FORMATTED}, "full with input's sizes, dtype and layout.");
 const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)> new_empty_op(
-    "new_empty", new_empty_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
+    "new_empty", new_empty_impl, kMethod | kComplex | kToSizes | kNonDifferentiable | kUninitialized,
     {"input", {"size", kVarArgs}, WT_OPTIONS}, "empty with input's dtype and device."),
     new_zeros_op("new_zeros", new_zeros_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
                  {"input", {"size", kVarArgs}, WT_OPTIONS}, "zeros with input's dtype and device."),
     new_ones_op("new_ones", new_ones_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,
                 {"input", {"size", kVarArgs}, WT_OPTIONS}, "ones with input's dtype and device.");
 const Op<Tensor(const Tensor&, IntList, IntList, OptDType, OptDevice, bool)> new_empty_strided_op(
-    "new_empty_strided", new_empty_strided_impl, kMethod | kComplex | kNonDifferentiable,
+    "new_empty_strided", new_empty_strided_impl, kMethod | kComplex | kNonDifferentiable | kUninitialized,
     {"input", "size", "stride", WT_OPTIONS}, "empty_strided with input's dtype and device.");
 const Op<Tensor(const Tensor&, IntList, const Scalar&, OptDType, OptDevice, bool)> new_full_op(
     "new_full", new_full_impl, kMethod | kComplex | kToSizes | kNonDifferentiable,

@@ -181,7 +181,7 @@ Tensor shifted(const Tensor& given, std::optional<IntList> dim) {
 
 // ---- the ops -------------------------------------------------------------------------------------------
 
-constexpr uint32_t kPlace = kFFT | kOut | kComplex | kFloat32Cpu;
+constexpr OpFacts kPlace = kFFT | kOut | kComplex | kFloat32Cpu;
 const Arg kN{"n", none}, kS{"s", none}, kDim = Arg::integer("dim", -1), kLastTwo{"dim", {-2, -1}},
                                         kDims{"dim", none}, kNorm{"norm", none};
 using ManyOp = Op<Tensor(const Tensor&, std::optional<IntList>, std::optional<IntList>, OptText)>;

@@ -1,6 +1,7 @@
 // Reading and writing by index along one dim, and the ops made of it.
 #include "ops/index/gather.h"
 
+#include "op/batching.h"
 #include "ops/compose.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/index.h"
@@ -352,7 +353,7 @@ Tensor index_copy_impl(const Tensor& x, int64_t dim, const Tensor& index, const 
   return index_copy_inplace(clone(x), dim, index, source);
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 const Arg kSelf{"input", kWritten};
 
 }  // namespace
@@ -360,57 +361,58 @@ const Arg kSelf{"input", kWritten};
 decltype(gather) gather{"gather",
                         gather_impl,
                         kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear,
-                        {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}},
+                        {"input", {"dim", kDimIndex}, "index", {"sparse_grad", false, kKeywordOnly}},
                         "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
 decltype(scatter_add) scatter_add{"scatter_add",
                                   scatter_add_impl,
                                   kBoth | kOut | kOutExact | kComplex | kWidestCuda | kAlongDims,
-                                  {"input", "dim", "index", "src"},
+                                  {"input", {"dim", kDimIndex}, "index", "src"},
                                   "A copy of input with src added at index along dim."};
 decltype(scatter_value) scatter_value{"_scatter_value",
                                       scatter_plain_number,
-                                      kPrivate | kComplex,
+                                      kPrivate | kComplex | kChecked,
                                       {"input", "dim", "index", "value"},
                                       "scatter of one number."};
 decltype(scatter) scatter{"scatter",
                           scatter_impl,
                           kBoth | kOut | kOutExact | kComplex | kAlongDims,
-                          {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
+                          {"input", {"dim", kDimIndex}, "index", "src", {"reduce", none, kKeywordOnly}},
                           "A copy of input with src written at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op{
     "scatter_",
     scatter_inplace,
     kMethod | kComplex | kAlongDims,
-    {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}},
+    {kSelf, {"dim", kDimIndex}, "index", "src", {"reduce", none, kKeywordOnly}},
     "Writes src at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
     "scatter",
     scatter_number_impl,
     kBoth | kOut | kOutExact | kComplex | kAlongDims,
-    {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}},
+    {"input", {"dim", kDimIndex}, "index", "value", {"reduce", none, kKeywordOnly}},
     "A copy of input with a number written at index along dim."},
     scatter_number_inplace_op{"scatter_",
                               scatter_value_inplace,
                               kMethod | kComplex | kAlongDims,
-                              {kSelf, "dim", "index", "value", {"reduce", none, kKeywordOnly}},
+                              {kSelf, {"dim", kDimIndex}, "index", "value", {"reduce", none, kKeywordOnly}},
                               "Writes a number at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{
     "scatter_add_",
     scatter_add_inplace,
     kMethod | kComplex | kAlongDims,
-    {kSelf, "dim", "index", "src"},
+    {kSelf, {"dim", kDimIndex}, "index", "src"},
     "Adds src at index along dim."};
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{
     "take_along_dim",
     take_along_dim_impl,
     kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear,
-    {"input", "indices", {"dim", none}},
+    {"input", "indices", {"dim", none, kDimIndex}},
     "gather with broadcasting; over the flattened input without dim."};
-decltype(index_select) index_select{"index_select",
-                                    index_select_impl,
-                                    kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear,
-                                    {"input", "dim", "index"},
-                                    "The slices of a dim at index."};
+decltype(index_select) index_select{
+    "index_select",
+    index_select_impl,
+    kBoth | kOut | kOutExact | kOutApart | kComplex | kAlongDims | kLinear | batching::index_select,
+    {"input", {"dim", kDimIndex}, "index"},
+    "The slices of a dim at index."};
 decltype(index_add) index_add{"index_add",
                               index_add_impl,
                               kBoth | kOut | kOutExact | kComplex,
@@ -420,7 +422,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scal
     "index_add_",
     index_add_inplace,
     kMethod | kComplex | kAlongDims,
-    {kSelf, "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
+    {kSelf, {"dim", kDimIndex}, "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
     "Adds alpha * source at index along dim."};
 // Before the numbers: a tensor may want a gradient.
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_fill_tensor_op{
@@ -432,7 +434,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_fil
     index_fill_tensor_op_{"index_fill_",
                           index_fill_tensor_inplace,
                           kMethod | kComplex | kAlongDims,
-                          {kSelf, "dim", "index", "value"},
+                          {kSelf, {"dim", kDimIndex}, "index", "value"},
                           "Writes a 0-dim tensor's value into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fill_op{
     "index_fill",
@@ -443,7 +445,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fil
     index_fill_op_{"index_fill_",
                    index_fill_inplace,
                    kMethod | kComplex | kAlongDims,
-                   {kSelf, "dim", "index", "value"},
+                   {kSelf, {"dim", kDimIndex}, "index", "value"},
                    "Writes a number into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_copy_op{
     "index_copy",

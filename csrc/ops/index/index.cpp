@@ -1,6 +1,7 @@
 #include "ops/index/index.h"
 
 #include "kernels/index/index.h"
+#include "op/batching.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -309,12 +310,12 @@ Tensor index_put_copy_impl(const Tensor& x, Indices indices, const Tensor& value
 
 decltype(index) index{"_index",
                       index_impl,
-                      kPrivate | kComplex,
+                      kPrivate | kComplex | kChecked | batching::index,
                       {"input", "indices"},
                       "input[indices]: advanced indexing by NumPy's rules."};
 decltype(index_put_) index_put_{"index_put_",
                                 index_put_impl,
-                                kFunction | kMethod | kComplex,
+                                kFunction | kMethod | kComplex | batching::index_put,
                                 {{"input", kWritten}, "indices", "values", {"accumulate", false}},
                                 "input[indices] = values, or += with accumulate."};
 const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{

@@ -167,7 +167,7 @@ Tensor masked_fill_tensor_impl(const Tensor& x, const Tensor& mask, const Tensor
   return masked_fill_into("masked_fill", clone(expand(x, sizes)), mask, 0, &value);
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 const Arg kSelf{"input", kWritten};
 
 }  // namespace

@@ -183,7 +183,7 @@ Tensor index_reduce_impl(const Tensor& self, int64_t dim, const Tensor& index, c
   return self.ndim() ? out : squeeze(out);
 }
 
-constexpr uint32_t kPlaces = kFunction | kMethod | kOut | kComplex;
+constexpr OpFacts kPlaces = kFunction | kMethod | kOut | kComplex;
 const Arg kIncludeSelf{"include_self", true, kKeywordOnly};
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "kernels/dispatch.h"
-#include "op/aliasing.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/gather.h"
 #include "ops/index/sort.h"
@@ -223,7 +222,7 @@ const Op<Tensor(const Tensor&, int64_t, bool)> combinations{
 const Op<Tensor(TensorList)> cartesian_prod{
     "cartesian_prod",
     cartesian_prod_impl,
-    kFunction | kComplex,
+    kFunction | kComplex | Aliasing::Argument,
     {{"tensors", kVarArgs}},
     "All combinations of one element of each tensor, as rows; of one tensor, the tensor."};
 const Op<std::vector<Tensor>(const Tensor&, IntList)> unravel_index{
@@ -232,7 +231,6 @@ const Op<std::vector<Tensor>(const Tensor&, IntList)> unravel_index{
     kFunction,
     {"indices", "shape"},
     "The coordinates, by dim, of flat indices into a tensor of this shape."};
-const Sharing sharing{Sharing::Argument, {&cartesian_prod}};
 
 }  // namespace
 }  // namespace warptape::ops

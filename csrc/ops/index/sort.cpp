@@ -170,7 +170,7 @@ Tensor bucketize_number(const Scalar& value, const Tensor& boundaries, bool narr
 
 Tensor msort_impl(const Tensor& x) { return std::get<0>(sort(x, 0, false, true)); }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 
 }  // namespace
 
@@ -178,13 +178,13 @@ decltype(sort) sort{
     "sort",
     sort_impl,
     kBoth | kOut | kAlongDims,
-    {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
+    {"input", Arg::integer("dim", -1, kDimIndex), {"descending", false}, {"stable", false, kKeywordOnly}},
     "Values in order along dim, and where they were; always stable.",
     {"values", "indices"}};
 decltype(topk) topk{"topk",
                     topk_impl,
                     kBoth | kOut | kAlongDims,
-                    {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}},
+                    {"input", "k", Arg::integer("dim", -1, kDimIndex), {"largest", true}, {"sorted", true}},
                     "The k largest (or smallest) of a dim, in order, and where they were.",
                     {"values", "indices"}};
 namespace {
@@ -192,7 +192,7 @@ const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue{
     "kthvalue",
     kthvalue_impl,
     kBoth | kOut | kOutExact | kOutApart | kAlongDims,
-    {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
+    {"input", "k", Arg::integer("dim", -1, kDimIndex), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};
 const Op<Tensor(const Tensor&)> msort{
@@ -232,7 +232,7 @@ decltype(argsort) argsort{
     "argsort",
     argsort_impl,
     kBoth | kAlongDims,
-    {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
+    {"input", Arg::integer("dim", -1, kDimIndex), {"descending", false}, {"stable", false, kKeywordOnly}},
     "The indices that sort along dim."};
 
 }  // namespace warptape::ops

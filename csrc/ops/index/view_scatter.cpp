@@ -132,7 +132,7 @@ Tensor fill_diagonal_inplace(const Tensor& self, const Scalar& value, bool wrap)
   return self;
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod | kComplex;
+constexpr OpFacts kBoth = kFunction | kMethod | kComplex;
 
 const Op<Tensor(const Tensor&, const Tensor&, int64_t, std::optional<int64_t>, std::optional<int64_t>,
                 int64_t)>

@@ -2,7 +2,6 @@
 // multiplication where nothing is summed).
 #include <array>
 
-#include "op/aliasing.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/linalg/matmul.h"
 #include "ops/view/copy.h"
@@ -240,11 +239,7 @@ Tensor einsum_impl(std::string_view equation, TensorList operands) {
 decltype(einsum) einsum{
     "einsum",
     einsum_impl,
-    kFunction | kComplex,
+    kFunction | kComplex | Aliasing::Argument,
     {"equation", {"operands", kVarArgs}},
     "Sums products of operands over the subscripts that the output lacks, as in \"bij,bjk->bik\"."};
-namespace {
-const Sharing sharing{Sharing::Argument, {&einsum}};
-}  // namespace
-
 }  // namespace warptape::ops

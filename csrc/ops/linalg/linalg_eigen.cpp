@@ -12,7 +12,7 @@ kernels::Slot<kernels::EighFn> eigh_slot{"linalg_eigh"};
 kernels::Slot<kernels::EigFn> eig_slot{"linalg_eig"};
 kernels::Slot<kernels::SvdFn> svd_slot{"linalg_svd"};
 
-constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
+constexpr OpFacts kFloats = kComplex | kOut | kFloat32Cpu;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 using Name = std::string_view;

@@ -19,8 +19,8 @@ kernels::Slot<kernels::HasLdlFn> has_ldl_slot{"linalg_has_ldl"};
 kernels::Slot<kernels::LdlFn> ldl_slot{"linalg_ldl"};
 kernels::Slot<kernels::LdlSolveFn> ldl_solve_slot{"linalg_ldl_solve"};
 
-constexpr uint32_t kBoth = kFunction | kMethod;
-constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
+constexpr OpFacts kBoth = kFunction | kMethod;
+constexpr OpFacts kFloats = kComplex | kOut | kFloat32Cpu;
 using Factored = std::tuple<Tensor, Tensor>;
 using FactoredInfo = std::tuple<Tensor, Tensor, Tensor>;
 

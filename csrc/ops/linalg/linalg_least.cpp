@@ -7,7 +7,7 @@ namespace {
 
 kernels::Slot<kernels::LeastSquaresFn> least_squares_slot{"linalg_least_squares"};
 
-constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
+constexpr OpFacts kFloats = kComplex | kOut | kFloat32Cpu;
 using kernels::LeastSquares;
 using OptDouble = std::optional<double>;
 using LstSq = std::tuple<Tensor, Tensor, Tensor, Tensor>;

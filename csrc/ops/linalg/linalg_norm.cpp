@@ -146,7 +146,7 @@ Tensor cond_name_impl(const Tensor& A, Name p) {
                  [&](const Tensor& x) { return matrix_norm_name_impl(x, p, kLastTwo, false, std::nullopt); });
 }
 
-constexpr uint32_t kNorm = kLinalg | kOut | kComplex | kFloat32Cuda;
+constexpr OpFacts kNorm = kLinalg | kOut | kComplex | kFloat32Cuda;
 const Arg kKeep{"keepdim", false}, kDtype{"dtype", none, kKeywordOnly}, kMatrix{"dim", {-2, -1}};
 
 const Op<Tensor(const Tensor&, const Scalar&, IntList, bool, OptDType)> matrix_norm_op{

@@ -9,7 +9,7 @@
 namespace warptape::ops {
 namespace {
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 using Unary = Op<Tensor(const Tensor&)>;
 using Binary = Op<Tensor(const Tensor&, const Tensor&, int64_t)>;
 

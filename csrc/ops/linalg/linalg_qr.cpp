@@ -11,8 +11,8 @@ kernels::Slot<kernels::QrFn> qr_slot{"linalg_qr"};
 kernels::Slot<kernels::ReflectorsFn> reflectors_slot{"linalg_reflectors"};
 kernels::Slot<kernels::MultiplyReflectorsFn> multiply_slot{"linalg_multiply_reflectors"};
 
-constexpr uint32_t kBoth = kFunction | kMethod;
-constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
+constexpr OpFacts kBoth = kFunction | kMethod;
+constexpr OpFacts kFloats = kComplex | kOut | kFloat32Cpu;
 using Pair = std::tuple<Tensor, Tensor>;
 
 // ---- reflectors ----------------------------------------------------------------------------------------

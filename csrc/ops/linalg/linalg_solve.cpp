@@ -11,8 +11,8 @@ kernels::Slot<kernels::SolveFn> solve_slot{"linalg_solve"};
 kernels::Slot<kernels::TriangularFn> triangular_slot{"linalg_triangular"};
 kernels::Slot<kernels::DeterminantFn> determinant_slot{"linalg_determinant"};
 
-constexpr uint32_t kBoth = kFunction | kMethod;
-constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
+constexpr OpFacts kBoth = kFunction | kMethod;
+constexpr OpFacts kFloats = kComplex | kOut | kFloat32Cpu;
 using Pair = std::tuple<Tensor, Tensor>;
 using Unary = Op<Tensor(const Tensor&)>;
 

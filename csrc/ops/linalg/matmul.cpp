@@ -2,6 +2,7 @@
 // saved and each gradient is a product again.
 #include "ops/linalg/matmul.h"
 
+#include "op/batching.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/linalg/matmul_plan.h"
 #include "ops/nn/fused_linear.h"
@@ -508,7 +509,7 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
   return out;
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+constexpr OpFacts kBoth = kFunction | kMethod | kOut;
 const Op<Tensor(const Tensor&, const Tensor&)> int_mm_op{
     "_int_mm",
     int_mm_impl,
@@ -520,30 +521,36 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 }  // namespace
 
 // Autocast as PyTorch's on the CPU: products of matrices are lowered, those with a vector alone are not.
-#define WT_PRODUCT(name, second, cast, doc) \
-  decltype(name) name { #name, name##_impl, kBoth | kComplex | cast, {"input", second}, doc }
-WT_PRODUCT(matmul, "other", kLower | kLinalg,
+#define WT_PRODUCT(name, second, facts, doc)                                                                 \
+  decltype(name) name {                                                                                      \
+    #name, name##_impl, kBoth | kComplex | Role::Product | batching::product | facts, {"input", second}, doc \
+  }
+WT_PRODUCT(matmul, "other", kLower | kLinalg | kEpilogue,
            "The matrix product; batch dims broadcast, a 1D operand is a row (first) or a column (second).");
-WT_PRODUCT(mm, "mat2", kLower, "The product of two matrices [m, k] and [k, n].");
+WT_PRODUCT(mm, "mat2", kLower | kEpilogue, "The product of two matrices [m, k] and [k, n].");
 WT_PRODUCT(bmm, "mat2", kLower, "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
 WT_PRODUCT(mv, "vec", kLowerCuda, "The product of a matrix [m, k] and a vector [k].");
 WT_PRODUCT(dot, "other", kWidestCuda, "The inner product of two vectors of equal length.");
-#define WT_ADD_PRODUCT(name, a, b, cast, doc)                                                         \
-  decltype(name) name{                                                                                \
-      #name, name##_with<add_product>, kBoth | kComplex | cast, {"input", a, b, kBeta, kAlpha}, doc}; \
-  decltype(name##_) name##_{#name "_",                                                                \
-                            name##_with<add_product_into>,                                            \
-                            kMethod | kComplex,                                                       \
-                            {{"input", kWritten}, a, b, kBeta, kAlpha},                               \
+#define WT_ADD_PRODUCT(name, a, b, facts, doc)                                      \
+  decltype(name) name{#name,                                                        \
+                      name##_with<add_product>,                                     \
+                      kBoth | kComplex | Role::AddProduct | batching::name | facts, \
+                      {"input", a, b, kBeta, kAlpha},                               \
+                      doc};                                                         \
+  decltype(name##_) name##_{#name "_",                                              \
+                            name##_with<add_product_into>,                          \
+                            kMethod | kComplex,                                     \
+                            {{"input", kWritten}, a, b, kBeta, kAlpha},             \
                             #name " in place."}
-WT_ADD_PRODUCT(addmm, "mat1", "mat2", kLower, "beta * input + alpha * (mat1 @ mat2).");
+WT_ADD_PRODUCT(addmm, "mat1", "mat2", kLower | kEpilogue, "beta * input + alpha * (mat1 @ mat2).");
 WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", kLower,
                "beta * input + alpha * (batch1 @ batch2), for B pairs of matrices.");
 WT_ADD_PRODUCT(addmv, "mat", "vec", kLowerCuda, "beta * input + alpha * (mat @ vec).");
-decltype(linear) linear{"linear",
-                        linear_impl,
-                        kNN | kOut | kOutExact | kComplex | kLower,
-                        {"input", "weight", {"bias", none}},
-                        "input [..., in] @ weight [out, in]^T + bias [out]."};
+decltype(linear) linear{
+    "linear",
+    linear_impl,
+    kNN | kOut | kOutExact | kComplex | kLower | kEpilogue | Role::Product | batching::linear,
+    {"input", "weight", {"bias", none}},
+    "input [..., in] @ weight [out, in]^T + bias [out]."};
 
 }  // namespace warptape::ops

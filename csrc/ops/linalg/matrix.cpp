@@ -9,7 +9,7 @@
 namespace warptape::ops {
 namespace {
 
-constexpr uint32_t kBoth = kFunction | kMethod | kComplex;
+constexpr OpFacts kBoth = kFunction | kMethod | kComplex;
 
 // ---- diagonals -----------------------------------------------------------------------------------------
 

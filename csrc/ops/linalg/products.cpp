@@ -179,7 +179,7 @@ Tensor tensordot_tensor(const Tensor& a, const Tensor& b, const Tensor& dims) {
   return tensordot(a, b, lists);
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+constexpr OpFacts kBoth = kFunction | kMethod | kOut;
 const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace
@@ -221,7 +221,7 @@ decltype(bilinear) bilinear{
     kNN | kFunction | kComplex | kLowerCpu | kWidestCuda,
     {"input1", "input2", "weight", {"bias", none}},
     "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias."};
-constexpr uint32_t kTensordot = kFunction | kOut | kComplex | kWidestCuda;
+constexpr OpFacts kTensordot = kFunction | kOut | kComplex | kWidestCuda;
 namespace {
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> tensordot_of_tensor{
     "tensordot",

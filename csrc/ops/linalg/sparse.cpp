@@ -226,13 +226,13 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> to_coo{
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::string_view)> matmul_op{
     "_csr_matmul",
     csr_matmul_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"crow", "col", "values", "dense", {"reduce", "sum"}},
     "A matrix by compressed rows times dense [k, n]: by `reduce` a row's products are added or reduced."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&)> sample_op{
     "_csr_sample",
     csr_sample_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"crow", "col", "left", "right"},
     "The elements at crow and col of left [m, n] times the transpose of right [k, n]: [nnz]."};
 const Op<Tensor(const Tensor&, IntList)> stand_in{

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "op/aliasing.h"
 #include "ops/compose.h"
 #include "ops/random/random.h"
 #include "tensor/memory_format.h"
@@ -186,35 +185,35 @@ Tensor feature_dropout_impl(const Tensor& x, double p, bool training, bool inpla
   return drop_channels(x, p, training, inplace, true);
 }
 
-const Arg kX{"input", kUpdated}, kP{"p", 0.5}, kInplace{"inplace", false, kSwitch},
-    kTraining{"training", true, kSwitch}, kIdle{"training", false, kSwitch};
+const Arg kX{"input", kUpdated}, kP{"p", 0.5, kDraws}, kInplace{"inplace", false, kSwitch | kInPlace},
+    kTraining{"training", true, kSwitch | kDraws}, kIdle{"training", false, kSwitch | kDraws};
 using DropOp = Op<Tensor(const Tensor&, double, bool, bool)>;
 const DropOp dropout1d{"dropout1d",
                        dropout1d_impl,
-                       kNN | kRandom,
+                       kNN | kRandom | Aliasing::Dropout,
                        {kX, kP, kTraining, kInplace},
                        "[N, C, L] or [C, L]: zeros each channel with probability p, scales the others by 1 / "
                        "(1 - p)."},
     dropout2d{"dropout2d",
               drop_images<2>,
-              kNN | kRandom,
+              kNN | kRandom | Aliasing::Dropout,
               {kX, kP, kTraining, kInplace},
               "[N, C, H, W] or [N, C, L]: zeros each channel with probability p, scales the others by 1 / (1 "
               "- p)."},
     dropout3d{"dropout3d",
               drop_images<3>,
-              kNN | kRandom,
+              kNN | kRandom | Aliasing::Dropout,
               {kX, kP, kTraining, kInplace},
               "[N, C, D, H, W] or [C, D, H, W]: zeros each channel with probability p, scales the others by "
               "1 / (1 - p)."},
     alpha_dropout{"alpha_dropout",
                   alpha_dropout_impl,
-                  kNN | kRandom | kComplex,
+                  kNN | kRandom | kComplex | Aliasing::Dropout,
                   {kX, kP, kIdle, kInplace},
                   "Dropout that keeps the mean and variance of what selu returns."},
     feature_alpha_dropout{"feature_alpha_dropout",
                           feature_alpha_dropout_impl,
-                          kNN | kRandom | kComplex,
+                          kNN | kRandom | kComplex | Aliasing::Dropout,
                           {kX, kP, kIdle, kInplace},
                           "[N, C, *]: alpha_dropout of whole channels."};
 
@@ -223,13 +222,16 @@ template <Tensor (*F)(const Tensor&, double, bool, bool), bool kInto>
 Tensor plain(const Tensor& x, double p, bool train) {
   return F(x, p, train, kInto);
 }
-#define WT_ROOT_DROPOUT(NAME, DOC)                                                          \
-  const Op<Tensor(const Tensor&, double, bool)> root_##NAME{                                \
-      #NAME, plain<NAME##_impl, false>, kFunction | kRandom, {"input", "p", "train"}, DOC}, \
-      root_##NAME##_{#NAME "_",                                                             \
-                     plain<NAME##_impl, true>,                                              \
-                     kFunction | kRandom,                                                   \
-                     {{"input", kWritten}, "p", "train"},                                   \
+#define WT_ROOT_DROPOUT(NAME, DOC)                                                                       \
+  const Op<Tensor(const Tensor&, double, bool)> root_##NAME{#NAME,                                       \
+                                                            plain<NAME##_impl, false>,                   \
+                                                            kFunction | kRandom | Aliasing::Dropout,     \
+                                                            {"input", {"p", kDraws}, {"train", kDraws}}, \
+                                                            DOC},                                        \
+      root_##NAME##_{#NAME "_",                                                                          \
+                     plain<NAME##_impl, true>,                                                           \
+                     kFunction | kRandom,                                                                \
+                     {{"input", kWritten}, {"p", kDraws}, {"train", kDraws}},                            \
                      #NAME " in place."}
 WT_ROOT_DROPOUT(dropout, "Zeros elements with probability p, scales the others by 1 / (1 - p).");
 WT_ROOT_DROPOUT(feature_dropout, "[N, C, *]: dropout of whole channels.");
@@ -301,14 +303,7 @@ void check_probability(const char* op, double p) {
 decltype(dropout) dropout{
     "dropout",
     dropout_impl,
-    kNN | kRandom | kPointwise,
+    kNN | kRandom | kPointwise | Aliasing::Dropout,
     {kX, kP, kTraining, kInplace},
     "In training, zeros elements with probability p and scales the others by 1 / (1 - p)."};
-namespace {
-const Sharing dropouts{
-    Sharing::Dropout,
-    {&dropout, &dropout1d, &dropout2d, &dropout3d, &alpha_dropout, &feature_alpha_dropout, &root_dropout,
-     &root_feature_dropout, &root_alpha_dropout, &root_feature_alpha_dropout}};
-}  // namespace
-
 }  // namespace warptape::ops

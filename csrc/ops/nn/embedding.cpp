@@ -1,6 +1,7 @@
 #include "ops/nn/embedding.h"
 
 #include "kernels/nn/embedding.h"
+#include "op/batching.h"
 #include "ops/compose.h"
 #include "ops/index/gather.h"
 #include "ops/index/index.h"
@@ -173,7 +174,7 @@ const Op<Tensor(const Tensor&, int64_t)> one_hot{
 decltype(embedding) embedding{
     "embedding",
     embedding_impl,
-    kNN,
+    kNN | batching::embedding,
     {"input",
      {"weight", kUpdated},
      {"padding_idx", none},

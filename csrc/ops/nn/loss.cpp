@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "op/batching.h"
 #include "op/constant.h"
 #include "ops/compose.h"
 #include "ops/index/gather.h"
@@ -165,7 +166,7 @@ RowWeights row_weights(const Shape& kept, DType dtype, const Tensor& target, con
                        int64_t ignore_index) {
   NoGrad no_grad;
   Tensor t = reshape(raw_cast(target, DType::Int64), kept);
-  Tensor valid = pointwise("ne", ne_slot, ResultRule::Bool, {t, Scalar(ignore_index)});
+  Tensor valid = pointwise("ne", ne_slot, ResultRule::Equal, {t, Scalar(ignore_index)});
   Tensor index = t * raw_cast(valid, DType::Int64);
   Tensor w = raw_cast(valid, dtype);
   if (weight.defined())
@@ -502,15 +503,17 @@ Tensor reduced(const Tensor& losses, Reduction reduction) {
    {"reduction", "mean"},              \
    {"label_smoothing", 0.0}}
 decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl,
-                                      kNN | kFloat32Cpu | kFloat32FormCuda, WT_CROSS_ENTROPY_ARGS,
+                                      kNN | kFloat32Cpu | float32_form_cuda(cross_entropy_float32) |
+                                          batching::cross_entropy,
+                                      WT_CROSS_ENTROPY_ARGS,
                                       "Cross entropy of logits [N, C, ...] against class indices [N, ...] or "
                                       "probabilities of the input's shape.");
 decltype(cross_entropy_float32) cross_entropy_float32("_cross_entropy_float32", cross_entropy_float32_impl,
-                                                      kPrivate, WT_CROSS_ENTROPY_ARGS,
+                                                      kPrivate | kChecked, WT_CROSS_ENTROPY_ARGS,
                                                       "cross_entropy of float16 or bfloat16 logits with a "
                                                       "float32 loss: what autocast makes of it on CUDA.");
 #undef WT_CROSS_ENTROPY_ARGS
-decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN | kFloat32,
+decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN | kFloat32 | batching::cross_entropy,
                             {"input",
                              "target",
                              {"weight", none},

@@ -139,7 +139,7 @@ Tensor multilabel_margin_impl(const Tensor& x, const Tensor& target, Flag size_a
 
 const Arg kSizeAverage{"size_average", none}, kReduce{"reduce", none}, kReduction{"reduction", "mean"},
     kNumber = Arg::integer("reduction", 0), kWeight{"weight", none};
-constexpr uint32_t kLoss = kNN | kFloat32, kRoot = kFunction | kFloat32;
+constexpr OpFacts kLoss = kNN | kFloat32, kRoot = kFunction | kFloat32;
 
 Tensor hinge_embedding_nn(const Tensor& x, const Tensor& target, double margin, Flag size_average,
                           Flag reduce, std::string_view reduction) {

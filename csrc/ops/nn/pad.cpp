@@ -224,7 +224,7 @@ Tensor by_index_impl(const Tensor& x, IntList pad, std::string_view mode) {
 const Op<Tensor(const Tensor&, IntList, std::string_view)> pad_wide{
     "_pad_by_index",
     by_index_impl,
-    kPrivate | kComplex | kFloat32,
+    kPrivate | kChecked | kComplex | kFloat32,
     {"input", "pad", "mode"},
     "pad in the modes reflect and replicate."};
 

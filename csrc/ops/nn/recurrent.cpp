@@ -309,9 +309,9 @@ std::vector<Tensor> recurrent_layer_impl(const Tensor& input, IntList batch_size
 decltype(recurrent_layer) recurrent_layer{
     kName,
     recurrent_layer_impl,
-    kPrivate | kLower,
+    kPrivate | kChecked | kLower,
     {"input",
-     "batch_sizes",
+     {"batch_sizes", kRepeats},
      "hx",
      "cx",
      "weight_ih",

@@ -70,7 +70,7 @@ Tensor channel_shuffle_impl(const Tensor& x, int64_t groups) {
   return contiguous_in(reshape(transpose(blocks, 1, 2), x.sizes()), suggested_format(x));
 }
 
-constexpr uint32_t kPlaces = kFunction | kNN | kComplex;
+constexpr OpFacts kPlaces = kFunction | kNN | kComplex;
 using ShuffleOp = Op<Tensor(const Tensor&, int64_t)>;
 const ShuffleOp pixel_shuffle{"pixel_shuffle",
                               pixel_shuffle_impl,

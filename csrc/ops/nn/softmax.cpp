@@ -93,29 +93,31 @@ Tensor functional(const Tensor& input, std::optional<int64_t> dim, int64_t, std:
 }
 
 using FunctionalOp = Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)>;
-const FunctionalOp nn_softmax{"softmax",
-                              functional<false>,
-                              kNN | kComplex | kFloat32Cuda | kAlongDims,
-                              {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
-                              "exp(input) / sum(exp(input)) over dim."};
-const FunctionalOp nn_log_softmax{"log_softmax",
-                                  functional<true>,
-                                  kNN | kComplex | kFloat32Cuda | kAlongDims,
-                                  {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
-                                  "log(softmax(input, dim)), computed without overflow."};
+const FunctionalOp nn_softmax{
+    "softmax",
+    functional<false>,
+    kNN | kComplex | kFloat32Cuda | kAlongDims,
+    {"input", {"dim", none, kDimIndex}, Arg::integer("_stacklevel", 3), {"dtype", none}},
+    "exp(input) / sum(exp(input)) over dim."};
+const FunctionalOp nn_log_softmax{
+    "log_softmax",
+    functional<true>,
+    kNN | kComplex | kFloat32Cuda | kAlongDims,
+    {"input", {"dim", none, kDimIndex}, Arg::integer("_stacklevel", 3), {"dtype", none}},
+    "log(softmax(input, dim)), computed without overflow."};
 
 }  // namespace
 
 decltype(softmax) softmax{"softmax",
                           forward<false>,
                           kFunction | kMethod | kComplex | kFloat32Cuda | kOut | kOutExact | kAlongDims,
-                          {"input", "dim", {"dtype", none}},
+                          {"input", {"dim", kDimIndex}, {"dtype", none}},
                           "exp(input) / sum(exp(input)) over dim; input is converted to dtype first."};
 decltype(log_softmax) log_softmax{
     "log_softmax",
     forward<true>,
     kFunction | kMethod | kComplex | kFloat32Cuda | kOut | kOutExact | kAlongDims,
-    {"input", "dim", {"dtype", none}},
+    {"input", {"dim", kDimIndex}, {"dtype", none}},
     "log(softmax(input, dim)), computed without overflow."};
 
 }  // namespace warptape::ops

@@ -1,5 +1,6 @@
 // Group and batch norm: tensors [batch, channels, inner], inner being all further dims.
 #include "kernels/norm/norm.h"
+#include "op/batching.h"
 #include "op/constant.h"
 #include "ops/compose.h"
 #include "ops/norm/norm.h"
@@ -283,14 +284,14 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
 decltype(group_norm) group_norm{
     "group_norm",
     group_norm_impl,
-    kFunction | kNN | kFloat32Cuda,
+    kFunction | kNN | kFloat32Cuda | batching::group_norm,
     {"input", "num_groups", {"weight", none}, {"bias", none}, {"eps", 1e-5}},
     "Normalises [batch, channels, ...] over each group of channels, then scales and shifts "
     "by channel."};
 decltype(batch_norm) batch_norm{
     "batch_norm",
     batch_norm_impl,
-    kNN,
+    kNN | batching::batch_norm,
     {"input",
      {"running_mean", none, kUpdated},
      {"running_var", none, kUpdated},

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/norm/norm.h"
+#include "op/batching.h"
 #include "ops/compose.h"
 #include "tensor/run_kernel.h"
 
@@ -181,14 +182,14 @@ Tensor rms_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, st
 decltype(layer_norm) layer_norm{
     "layer_norm",
     layer_norm_impl,
-    kFunction | kNN | kFloat32Cuda,
+    kFunction | kNN | kFloat32Cuda | batching::layer_norm,
     {"input", "normalized_shape", {"weight", none}, {"bias", none}, {"eps", 1e-5}},
     "(input - mean) / sqrt(var + eps) * weight + bias, with mean and biased variance over "
     "the last dims, whose sizes are normalized_shape."};
 decltype(rms_norm) rms_norm{
     "rms_norm",
     rms_norm_impl,
-    kFunction | kNN | kComplex | kLeading,
+    kFunction | kNN | kComplex | kLeading | batching::rms_norm,
     {"input", "normalized_shape", {"weight", none}, {"eps", none}},
     "input / sqrt(mean(input^2) + eps) * weight over the last dims; eps defaults to the machine "
     "epsilon of float32, of float64 for float64."};

@@ -10,7 +10,7 @@ namespace warptape::ops {
 namespace {
 
 using Tensors = std::vector<Tensor>;
-constexpr uint32_t kList = kFunction | kComplex | kMixedDevices;
+constexpr OpFacts kList = kFunction | kComplex | kMixedDevices;
 
 // ---- one mechanism -------------------------------------------------------------------------------------
 

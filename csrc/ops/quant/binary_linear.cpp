@@ -64,14 +64,14 @@ Tensor binary_linear_impl(const Tensor& input, const Tensor& words, const Tensor
 const Op<Tensor(const Tensor&)> pack_signs{
     kPack,
     pack_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"weight"},
     "The signs of weight [out, in] as _binary_linear reads them: [ceil(out / 16), ceil(in / 32), 16] of "
     "int32, a bit 1 where the weight is below 0."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, bool)> binary_linear{
     kLinear,
     binary_linear_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "words", "scale", {"bias", none}, {"scale_input", true}},
     "scale * mean |input| * (sign(input) sign(weight)^T) + bias, for words that _pack_signs made of the "
     "weight and a scale for each output; without the mean unless scale_input. For inference."};

@@ -115,7 +115,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int6
                 IntList, IntList, int64_t, double, const OptTensor&, double, bool)>
     int8_conv2d{kConv,
                 conv_impl,
-                kPrivate,
+                kPrivate | kChecked,
                 {"input",
                  "packed",
                  "scale",
@@ -137,13 +137,13 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int6
 const Op<Tensor(const Tensor&, IntList, IntList, IntList, IntList)> max_pool_bytes{
     kPool,
     max_pool_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "kernel", "stride", "padding", "dilation"},
     "max_pool2d of bytes [N, C, H, W], outside of which is 0. Results lie with channels last."};
 const Op<Tensor(const Tensor&, double, int64_t, bool)> quantize_bytes{
     kQuantizeBytes,
     quantize_bytes_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "scale", "zero_point", {"channels_last", false}},
     "input / scale + zero_point, rounded to nearest even and limited to uint8; NaN is 0. With channels_last "
     "images [N, C, H, W] are laid out so."};

@@ -94,14 +94,14 @@ Tensor linear_bias(const char* op, const Tensor& input, const OptTensor& bias, i
 decltype(pack_linear_weight) pack_linear_weight{
     kPack,
     pack_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"weight"},
     "weight [out, in] in the order in which _packed_linear reads it: [ceil(out / 16), in, 16] of float32, "
     "[ceil(out / 16), ceil(in / 2), 16, 2] of bfloat16."};
 decltype(packed_linear) packed_linear{
     kLinear,
     packed_linear_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "packed", "out_features", {"bias", none}},
     "linear(input, weight, bias) of a weight that _pack_linear_weight made, for inference. A row of the "
     "result is the same to the bit whatever other rows are in the call and however many threads run."};

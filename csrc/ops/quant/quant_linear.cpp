@@ -139,7 +139,7 @@ Tensor quant_linear_impl(const Tensor& input, const Tensor& packed, const Tensor
 decltype(quantize_linear_weight) quantize_linear_weight{
     kQuantize,
     quantize_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"weight", "bits", "group", {"symmetric", false}},
     "weight [out, in] rounded to 4 or 8 bits and packed for _quant_linear: codes, scales and, unless "
     "symmetric, "
@@ -148,14 +148,14 @@ decltype(quantize_linear_weight) quantize_linear_weight{
 decltype(pack_linear_codes) pack_linear_codes{
     kPack,
     pack_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"codes", "bits", "half"},
     "codes [out, in] of 4 or 8 bits, packed for _quant_linear. With `half` they are [out, in / 2] bytes in "
     "blocks of 2 * half codes of 4 bits, the first half of them in the low halves of bytes."};
 decltype(quant_linear) quant_linear{
     kLinear,
     quant_linear_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "packed", "scales", "minima", "out_features", "bits", "group", {"bias", none}},
     "linear(input, weight, bias) of a weight that _quantize_linear_weight made, for inference. The input is "
     "rounded to 8 bits by row and group (by 128 inputs where group is 0). A row of the result is the same to "

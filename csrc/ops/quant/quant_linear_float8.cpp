@@ -102,7 +102,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, cons
 decltype(float8_linear) float8_linear{
     kFloat8,
     float8_linear_impl,
-    kPrivate,
+    kPrivate | kChecked,
     {"input", "weight"},
     "linear(input, weight) of float8_e4m3fn, summed in float32, for inference: [..., in], [out, in] -> [..., "
     "out] of float32. On CUDA by cuBLASLt, by one algorithm for every number of rows; sizes of the weight "

@@ -554,7 +554,7 @@ const Op<Tensor(const Tensor&, const Tensor&, Generator*)> bernoulli_tensor_op(
     "bernoulli_", bernoulli_tensor_impl, kMethod | kRandom, {kSelf, "p", WT_GENERATOR},
     "Fills with 1 where a draw is below p, else 0.");
 const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_scalar_op(
-    "bernoulli_", bernoulli_scalar_impl, kMethod | kRandom, {kSelf, {"p", 0.5}, WT_GENERATOR},
+    "bernoulli_", bernoulli_scalar_impl, kMethod | kRandom, {kSelf, {"p", 0.5, kDraws}, WT_GENERATOR},
     "Fills with 1 with probability p, else 0."),
     exponential_op("exponential_", exponential_impl, kMethod | kRandom, {kSelf, {"lambd", 1.0}, WT_GENERATOR},
                    "Fills with exponential numbers of rate lambd.");
@@ -568,7 +568,7 @@ const Op<Tensor(const Tensor&, int64_t, bool, Generator*)> multinomial_op(
     "Indices drawn with the probabilities (up to a factor) of input's last dim, int64 [*, num_samples].");
 const Op<Tensor(const Tensor&, double, Generator*, OptDType)> bernoulli_number_op(
     "bernoulli", bernoulli_number_impl, kFunction | kMethod | kOut | kRandom,
-    {"input", "p", WT_GENERATOR, kDrawDType}, "1 with probability p, else 0.");
+    {"input", {"p", kDraws}, WT_GENERATOR, kDrawDType}, "1 with probability p, else 0.");
 
 }  // namespace
 

@@ -348,7 +348,7 @@ const Op<Tensor(const Tensor&, Generator*)> poisson{
 const Op<Tensor(const Tensor&)> gamma_op{
     "standard_gamma",
     gamma_impl,
-    kPrivate | kRandom,
+    kPrivate | kChecked | kRandom,
     {"concentration"},
     "Of concentration [*] float64 [*, 2]: a number whose product with exp of the second one is of the gamma "
     "distribution. Not recorded."};
@@ -373,7 +373,7 @@ const Op<Tensor(const Tensor&, double, Generator*)> geometric_{
     "geometric_",
     geometric_impl,
     kMethod | kRandom,
-    {kSelf, "p", WT_GENERATOR},
+    {kSelf, {"p", kDraws}, WT_GENERATOR},
     "Fills with the number of trials up to the first success."};
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/index/index.h"
-#include "op/aliasing.h"
 #include "ops/compose.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
@@ -320,7 +319,7 @@ using Pair = std::tuple<Tensor, Tensor>;
 const Op<Pair(const Tensor&, const Tensor&, const OptTensor&, bool)> histogram_edges{
     "histogram",
     histogram_edges_impl,
-    kFunction | kMethod | kOut,
+    kFunction | kMethod | kOut | Aliasing::Argument,
     {"input", "bins", kWeight, kDensity},
     "How many elements lie between each two edges, or the sum of their weights.",
     {"hist", "bin_edges"}};
@@ -345,7 +344,6 @@ const Op<TensorAndList(const Tensor&, IntList, Range, const OptTensor&, bool)> h
     {"input", "bins", {"range", none}, {"weight", none}, {"density", false}},
     "The counts of samples [.., N] in cells of equal size.",
     {"hist", "bin_edges"}};
-const Sharing sharing{Sharing::Argument, {&histogram_edges}};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -126,7 +126,7 @@ Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype)
   return prod_with(x, x.ndim() ? dim : -1, reduced_shape("prod", x, IntList{&dim, 1}, keepdim), dtype);
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 const Arg kKeep{"keepdim", false}, kDtype{"dtype", none, kKeywordOnly};
 
 }  // namespace
@@ -139,7 +139,7 @@ decltype(prod) prod{"prod",
 decltype(prod_dim) prod_dim{"prod",
                             prod_dim_impl,
                             kBoth | kOut | kOutDtype | kComplex | kFloat32 | kAlongDims,
-                            {"input", "dim", kKeep, kDtype},
+                            {"input", {"dim", kDimIndex}, kKeep, kDtype},
                             "The product over a dim."};
 
 Tensor products_backward(const Tensor& g, const Tensor& x, int64_t dim) {

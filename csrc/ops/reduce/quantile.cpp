@@ -110,7 +110,7 @@ Tensor nanquantile_number(const Tensor& x, double q, Dim dim, bool keepdim, std:
   {                                                                                              \
     "input", "q", {"dim", none}, {"keepdim", false}, { "interpolation", "linear", kKeywordOnly } \
   }
-constexpr uint32_t kPlaces = kFunction | kMethod | kOut | kFloat32Cpu;
+constexpr OpFacts kPlaces = kFunction | kMethod | kOut | kFloat32Cpu;
 const char kQuantileDoc[] = "The q-quantiles along dim, or of all elements; nan where one is among them.";
 const char kNanquantileDoc[] = "The q-quantiles of the elements that are not nan.";
 // The tensor first: a 0-dim one may want a gradient.

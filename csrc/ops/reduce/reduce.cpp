@@ -322,8 +322,8 @@ Tensor logsumexp_impl(const Tensor& given, IntList dims, bool keepdim) {
   return out;
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
-const Arg kDims{"dim", none}, kKeep{"keepdim", false}, kDtype{"dtype", none, kKeywordOnly},
+constexpr OpFacts kBoth = kFunction | kMethod;
+const Arg kDims{"dim", none, kDimIndex}, kKeep{"keepdim", false}, kDtype{"dtype", none, kKeywordOnly},
     kCorrection{"correction", none, kKeywordOnly};
 
 }  // namespace
@@ -355,7 +355,7 @@ const Op<Tensor(const Tensor&, OptDType)> sum_all_op{"sum",
 decltype(sum) sum{"sum",
                   sum_impl,
                   kBoth | kOut | kOutDtype | kComplex | kFloat32Cuda | kAlongDims | kLinear,
-                  {"input", {"dim", none}, kKeep, kDtype},
+                  {"input", {"dim", none, kDimIndex}, kKeep, kDtype},
                   "The sum over dims; integers and bools give int64."};
 const Op<Tensor(const Tensor&, OptDType)> mean_all_op{"mean",
                                                       mean_all_impl,
@@ -413,15 +413,16 @@ const Op<Tensor(const Tensor&, bool)> var_all_op{"var",
                kBoth | kComplex | kAlongDims,
                {"input", "unbiased"},
                "The standard deviation of all elements."};
-const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{"var",
-                                                                 var_flag_impl,
-                                                                 kBoth | kComplex | kAlongDims,
-                                                                 {"input", "dim", "unbiased", kKeep},
-                                                                 "The variance over dims, with n - 1 or n."},
+const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{
+    "var",
+    var_flag_impl,
+    kBoth | kComplex | kAlongDims,
+    {"input", {"dim", kDimIndex}, "unbiased", kKeep},
+    "The variance over dims, with n - 1 or n."},
     std_flag_op{"std",
                 std_flag_impl,
                 kBoth | kComplex | kAlongDims,
-                {"input", "dim", "unbiased", kKeep},
+                {"input", {"dim", kDimIndex}, "unbiased", kKeep},
                 "The standard deviation over dims, with n - 1 or n."};
 decltype(var) var{"var",
                   var_impl,
@@ -485,7 +486,7 @@ decltype(vector_norm) vector_norm{"vector_norm",
 decltype(logsumexp) logsumexp{"logsumexp",
                               logsumexp_impl,
                               kBoth | kSpecial | kOut | kComplex | kFloat32Cuda | kAlongDims,
-                              {"input", "dim", kKeep},
+                              {"input", {"dim", kDimIndex}, kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
 
 }  // namespace warptape::ops

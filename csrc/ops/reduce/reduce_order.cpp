@@ -22,7 +22,7 @@ kernels::Slot<kernels::ScanFn> cumsum_slot{"cumsum"}, cumprod_slot{"cumprod"},
 kernels::Slot<kernels::ScanIndexFn> cummax_slot{"cummax"}, cummin_slot{"cummin"};
 
 using Pair = std::tuple<Tensor, Tensor>;
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 
 // ---- the value alone: equal elements share the gradient ------------------------------------------------
 
@@ -458,13 +458,13 @@ const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{
 const Op<Pair(const Tensor&, int64_t, bool)> max_dim_op{"max",
                                                         max_dim_impl,
                                                         kBoth | kOut | kAlongDims,
-                                                        {"input", "dim", kKeep},
+                                                        {"input", {"dim", kDimIndex}, kKeep},
                                                         "The largest of a dim and where it is.",
                                                         {"values", "indices"}},
     min_dim_op{"min",
                min_dim_impl,
                kBoth | kOut | kAlongDims,
-               {"input", "dim", kKeep},
+               {"input", {"dim", kDimIndex}, kKeep},
                "The smallest of a dim and where it is.",
                {"values", "indices"}};
 const Op<Tensor(const Tensor&)> median_all_op{
@@ -477,14 +477,14 @@ const Op<Tensor(const Tensor&)> median_all_op{
 const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
                                                        median_impl,
                                                        kBoth | kOut | kAlongDims,
-                                                       {"input", "dim", kKeep},
+                                                       {"input", {"dim", kDimIndex}, kKeep},
                                                        "The lower middle value of a dim and where it is.",
                                                        {"values", "indices"}};
 }  // namespace
 decltype(nanmedian_dim) nanmedian_dim{"nanmedian",
                                       nanmedian_impl,
                                       kBoth | kOut | kAlongDims,
-                                      {"input", "dim", kKeep},
+                                      {"input", {"dim", kDimIndex}, kKeep},
                                       "The lower middle value of a dim but for nan and where it is.",
                                       {"values", "indices"}};
 namespace {
@@ -492,33 +492,33 @@ const Op<Pair(const Tensor&, int64_t, bool)> mode_op{
     "mode",
     mode_impl,
     kBoth | kOut | kAlongDims,
-    {"input", Arg::integer("dim", -1), kKeep},
+    {"input", Arg::integer("dim", -1, kDimIndex), kKeep},
     "The most frequent value of a dim, the smallest of several, and where it last is.",
     {"values", "indices"}};
 const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     "aminmax",
     aminmax_impl,
     kBoth | kOut | kOutExact | kAlongDims,
-    {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
+    {"input", {"dim", none, kKeywordOnly | kDimIndex}, {"keepdim", false, kKeywordOnly}},
     "The smallest and the largest element.",
     {"min", "max"}};
 }  // namespace
 decltype(argmin) argmin{"argmin",
                         argmin_impl,
                         kBoth | kOut | kOutExact | kAlongDims,
-                        {"input", {"dim", none}, kKeep},
+                        {"input", {"dim", none, kDimIndex}, kKeep},
                         "Where the smallest element is; the first of equal ones."};
 namespace {
 const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
                                                  cummax_impl,
                                                  kBoth | kOut | kOutExact | kAlongDims,
-                                                 {"input", "dim"},
+                                                 {"input", {"dim", kDimIndex}},
                                                  "The largest so far along dim and where it was.",
                                                  {"values", "indices"}},
     cummin_op{"cummin",
               cummin_impl,
               kBoth | kOut | kOutExact | kAlongDims,
-              {"input", "dim"},
+              {"input", {"dim", kDimIndex}},
               "The smallest so far along dim and where it was.",
               {"values", "indices"}};
 const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
@@ -537,32 +537,32 @@ const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
 decltype(argmax) argmax{"argmax",
                         argmax_impl,
                         kBoth | kOut | kOutExact | kAlongDims,
-                        {"input", {"dim", none}, kKeep},
+                        {"input", {"dim", none, kDimIndex}, kKeep},
                         "Where the largest element is; the first of equal ones."};
 decltype(amax) amax{"amax",
                     amax_impl,
                     kBoth | kOut | kOutExact | kAlongDims,
-                    {"input", {"dim", {}}, kKeep},
+                    {"input", {"dim", {}, kDimIndex}, kKeep},
                     "The largest over dims; equal ones share the gradient."};
 decltype(amin) amin{"amin",
                     amin_impl,
                     kBoth | kOut | kOutExact | kAlongDims,
-                    {"input", {"dim", {}}, kKeep},
+                    {"input", {"dim", {}, kDimIndex}, kKeep},
                     "The smallest over dims; equal ones share the gradient."};
 decltype(cumsum) cumsum{"cumsum",
                         cumsum_impl,
                         kBoth | kOut | kOutExact | kOutDtype | kComplex | kFloat32Cuda | kAlongDims | kLinear,
-                        {"input", "dim", {"dtype", none, kKeywordOnly}},
+                        {"input", {"dim", kDimIndex}, {"dtype", none, kKeywordOnly}},
                         "The running sum along dim."};
 decltype(cumprod) cumprod{"cumprod",
                           cumprod_impl,
                           kBoth | kOut | kOutExact | kOutDtype | kComplex | kFloat32Cuda | kAlongDims,
-                          {"input", "dim", {"dtype", none, kKeywordOnly}},
+                          {"input", {"dim", kDimIndex}, {"dtype", none, kKeywordOnly}},
                           "The running product along dim."};
 decltype(logcumsumexp) logcumsumexp{"logcumsumexp",
                                     logcumsumexp_impl,
                                     kBoth | kOut | kComplex | kOutExact | kAlongDims,
-                                    {"input", "dim"},
+                                    {"input", {"dim", kDimIndex}},
                                     "log of the running sum of exp along dim."};
 
 }  // namespace warptape::ops

@@ -1,6 +1,6 @@
 #include "ops/view/copy.h"
 
-#include "op/aliasing.h"
+#include "op/batching.h"
 #include "ops/compose.h"
 #include "ops/view/view.h"
 
@@ -246,7 +246,7 @@ Tensor stack_impl(TensorList tensors, int64_t dim) {
   return cat(rows, wrap_dim(dim, tensors[0].ndim() + 1, "stack"));
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 
 }  // namespace
 
@@ -260,23 +260,26 @@ Tensor cast(const Tensor& x, DType dtype) {
 
 decltype(contiguous) contiguous{"contiguous",
                                 contiguous_impl,
-                                kMethod | kComplex | kPointwise | kLinear,
+                                kMethod | kComplex | kPointwise | kLinear | Aliasing::Layout | kIdempotent,
                                 {"input"},
                                 "The tensor with its elements in order; itself when they are."};
-decltype(clone) clone{
-    "clone", clone_impl, kBoth | kComplex | kPointwise | kLinear, {"input"}, "A copy with its own memory."};
+decltype(clone) clone{"clone",
+                      clone_impl,
+                      kBoth | kComplex | kPointwise | kLinear | kCopies,
+                      {"input"},
+                      "A copy with its own memory."};
 namespace {
 const Arg kFormat{"memory_format", none}, kFormatOnly{"memory_format", none, kKeywordOnly};
 const Op<Tensor(const Tensor&, Format)> contiguous_format{
     "contiguous",
     contiguous_format_impl,
-    kMethod | kComplex | kPointwise | kLinear,
+    kMethod | kComplex | kPointwise | kLinear | Aliasing::Layout | kIdempotent,
     {"input", kFormat},
     "The tensor with its elements in the order of memory_format, by default row-major; itself when they "
     "are."},
     clone_format{"clone",
                  clone_format_impl,
-                 kBoth | kComplex | kPointwise | kLinear,
+                 kBoth | kComplex | kPointwise | kLinear | kCopies,
                  {"input", kFormatOnly},
                  "A copy with its own memory."};
 }  // namespace
@@ -314,7 +317,7 @@ const char kToDoc[] =
 // For C++: Python's forms follow.
 decltype(to) to{"to",
                 to_impl,
-                kComplex,
+                kComplex | Aliasing::Conversion,
                 {"input", {"device", none}, {"dtype", none}, {"copy", false}, {"non_blocking", false}},
                 kToDoc};
 namespace {
@@ -322,43 +325,45 @@ const Arg kNonBlocking{"non_blocking", false}, kCopyArg{"copy", false};
 const Op<Tensor(const Tensor&, DType, bool, bool, Format)> to_dtype{
     "to",
     to_dtype_impl,
-    kMethod | kComplex | kPointwise | kLinear,
+    kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
     {"input", "dtype", kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
 const Op<Tensor(const Tensor&, const Tensor&, bool, bool, Format)> to_other{
     "to",
     to_other_impl,
-    kMethod | kComplex | kMixedDevices | kPointwise | kLinear,
+    kMethod | kComplex | kMixedDevices | kPointwise | kLinear | Aliasing::Conversion,
     {"input", {"other", kNoGradient}, kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
 const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_device{
     "to",
     to_device_impl,
-    kMethod | kComplex | kPointwise | kLinear,
+    kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
     {"input", {"device", none}, {"dtype", none}, kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
-const Op<Tensor(const Tensor&, const Tensor&)> type_as{"type_as",
-                                                       type_as_impl,
-                                                       kMethod | kComplex | kMixedDevices,
-                                                       {"input", {"other", kNoGradient}},
-                                                       "The tensor in other's dtype and on its device."};
+const Op<Tensor(const Tensor&, const Tensor&)> type_as{
+    "type_as",
+    type_as_impl,
+    kMethod | kComplex | kMixedDevices | Aliasing::Conversion,
+    {"input", {"other", kNoGradient}},
+    "The tensor in other's dtype and on its device."};
 const Op<Tensor(const Tensor&, Format)> cpu{"cpu",
                                             cpu_impl,
-                                            kMethod | kComplex | kPointwise | kLinear,
+                                            kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
                                             {"input", kFormat},
                                             "The tensor in host memory."};
 const Op<Tensor(const Tensor&, OptDevice, bool, Format)> cuda{
     "cuda",
     cuda_impl,
-    kMethod | kComplex | kPointwise | kLinear,
+    kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
     {"input", {"device", none}, kNonBlocking, kFormat},
     "The tensor on a GPU, the current one by default. DeviceError says what is missing."};
-#define WT_CONVERSION(NAME, DTYPE)                                                             \
-  const Op<Tensor(const Tensor&, Format)> to_##NAME{#NAME,                                     \
-                                                    convert_impl<DType::DTYPE>,                \
-                                                    kMethod | kComplex | kPointwise | kLinear, \
-                                                    {"input", kFormat},                        \
-                                                    "To " #DTYPE "."}
+#define WT_CONVERSION(NAME, DTYPE)                                      \
+  const Op<Tensor(const Tensor&, Format)> to_##NAME{                    \
+      #NAME,                                                            \
+      convert_impl<DType::DTYPE>,                                       \
+      kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion, \
+      {"input", kFormat},                                               \
+      "To " #DTYPE "."}
 WT_CONVERSION(float, Float32);
 WT_CONVERSION(double, Float64);
 WT_CONVERSION(half, Float16);
@@ -375,13 +380,13 @@ WT_CONVERSION(bool, Bool);
 }  // namespace
 decltype(cat) cat{"cat",
                   cat_impl,
-                  kFunction | kOut | kOutApart | kComplex | kWidest | kLinear,
+                  kFunction | kOut | kOutApart | kComplex | kWidest | kLinear | batching::cat,
                   {"tensors", Arg::integer("dim", 0)},
                   "Joins tensors along a dim."};
 const Alias concat{"concat", "cat"}, concatenate{"concatenate", "cat"};
 decltype(stack) stack{"stack",
                       stack_impl,
-                      kFunction | kOut | kOutApart | kComplex | kWidest | kLinear,
+                      kFunction | kOut | kOutApart | kComplex | kWidest | kLinear | batching::stack,
                       {"tensors", Arg::integer("dim", 0)},
                       "Joins tensors along a new dim."};
 
@@ -392,12 +397,4 @@ Tensor write_in_place(const char* op, const Tensor& self, const Tensor& result) 
            " doesn't match the broadcast shape ", result.sizes());
   return copy_(self, result, false);
 }
-namespace {
-const Sharing conversions{
-    Sharing::Conversion,
-    {&contiguous, &contiguous_format, &to,        &to_dtype, &to_other,    &to_device, &type_as,    &cpu,
-     &cuda,       &to_float,          &to_double, &to_half,  &to_bfloat16, &to_cfloat, &to_cdouble, &to_long,
-     &to_int,     &to_short,          &to_char,   &to_byte,  &to_bool}};
-}  // namespace
-
 }  // namespace warptape::ops

@@ -2,7 +2,7 @@
 #include "ops/view/rearrange.h"
 
 #include "kernels/index/index.h"
-#include "op/aliasing.h"
+#include "op/batching.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/factory/factory.h"
 #include "ops/index/gather.h"
@@ -16,7 +16,7 @@ namespace {
 kernels::Slot<kernels::TriangleFn> tril_slot{"tril"}, triu_slot{"triu"};
 kernels::Slot<kernels::FlipFn> flip_slot{"flip"};
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod;
 
 // ---- triangles -----------------------------------------------------------------------------------------
 
@@ -270,8 +270,8 @@ Tensor unfold_impl(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
 const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> unfold_op{
     "unfold",
     unfold_impl,
-    kMethod | kComplex | kAlongDims | kLinear,
-    {"input", "dimension", "size", "step"},
+    kMethod | kComplex | kAlongDims | kLinear | Aliasing::View,
+    {"input", {"dimension", kDimIndex}, "size", "step"},
     "A view of the windows of a dim; their elements become the last dim."};
 const auto unfold_copy = copy_of<unfold_op>("unfold_copy");
 
@@ -368,14 +368,14 @@ Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optio
 
 decltype(as_strided) as_strided{"as_strided",
                                 as_strided_impl,
-                                kBoth | kComplex,
+                                kBoth | kComplex | Aliasing::View | batching::as_strided,
                                 {"input", "size", "stride", {"storage_offset", none}},
                                 "A view with any sizes and strides in the storage."};
 
 decltype(flip) flip{"flip",
                     flip_impl,
                     kBoth | kComplex | kAlongDims | kLinear,
-                    {"input", {"dims", kVarArgs}},
+                    {"input", {"dims", kVarArgs | kDimIndex}},
                     "The tensor mirrored in the given dims."};
 
 decltype(diag_embed) diag_embed{
@@ -389,8 +389,4 @@ namespace {
 const auto as_strided_copy = copy_of<as_strided>("as_strided_copy");
 const auto as_strided_ = in_place_view<as_strided>("as_strided_");
 }  // namespace
-namespace {
-const Sharing views{Sharing::View, {&unfold_op, &as_strided}};
-}  // namespace
-
 }  // namespace warptape::ops

@@ -1,5 +1,4 @@
 // Other sizes for the same tensor, and the sums that undo broadcasting.
-#include "op/aliasing.h"
 #include "ops/factory/factory.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/view.h"
@@ -71,10 +70,9 @@ decltype(resize_as_) resize_as_{"resize_as_",
 namespace {
 const Op<Tensor(const Tensor&, IntList)> sum_to_size{"sum_to_size",
                                                      sum_to_size_impl,
-                                                     kMethod | kComplex,
+                                                     kMethod | kComplex | Aliasing::Argument,
                                                      {"input", {"size", kVarArgs}},
                                                      "The sums that undo broadcasting from these sizes."};
-const Sharing sharing{Sharing::Argument, {&sum_to_size}};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "kernels/runtime/interrupt.h"
-#include "op/aliasing.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 #include "ops/view/view_copy.h"
@@ -122,7 +121,7 @@ std::vector<Tensor> unbind_impl(const Tensor& x, int64_t dim) {
   return views_of(kUnbind, x, x.sizes()[dim], {dim, Shape(), x.sizes()});
 }
 
-constexpr uint32_t kList = kFunction | kMethod | kComplex | kAlongDims | kLinear;
+constexpr OpFacts kList = kFunction | kMethod | kComplex | kAlongDims | kLinear | Aliasing::View;
 
 }  // namespace
 
@@ -130,25 +129,25 @@ const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
     "split",
     split_impl<>,
     kList,
-    {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
+    {"tensor", "split_size_or_sections", Arg::integer("dim", 0, kDimIndex)},
     "Views of split_size each; the last may be shorter."};
 const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
     "split",
     split_sizes_impl<>,
     kList,
-    {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
+    {"tensor", "split_size_or_sections", Arg::integer("dim", 0, kDimIndex)},
     "Views of the given lengths."};
 const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_with_sizes{
     "split_with_sizes",
     split_sizes_impl<>,
     kList,
-    {"input", "split_sizes", Arg::integer("dim", 0)},
+    {"input", "split_sizes", Arg::integer("dim", 0, kDimIndex)},
     "Views of the given lengths."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
     "chunk",
     chunk_impl<>,
     kList,
-    {"input", "chunks", Arg::integer("dim", 0)},
+    {"input", "chunks", Arg::integer("dim", 0, kDimIndex)},
     "At most `chunks` views of equal length (the last may be shorter)."};
 // Each may be changed in place: the tape does not know them as views, and counts the changes of each alone.
 // That others of the memory are changed with it is for the caller to rule out.
@@ -156,26 +155,26 @@ const decltype(split) unsafe_split{
     "unsafe_split",
     split_impl<false>,
     kList,
-    {"input", "split_size", Arg::integer("dim", 0)},
+    {"input", "split_size", Arg::integer("dim", 0, kDimIndex)},
     "split whose parts may be changed in place, where nobody uses the input any more."},
     unsafe_chunk{"unsafe_chunk",
                  chunk_impl<false>,
                  kList,
-                 {"input", "chunks", Arg::integer("dim", 0)},
+                 {"input", "chunks", Arg::integer("dim", 0, kDimIndex)},
                  "chunk whose parts may be changed in place, where nobody uses the input any more."};
 const decltype(split_sizes) unsafe_split_with_sizes{
     "unsafe_split_with_sizes",
     split_sizes_impl<false>,
     kList,
-    {"input", "split_sizes", Arg::integer("dim", 0)},
+    {"input", "split_sizes", Arg::integer("dim", 0, kDimIndex)},
     "split_with_sizes whose parts may be changed in place, where nobody uses the input any more."};
-decltype(unbind) unbind{
-    "unbind", unbind_impl, kList, {"input", Arg::integer("dim", 0)}, "One view per index of a dim."};
+decltype(unbind) unbind{"unbind",
+                        unbind_impl,
+                        kList,
+                        {"input", Arg::integer("dim", 0, kDimIndex)},
+                        "One view per index of a dim."};
 const auto split_copy = copy_of<split>("split_copy");
 const auto split_with_sizes_copy = copy_of<split_with_sizes>("split_with_sizes_copy");
 const auto unbind_copy = copy_of<unbind>("unbind_copy");
-const Sharing lists{Sharing::View,
-                    {&split, &split_sizes, &split_with_sizes, &chunk, &unbind, &unsafe_split, &unsafe_chunk,
-                     &unsafe_split_with_sizes}};
 
 }  // namespace warptape::ops

@@ -1,6 +1,5 @@
 // Joining, splitting and aligning tensors by their dims: hstack and its kin, tensor_split, broadcast_tensors,
 // meshgrid.
-#include "op/aliasing.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 
@@ -32,7 +31,7 @@ std::vector<Tensor> each(TensorList tensors) {
 
 using OneOp = Op<Tensor(const Tensor&)>;
 using EachOp = Op<std::vector<Tensor>(TensorList)>;
-constexpr uint32_t kView = kFunction | kComplex;
+constexpr OpFacts kView = kFunction | kComplex | Aliasing::View;
 const Arg kTensors{"tensors", {}, kVarArgs};
 const char k1Doc[] = "Each tensor with at least one dim.";
 const char k2Doc[] = "Each tensor with at least two dims; new ones come first.";
@@ -68,7 +67,7 @@ Tensor column_stack_impl(TensorList tensors) {
 }
 
 using JoinOp = Op<Tensor(TensorList)>;
-constexpr uint32_t kJoin = kFunction | kOut | kComplex;
+constexpr OpFacts kJoin = kFunction | kOut | kComplex;
 const JoinOp hstack{
     "hstack", hstack_impl, kJoin, {"tensors"}, "Joins along dim 1 (dim 0 of one-dimensional tensors)."},
     vstack{"vstack", vstack_impl, kJoin, {"tensors"}, "Joins rows."},
@@ -164,38 +163,31 @@ std::vector<Tensor> split_indices(const Tensor& x, IntList indices) {
 
 using SectionsOp = Op<std::vector<Tensor>(const Tensor&, int64_t)>;
 using IndicesOp = Op<std::vector<Tensor>(const Tensor&, IntList)>;
-constexpr uint32_t kBoth = kFunction | kMethod | kComplex;
+constexpr OpFacts kBoth = kFunction | kMethod | kComplex,
+                  kParts = kBoth | kAlongDims | kLinear | Aliasing::View;
 const char kSplitDoc[] = "Views of nearly equal length, or cut at the given indices.";
-const Arg kDim = Arg::integer("dim", 0);
+const Arg kDim = Arg::integer("dim", 0, kDimIndex);
 // The tensor comes first: one of a single integer would be read as a number of sections.
 const Op<std::vector<Tensor>(const Tensor&, const Tensor&, int64_t)> tensor_split_by_tensor{
     "tensor_split",
     tensor_split_tensor,
-    kBoth | kMixedDevices | kAlongDims | kLinear,
+    kParts | kMixedDevices,
     {"input", "tensor_indices_or_sections", kDim},
     kSplitDoc};
-const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> tensor_split_op{"tensor_split",
-                                                                               tensor_split_sections,
-                                                                               kBoth | kAlongDims | kLinear,
-                                                                               {"input", "sections", kDim},
-                                                                               kSplitDoc};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> tensor_split_at{"tensor_split",
-                                                                               tensor_split_indices,
-                                                                               kBoth | kAlongDims | kLinear,
-                                                                               {"input", "indices", kDim},
-                                                                               kSplitDoc};
+const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> tensor_split_op{
+    "tensor_split", tensor_split_sections, kParts, {"input", "sections", kDim}, kSplitDoc};
+const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> tensor_split_at{
+    "tensor_split", tensor_split_indices, kParts, {"input", "indices", kDim}, kSplitDoc};
 const char kHDoc[] =
     "Views along dim 1 (dim 0 of a one-dimensional tensor), of equal length or cut at indices.";
 const char kVDoc[] = "Views along dim 0, of equal length or cut at indices.";
 const char kDDoc[] = "Views along dim 2, of equal length or cut at indices.";
-const SectionsOp hsplit{
-    "hsplit", split_sections<kH>, kBoth | kAlongDims | kLinear, {"input", "sections"}, kHDoc},
-    vsplit{"vsplit", split_sections<kV>, kBoth | kAlongDims | kLinear, {"input", "sections"}, kVDoc},
-    dsplit{"dsplit", split_sections<kD>, kBoth | kAlongDims | kLinear, {"input", "sections"}, kDDoc};
-const IndicesOp hsplit_at{
-    "hsplit", split_indices<kH>, kBoth | kAlongDims | kLinear, {"input", "indices"}, kHDoc},
-    vsplit_at{"vsplit", split_indices<kV>, kBoth | kAlongDims | kLinear, {"input", "indices"}, kVDoc},
-    dsplit_at{"dsplit", split_indices<kD>, kBoth | kAlongDims | kLinear, {"input", "indices"}, kDDoc};
+const SectionsOp hsplit{"hsplit", split_sections<kH>, kParts, {"input", "sections"}, kHDoc},
+    vsplit{"vsplit", split_sections<kV>, kParts, {"input", "sections"}, kVDoc},
+    dsplit{"dsplit", split_sections<kD>, kParts, {"input", "sections"}, kDDoc};
+const IndicesOp hsplit_at{"hsplit", split_indices<kH>, kParts, {"input", "indices"}, kHDoc},
+    vsplit_at{"vsplit", split_indices<kV>, kParts, {"input", "indices"}, kVDoc},
+    dsplit_at{"dsplit", split_indices<kD>, kParts, {"input", "indices"}, kDDoc};
 
 // ---- one shape for all ---------------------------------------------------------------------------------
 
@@ -258,10 +250,6 @@ const Op<std::vector<Tensor>(TensorList, std::optional<std::string_view>)> meshg
     kView,
     {{"tensors", kVarArgs}, {"indexing", none, kKeywordOnly}},
     "Coordinate grids of one-dimensional tensors; `indexing` is \"ij\" or \"xy\"."};
-const Sharing views{Sharing::View,
-                    {&atleast_1d, &atleast_2d, &atleast_3d, &atleast_1d_each, &atleast_2d_each,
-                     &atleast_3d_each, &tensor_split_by_tensor, &tensor_split_op, &tensor_split_at, &hsplit,
-                     &vsplit, &dsplit, &hsplit_at, &vsplit_at, &dsplit_at, &broadcast_tensors, &meshgrid}};
 
 }  // namespace
 }  // namespace warptape::ops

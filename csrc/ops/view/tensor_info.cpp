@@ -1,6 +1,5 @@
 // What tensors and dtypes say of themselves.
 #include "autograd/recording.h"
-#include "op/aliasing.h"
 #include "op/op.h"
 #include "tensor/memory_format.h"
 
@@ -82,12 +81,14 @@ bool can_cast_impl(DType from, DType to) { return can_cast(from, to); }
 
 using ToInt = Op<int64_t(const Tensor&)>;
 using ToBool = Op<bool(const Tensor&)>;
-const ToInt dim_op{"dim", dim, kMethod | kComplex, {"input"}, "Number of dims."},
+const ToInt dim_op{"dim", dim, kMethod | kComplex | kTellsDims, {"input"}, "Number of dims."},
     numel_op{"numel", numel, kFunction | kMethod | kComplex, {"input"}, "Number of elements."},
-    element_size_op{"element_size", element_size, kMethod | kComplex, {"input"}, "Bytes of one element."},
+    element_size_op{
+        "element_size", element_size, kMethod | kComplex | kTellsNoSizes, {"input"}, "Bytes of one element."},
     storage_offset_op{
         "storage_offset", storage_offset, kMethod | kComplex, {"input"}, "Elements before the first one."},
-    data_ptr_op{"data_ptr", data_ptr, kMethod | kComplex, {"input"}, "Address of the first element."};
+    data_ptr_op{
+        "data_ptr", data_ptr, kMethod | kComplex | kTellsAddress, {"input"}, "Address of the first element."};
 const Alias ndimension{"ndimension", "dim"}, nelement{"nelement", "numel", kMethod};
 const Op<Shape(const Tensor&)> size_op{"size", size, kMethod | kComplex, {"input"}, "Sizes."};
 const Op<std::vector<int64_t>(const Tensor&)> stride_op{
@@ -98,18 +99,18 @@ const Op<int64_t(const Tensor&, int64_t)> size_of_op{
         "stride", stride_of, kMethod | kComplex, {"input", "dim"}, "Stride of one dim, in elements."};
 const ToInt get_device_op{"get_device",
                           get_device,
-                          kFunction | kMethod | kComplex,
+                          kFunction | kMethod | kComplex | kTellsNoSizes,
                           {"input"},
                           "The number of the tensor's GPU, -1 on the CPU."};
 const Op<bool(const Tensor&, std::optional<std::string_view>)> is_contiguous_op{
     "is_contiguous",
     is_contiguous_impl,
-    kMethod | kComplex,
+    kMethod | kComplex | kTellsNoSizes,
     {"input", {"memory_format", none}},
     "Whether elements lie without gaps in the order of memory_format, by default row-major."};
 const ToBool is_signed_op{"is_signed",
                           is_signed,
-                          kFunction | kMethod | kComplex,
+                          kFunction | kMethod | kComplex | kTellsNoSizes,
                           {"input"},
                           "Whether the dtype has negative numbers."},
     is_nonzero_op{"is_nonzero",
@@ -119,24 +120,24 @@ const ToBool is_signed_op{"is_signed",
                   "Whether the only element is not 0."},
     is_floating_op{"is_floating_point",
                    is_floating_point,
-                   kFunction | kMethod | kComplex,
+                   kFunction | kMethod | kComplex | kTellsNoSizes,
                    {"input"},
                    "Whether the dtype is a float."},
     is_complex_op{"is_complex",
                   is_complex_tensor,
-                  kFunction | kMethod | kComplex,
+                  kFunction | kMethod | kComplex | kTellsNoSizes,
                   {"input"},
                   "Whether the dtype is complex."},
     is_inference_op{"is_inference",
                     is_inference,
-                    kMethod | kComplex,
+                    kMethod | kComplex | kTellsNoSizes,
                     {"input"},
                     "Whether it was made under inference_mode."};
 const Op<Scalar(const Tensor&)> item_op{
     "item", item_impl, kMethod | kComplex, {"input"}, "The one element as a Python number."};
 const Op<Tensor(const Tensor&, bool)> requires_grad_op{"requires_grad_",
                                                        requires_grad_impl,
-                                                       kMethod | kComplex,
+                                                       kMethod | kComplex | Aliasing::Argument | kSetsFlags,
                                                        {"input", {"requires_grad", true}},
                                                        "Sets requires_grad in place."};
 const Op<bool(const Tensor&, const Tensor&)> is_same_size_op{"is_same_size",
@@ -148,33 +149,42 @@ const Op<bool(const Tensor&, const Tensor&)> is_same_size_op{"is_same_size",
 const Op<Tensor(const Tensor&, TensorList, std::string_view)> without_derivative_op{
     "_without_derivative",
     without_derivative,
-    kPrivate | kComplex,
+    kPrivate | kComplex | Aliasing::View | kChecked,
     {"input", "of", "name"},
     "The same memory, as a result of the tensors `of` whose gradient a graph does not have."};
 
 const char kResultDoc[] = "The dtype of an arithmetic op on two tensors or numbers.";
-const Op<DType(const Tensor&, const Tensor&)> result_type_tt{"result_type",
-                                                             result_type<Tensor, Tensor>,
-                                                             kFunction | kComplex | kMixedDevices,
-                                                             {"tensor1", "tensor2"},
+const Op<DType(const Tensor&, const Tensor&)> result_type_tt{
+    "result_type",
+    result_type<Tensor, Tensor>,
+    kFunction | kComplex | kMixedDevices | kTellsNoSizes,
+    {"tensor1", "tensor2"},
+    kResultDoc};
+const Op<DType(const Tensor&, const Scalar&)> result_type_ts{"result_type",
+                                                             result_type<Tensor, Scalar>,
+                                                             kFunction | kComplex | kTellsNoSizes,
+                                                             {"tensor", "other"},
                                                              kResultDoc};
-const Op<DType(const Tensor&, const Scalar&)> result_type_ts{
-    "result_type", result_type<Tensor, Scalar>, kFunction | kComplex, {"tensor", "other"}, kResultDoc};
-const Op<DType(const Scalar&, const Tensor&)> result_type_st{
-    "result_type", result_type<Scalar, Tensor>, kFunction | kComplex, {"scalar", "tensor"}, kResultDoc};
-const Op<DType(const Scalar&, const Scalar&)> result_type_ss{
-    "result_type", result_type<Scalar, Scalar>, kFunction | kComplex, {"scalar1", "scalar2"}, kResultDoc};
+const Op<DType(const Scalar&, const Tensor&)> result_type_st{"result_type",
+                                                             result_type<Scalar, Tensor>,
+                                                             kFunction | kComplex | kTellsNoSizes,
+                                                             {"scalar", "tensor"},
+                                                             kResultDoc};
+const Op<DType(const Scalar&, const Scalar&)> result_type_ss{"result_type",
+                                                             result_type<Scalar, Scalar>,
+                                                             kFunction | kComplex | kTellsNoSizes,
+                                                             {"scalar1", "scalar2"},
+                                                             kResultDoc};
 const Op<DType(DType, DType)> promote_types_op{"promote_types",
                                                promote_types,
-                                               kFunction | kComplex,
+                                               kFunction | kComplex | kTellsNoSizes,
                                                {"type1", "type2"},
                                                "The smallest dtype that both convert to."};
 const Op<bool(DType, DType)> can_cast_op{"can_cast",
                                          can_cast_impl,
-                                         kFunction | kComplex,
+                                         kFunction | kComplex | kTellsNoSizes,
                                          {"from_", "to"},
                                          "Whether a result of one dtype may be stored in another."};
-const Sharing sharing{Sharing::Argument, {&requires_grad_op}}, view{Sharing::View, {&without_derivative_op}};
 
 }  // namespace
 }  // namespace warptape::ops

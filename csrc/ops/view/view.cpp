@@ -3,7 +3,7 @@
 #include <memory>
 #include <numeric>
 
-#include "op/aliasing.h"
+#include "op/batching.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/view/copy.h"
 #include "ops/view/view_copy.h"
@@ -346,7 +346,7 @@ Tensor h_impl(const Tensor& x) {
   return mh_impl(x);
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr OpFacts kBoth = kFunction | kMethod, kMoves = kBoth | kComplex | kAlongDims | kLinear;
 
 }  // namespace
 
@@ -364,148 +364,170 @@ const NodeType kRegionNode{"SliceBackward0", region_backward};
 
 decltype(view) view{"view",
                     view_impl,
-                    kMethod | kComplex | kToSizes | kLinear,
+                    kMethod | kComplex | kToSizes | kLinear | Aliasing::Reshape,
                     {"input", {"size", kVarArgs}},
                     "The same memory with other sizes; one may be -1."};
 const Op<Tensor(const Tensor&, DType)> view_dtype{
     "view",
     view_dtype_impl,
-    kMethod | kComplex | kToSizes | kLinear | kNonDifferentiable,
+    kMethod | kComplex | kToSizes | kLinear | kNonDifferentiable | Aliasing::Reshape,
     {"input", "dtype"},
     "The same bytes as numbers of another dtype, without "
     "history; the last dim shrinks or grows with its size."};
 decltype(reshape) reshape{"reshape",
                           reshape_impl,
-                          kBoth | kComplex | kToSizes | kLinear,
+                          kBoth | kComplex | kToSizes | kLinear | Aliasing::Reshape,
                           {"input", {"shape", kVarArgs}},
                           "Other sizes, a view where strides allow, else a copy."};
 decltype(view_as) view_as{"view_as",
                           view_as_impl,
-                          kMethod | kComplex,
+                          kMethod | kComplex | Aliasing::Reshape,
                           {"input", {"other", kNoGradient}},
                           "view with other's sizes."};
 decltype(reshape_as) reshape_as{"reshape_as",
                                 reshape_as_impl,
-                                kMethod | kComplex,
+                                kMethod | kComplex | Aliasing::Reshape,
                                 {"input", {"other", kNoGradient}},
                                 "reshape with other's sizes."};
-decltype(flatten) flatten{"flatten",
-                          flatten_impl,
-                          kBoth | kComplex | kAlongDims | kLinear,
-                          {"input", Arg::integer("start_dim", 0), Arg::integer("end_dim", -1)},
-                          "Merges the dims from start_dim to end_dim."};
-const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{"unflatten",
-                                                            unflatten_impl,
-                                                            kBoth | kComplex | kAlongDims | kLinear,
-                                                            {"input", "dim", {"sizes", kVarArgs}},
-                                                            "Splits a dim into several."};
+decltype(flatten) flatten{
+    "flatten",
+    flatten_impl,
+    kMoves | Aliasing::Reshape | batching::flatten,
+    {"input", Arg::integer("start_dim", 0, kDimIndex), Arg::integer("end_dim", -1, kDimIndex)},
+    "Merges the dims from start_dim to end_dim."};
+const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{
+    "unflatten",
+    unflatten_impl,
+    kMoves | Aliasing::Reshape,
+    {"input", {"dim", kDimIndex}, {"sizes", kVarArgs}},
+    "Splits a dim into several."};
 decltype(unsqueeze) unsqueeze{"unsqueeze",
                               unsqueeze_impl,
-                              kBoth | kComplex | kLinear,
+                              kBoth | kComplex | kLinear | Aliasing::View | batching::unsqueeze,
                               {"input", "dim"},
                               "A view with a dim of size 1 inserted."};
 decltype(squeeze) squeeze{"squeeze",
                           squeeze_impl,
-                          kBoth | kComplex | kAlongDims | kLinear,
+                          kMoves | Aliasing::Reshape | batching::squeeze,
                           {"input"},
                           "A view without the dims of size 1."};
 decltype(squeeze_dim) squeeze_dim{"squeeze",
                                   squeeze_dim_impl,
-                                  kBoth | kComplex | kAlongDims | kLinear,
-                                  {"input", "dim"},
+                                  kMoves | Aliasing::Reshape,
+                                  {"input", {"dim", kDimIndex}},
                                   "A view without dim, where it has size 1."};
 const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze",
                                                       squeeze_list_impl,
-                                                      kBoth | kComplex | kAlongDims | kLinear,
-                                                      {"input", {"dim", kVarArgs}},
+                                                      kMoves | Aliasing::Reshape,
+                                                      {"input", {"dim", kVarArgs | kDimIndex}},
                                                       "A view without those dims that have size 1."};
 decltype(permute) permute{"permute",
                           permute_impl,
-                          kBoth | kComplex,
+                          kBoth | kComplex | Aliasing::View | batching::permute,
                           {"input", {"dims", kVarArgs}},
                           "A view with the dims in another order."};
 decltype(transpose) transpose{"transpose",
                               transpose_impl,
-                              kBoth | kComplex | kAlongDims | kLinear,
-                              {"input", "dim0", "dim1"},
+                              kMoves | Aliasing::View,
+                              {"input", {"dim0", kDimIndex}, {"dim1", kDimIndex}},
                               "A view with two dims swapped."};
 decltype(transpose) swapaxes{"swapaxes",
                              transpose_impl,
-                             kBoth | kComplex | kAlongDims | kLinear,
+                             kMoves | Aliasing::View,
                              {"input", "axis0", "axis1"},
                              "transpose under NumPy's name."};
 const Alias swapdims{"swapdims", "transpose"};
-decltype(t) t{"t", t_impl, kBoth | kComplex, {"input"}, "The transpose of a tensor of at most two dims."};
-const Op<Tensor(const Tensor&, IntList, IntList)> movedim{"movedim",
-                                                          movedim_impl,
-                                                          kBoth | kComplex | kAlongDims | kLinear,
-                                                          {"input", "source", "destination"},
-                                                          "Moves dims to other places."};
+decltype(t) t{"t",
+              t_impl,
+              kBoth | kComplex | Aliasing::View | batching::t,
+              {"input"},
+              "The transpose of a tensor of at most two dims."};
+const Op<Tensor(const Tensor&, IntList, IntList)> movedim{
+    "movedim",
+    movedim_impl,
+    kMoves | Aliasing::View,
+    {"input", {"source", kDimIndex}, {"destination", kDimIndex}},
+    "Moves dims to other places."};
 const Alias moveaxis{"moveaxis", "movedim"};
 decltype(expand) expand{"expand",
                         expand_impl,
-                        kMethod | kComplex | kToSizes | kLinear,
+                        kMethod | kComplex | kToSizes | kLinear | Aliasing::Reshape,
                         {"input", {"size", kVarArgs}},
                         "A view in which dims of size 1 are repeated; -1 keeps a size."};
 const Alias broadcast_to{"broadcast_to", "expand", kBoth};
 decltype(expand_as) expand_as{"expand_as",
                               expand_as_impl,
-                              kMethod | kComplex,
+                              kMethod | kComplex | Aliasing::Reshape,
                               {"input", {"other", kNoGradient}},
                               "expand to other's sizes."};
 decltype(select) select{"select",
                         select_impl,
-                        kBoth | kComplex | kAlongDims | kLinear,
-                        {"input", "dim", "index"},
+                        kMoves | Aliasing::View,
+                        {"input", {"dim", kDimIndex}, "index"},
                         "A view of one index of a dim, which goes away."};
 decltype(narrow) narrow{"narrow",
                         narrow_impl,
-                        kBoth | kComplex | kAlongDims | kLinear,
-                        {"input", "dim", "start", "length"},
+                        kMoves | Aliasing::Reshape,
+                        {"input", {"dim", kDimIndex}, "start", "length"},
                         "A view of a range of a dim."};
 decltype(slice) slice{"_slice",
                       slice_impl,
-                      kPrivate | kComplex | kAlongDims | kLinear,
-                      {"input", "dim", "start", "length", "step"},
+                      kPrivate | kComplex | kAlongDims | kLinear | Aliasing::Reshape | kChecked,
+                      {"input", {"dim", kDimIndex}, "start", "length", "step"},
                       "A view of every step-th index of a dim from start on."};
 decltype(slice) slice_range{"slice",
                             slice_range_impl,
-                            kPrivate | kComplex | kAlongDims | kLinear,
-                            {"input", "dim", "start", "end", "step"},
+                            kPrivate | kComplex | kAlongDims | kLinear | Aliasing::Reshape | kChecked,
+                            {"input", {"dim", kDimIndex}, "start", "end", "step"},
                             "input[start:end:step] of a dim, with bounds as Python's slices have them."};
 // After the ints, among which a 0-dim tensor counts.
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, int64_t)> narrow_tensor{
     "narrow",
     narrow_tensor_impl,
-    kBoth | kComplex | kAlongDims | kLinear,
-    {"input", "dim", "start", "length"},
+    kMoves | Aliasing::Reshape,
+    {"input", {"dim", kDimIndex}, "start", "length"},
     "narrow with the start in a 0-dim tensor."};
-decltype(diagonal) diagonal{
-    "diagonal",
-    diagonal_impl,
-    kBoth | kComplex | kAlongDims | kLinear,
-    {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)},
-    "A view of a diagonal; it becomes the last dim."},
-    linalg_diagonal{"diagonal",
-                    diagonal_impl,
-                    kLinalg | kComplex | kAlongDims | kLinear,
-                    {"A", Arg::integer("offset", 0, kKeywordOnly), Arg::integer("dim1", -2, kKeywordOnly),
-                     Arg::integer("dim2", -1, kKeywordOnly)},
-                    "A view of the diagonals of matrices."};
+decltype(diagonal) diagonal{"diagonal",
+                            diagonal_impl,
+                            kMoves | Aliasing::View,
+                            {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0, kDimIndex),
+                             Arg::integer("dim2", 1, kDimIndex)},
+                            "A view of a diagonal; it becomes the last dim."},
+    linalg_diagonal{
+        "diagonal",
+        diagonal_impl,
+        kLinalg | kComplex | kAlongDims | kLinear | Aliasing::View,
+        {"A", Arg::integer("offset", 0, kKeywordOnly), Arg::integer("dim1", -2, kKeywordOnly | kDimIndex),
+         Arg::integer("dim2", -1, kKeywordOnly | kDimIndex)},
+        "A view of the diagonals of matrices."};
 decltype(detach) detach{"detach",
                         detach_impl,
-                        kBoth | kComplex | kPointwise | kNonDifferentiable,
+                        kBoth | kComplex | kPointwise | kNonDifferentiable | Aliasing::View | kDetaches,
                         {"input"},
                         "The same memory without history."};
-const Op<Tensor(const Tensor&)> ravel{
-    "ravel", ravel_impl, kBoth | kComplex, {"input"}, "All elements in one dim, a view of contiguous ones."};
-const Op<Tensor(const Tensor&)> reversed{
-    "numpy_T", reversed_impl, kPrivate | kComplex, {"input"}, "The tensor with its dims reversed."},
-    mt{"mT", mt_impl, kPrivate | kComplex, {"input"}, "The tensor with its last two dims swapped."},
-    h{"matrix_H", h_impl, kPrivate | kComplex, {"input"}, "The conjugate of the transpose of a matrix."},
+const Op<Tensor(const Tensor&)> ravel{"ravel",
+                                      ravel_impl,
+                                      kBoth | kComplex | Aliasing::Reshape,
+                                      {"input"},
+                                      "All elements in one dim, a view of contiguous ones."};
+const Op<Tensor(const Tensor&)> reversed{"numpy_T",
+                                         reversed_impl,
+                                         kPrivate | kComplex | Aliasing::View | kChecked,
+                                         {"input"},
+                                         "The tensor with its dims reversed."},
+    mt{"mT",
+       mt_impl,
+       kPrivate | kComplex | Aliasing::View | kChecked,
+       {"input"},
+       "The tensor with its last two dims swapped."},
+    h{"matrix_H",
+      h_impl,
+      kPrivate | kComplex | Aliasing::View | kChecked,
+      {"input"},
+      "The conjugate of the transpose of a matrix."},
     mh{"mH",
        mh_impl,
-       kPrivate | kComplex,
+       kPrivate | kComplex | Aliasing::View | kChecked,
        {"input"},
        "The conjugate of the tensor with its last two dims swapped."};
 const auto squeeze_ = in_place_view<squeeze>("squeeze_"), t_ = in_place_view<t>("t_");
@@ -516,7 +538,7 @@ const auto transpose_ = in_place_view<transpose>("transpose_"),
            swapaxes_ = in_place_view<swapaxes>("swapaxes_");
 const Op<Tensor(const Tensor&)> detach_{"detach_",
                                         detach_inplace,
-                                        kMethod | kComplex | kNonDifferentiable,
+                                        kMethod | kComplex | kNonDifferentiable | kDetaches,
                                         {{"input", kWritten}},
                                         "Forgets the tensor's history."};
 
@@ -535,12 +557,5 @@ const auto expand_copy = copy_of<expand>("expand_copy");
 const auto select_copy = copy_of<select>("select_copy");
 const auto diagonal_copy = copy_of<diagonal>("diagonal_copy");
 const auto detach_copy = copy_of<detach>("detach_copy");
-const Sharing reshapes{
-    Sharing::Reshape,
-    {&view, &view_dtype, &reshape, &view_as, &reshape_as, &flatten, &unflatten, &ravel, &squeeze,
-     &squeeze_dim, &squeeze_list, &expand, &expand_as, &narrow, &slice, &slice_range, &narrow_tensor}};
-const Sharing views{Sharing::View,
-                    {&unsqueeze, &permute, &transpose, &swapaxes, &t, &movedim, &select, &diagonal,
-                     &linalg_diagonal, &detach, &reversed, &mt, &h, &mh}};
 
 }  // namespace warptape::ops

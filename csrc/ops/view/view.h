@@ -30,8 +30,8 @@ Tensor region(const Tensor& x, F&& geometry, const NodeType& type = kRegionNode)
 
 extern WT_API const Op<Tensor(const Tensor&, IntList)> view, reshape, permute, expand;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> view_as, reshape_as, expand_as;
-extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> transpose, flatten;
-extern WT_API const Op<Tensor(const Tensor&)> t, detach, squeeze;
+extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> transpose, swapaxes, flatten;
+extern WT_API const Op<Tensor(const Tensor&)> t, mt, reversed, detach, squeeze;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> unsqueeze, squeeze_dim;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> select;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow;

@@ -20,7 +20,8 @@ struct ViewCopy;
 template <const auto& OP, class R, class... A>
 struct ViewCopy<OP, Op<R(A...)>> : Op<R(A...)> {
   explicit ViewCopy(const char* name)
-      : Op<R(A...)>(name, call, kFunction | kOut | kOutExact | (OP.flags & (kComplex | kNonDifferentiable)),
+      : Op<R(A...)>(name, call,
+                    kFunction | kOut | kOutExact | (OP.flags & (kComplex | kNonDifferentiable | kDetaches)),
                     {(static_cast<void>(sizeof(Plain<A>)), Arg(""))...},
                     "What the op of this name without `_copy` shows, in new memory.") {
     this->args = OP.args;
