@@ -277,7 +277,7 @@ def gemm(step: str) -> Row:
         # A block is persistent: in the mean it makes tiles / 132 tiles, each 128 slices of 4 products.
         part = Part(
             "gemm/wgmma.cu",
-            r"^wgmma_tiles<BFloat16>",
+            r"^wgmma_tiles<BFloat16, false, false>",
             384,
             PROCESSORS,
             3 * 2 * n * n,

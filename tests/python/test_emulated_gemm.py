@@ -14,11 +14,12 @@ LADDER = ROOT / "kernels/cuda/gemm"
 GROUPED = ROOT / "kernels/cuda/gemm/grouped_mm.cu"
 STEPS = ("naive", "coalesced", "shared_tile", "register_tile", "vectorised", "async_copy", "warp_tiles")
 STEPS += ("wmma", "mma", "wgmma")
+EPILOGUES = ((), ("bias",), ("gelu",), ("bias", "gelu"))
 
 pytestmark = needs_compiler
 
-# Step, what is taken out or exchanged, for what, and the sizes that show it. On a GPU each would read what is
-# not there yet, overwrite what is still read, or take a wrong place.
+# Step, what is taken out or exchanged, for what, and the sizes and epilogue that show it. On a GPU each would
+# read what is not there yet, overwrite what is still read, take a wrong place or leave out a part.
 FAULTS = [
     ("shared_tile", "    __syncthreads();\n#pragma", "#pragma", "float32", (40, 40, 70)),
     ("shared_tile", "    __syncthreads();  // the tiles were read\n", "", "float32", (40, 40, 70)),
@@ -61,6 +62,15 @@ FAULTS = [
         "bfloat16",
         (40, 40, 600),
     ),
+    ("wgmma", "float(two[i % 2])", "float(two[0])", "bfloat16", (40, 40, 136, "bias")),
+    (
+        "wgmma",
+        "p.gelu ? wgmma_tiles<T, true, true>",
+        "false ? nullptr",
+        "bfloat16",
+        (40, 40, 8, "bias", "gelu"),
+    ),
+    ("wgmma", "x * reciprocal(1", "x * reciprocal(2", "bfloat16", (40, 40, 8, "gelu")),
 ]
 
 # What is exchanged in the grouped product or its tile, for what, and the case that shows it: dtype, form,
@@ -143,7 +153,7 @@ def grouped(objects: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def run(
-    program: Path, step: str, dtype: str, sizes: tuple[int, ...], order: str, *more: str
+    program: Path, step: str, dtype: str, sizes: tuple[int | str, ...], order: str, *more: str
 ) -> subprocess.CompletedProcess[str]:
     return run_program(program, STEPS.index(step), dtype, *sizes, *more, order=order)
 
@@ -154,14 +164,14 @@ def test_a_step_is_right_in_every_order(program: Path, step: str, order: str) ->
     half = step in ("wmma", "mma", "wgmma")
     for sizes in ((37, 40, 24), (130, 264, 136)):
         for dtype in ("bfloat16", "float16") if half else ("float32",):
-            more = ("epilogue",) if step == "wgmma" and dtype == "float16" else ()
-            done = run(program, step, dtype, sizes, order, *more)
-            assert done.returncode == 0, (sizes, dtype, done.stdout, done.stderr)
+            for more in EPILOGUES if step == "wgmma" else ((),):
+                done = run(program, step, dtype, sizes, order, *more)
+                assert done.returncode == 0, (sizes, dtype, more, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f[0]}: {f[1].strip().splitlines()[0][:50]}")
 def test_a_planted_fault_shows(
-    objects: dict[str, Path], tmp_path: Path, fault: tuple[str, str, str, str, tuple[int, ...]]
+    objects: dict[str, Path], tmp_path: Path, fault: tuple[str, str, str, str, tuple[int | str, ...]]
 ) -> None:
     step, old, new, dtype, sizes = fault
     source = planted(LADDER / f"{step}.cu", old, new, tmp_path / f"{step}.cu")

@@ -272,6 +272,13 @@ WT_DEVICE float power_of_two(float x) {
   return y;
 }
 
+// 1 / x in one instruction, to 1 unit in the last place; of numbers above 2^126 it is 0.
+WT_DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // What makes these numbers stays before this place, and what uses them behind it: the compiler may not move
 // work that is to run beside a product behind the wait for it.
 template <int N>

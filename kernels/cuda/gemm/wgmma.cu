@@ -2,7 +2,8 @@
 // multiply them by WGMMA straight from shared memory. Each of four buffers has two barriers: `full` (its
 // bytes are there) and `empty` (both consumers are done with it). Blocks are persistent: each makes every
 // gridDim.x-th tile of C, and the producer is ahead of the consumers across tiles, so that stores of one
-// overlap the loads of the next. The epilogue adds a bias and applies GELU to the sums in registers.
+// overlap the loads of the next. The epilogue adds a bias and applies GELU to the sums in registers; each of
+// the four kernels has the code of its own epilogue alone.
 //
 //   grid      one block a multiprocessor    block   3 warpgroups, 128 x 256 of C, 64 along k a slice, 4
 //   slices warpgroup 64 x 256 of C                 fragment (one wgmma)  64 x 256 x 16
@@ -10,7 +11,6 @@
 // A's slice is 128 rows of 128 bytes, B's four parts of 64 columns, each 64 rows of 128 bytes; TMA exchanges
 // the 16-byte pieces of each 8 rows, as wgmma's descriptors say. n and k are multiples of 8.
 #include "kernels/cuda/common/tma_ring.cuh"
-#include "kernels/cuda/elementwise/formula.cuh"
 #include "kernels/cuda/gemm/half_tile.cuh"
 
 namespace warptape::kernels::cuda {
@@ -34,56 +34,81 @@ template <class T>
 struct WgmmaArgs {
   GemmArgs<T> g;
   const T* bias;
-  bool gelu;
-  int64_t down;
+  unsigned down, across;
   TensorMap a, b;
 };
 
 // Blocks that run together share rows of A and columns of B in the L2 cache.
-WT_DEVICE void place_tile(int64_t tile, int64_t down, int64_t across, int64_t& i, int64_t& j) {
-  const int64_t group = tile / (kGroupOfTiles * across), first = group * kGroupOfTiles;
-  const int64_t rows = min(down - first, int64_t(kGroupOfTiles)), within = tile % (kGroupOfTiles * across);
-  i = (first + within % rows) * kM;
-  j = within / rows * kN;
-}
+struct TilePlace {
+  int i, j;  // of its first element
+  WT_DEVICE TilePlace(unsigned tile, unsigned down, unsigned across) {
+    const unsigned group = tile / (kGroupOfTiles * across), first = group * kGroupOfTiles;
+    const unsigned rows = min(down - first, unsigned(kGroupOfTiles));
+    const unsigned within = tile - first * across;
+    i = int(first + within % rows) * kM;
+    j = int(within / rows) * kN;
+  }
+};
 
 template <class T>
 WT_DEVICE void produce(const WgmmaArgs<T>& args, Slice* slices, Barriers& barriers) {
   prefetch_map(&args.a), prefetch_map(&args.b);
   Turn<kStages> turn;
-  for (int64_t tile = blockIdx.x; tile < args.down * args.g.across; tile += gridDim.x) {
-    int64_t i0, j0;
-    place_tile(tile, args.down, args.g.across, i0, j0);
-    for (int64_t k0 = 0; k0 < args.g.k; k0 += kK, turn.next()) {
+  for (unsigned tile = blockIdx.x; tile < args.down * args.across; tile += gridDim.x) {
+    const TilePlace at(tile, args.down, args.across);
+    for (int k0 = 0; k0 < int(args.g.k); k0 += kK, turn.next()) {
       Slice& to = slices[turn.stage];
       uint64_t* full = &barriers.full[turn.stage];
       wait_barrier(&barriers.empty[turn.stage], turn.parity ^ 1);
       arrive_and_expect(full, kSliceBytes);
-      load_box(to.left, &args.a, int(k0), int(i0), full);
+      load_box(to.left, &args.a, k0, at.i, full);
 #pragma unroll
       for (int part = 0; part < kN / kPart; ++part)
-        load_box(to.right[part], &args.b, int(j0) + part * kPart, int(k0), full);
+        load_box(to.right[part], &args.b, at.j + part * kPart, k0, full);
     }
   }
 }
 
-template <class T>
+// x (1 + tanh(u)) / 2 as GeluTanh, by instructions that approximate: what is lost is far below 16 bits.
+WT_DEVICE float gelu_tanh(float x) {
+  constexpr float kScale = -1.59576912160573071176f * 1.44269504088896340736f;  // -2 sqrt(2 / pi) / ln(2)
+  return x * reciprocal(1 + power_of_two(kScale * x * fmaf(x * x, 0.044715f, 1)));
+}
+
+// What becomes of a lane's sums of 32 columns from `col` on, fours of them, before they are rounded.
+template <bool Bias, bool Gelu>
+struct Epilogue {
+  template <class T>
+  WT_DEVICE static void apply(const WgmmaArgs<T>& args, float* sums, int col) {
+    const int first = col + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float* d = sums + 4 * j;
+      if constexpr (Bias) {
+        const int at = first + j * kPiece;  // n is even: both columns are there, or none
+        const auto two = at < int(args.g.n) ? load_packed<2>(args.bias + at) : Packed<T, 2>{};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[i] += float(two[i % 2]);
+      }
+      if constexpr (Gelu)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) d[i] = gelu_tanh(d[i]);
+    }
+  }
+};
+
+template <class Epilogue, class T>
 WT_DEVICE void consume(const WgmmaArgs<T>& args, Slice* slices, Barriers& barriers) {
   const int group = threadIdx.x / kGroup - 1, warp = threadIdx.x % kGroup / kWarp, lane = threadIdx.x % kWarp;
   auto release = [&](int stage) {  // every warp for itself: wait_products() is a warp's
     if (lane == 0) arrive(&barriers.empty[stage]);
   };
-  auto finish = [&](float sum, int64_t col) {
-    if (args.bias && col < args.g.n) sum += float(args.bias[col]);
-    return args.gelu ? GeluTanh::apply(sum) : sum;
-  };
   Turn<kStages> turn;
-  for (int64_t tile = blockIdx.x; tile < args.down * args.g.across; tile += gridDim.x) {
-    int64_t i0, j0;
-    place_tile(tile, args.down, args.g.across, i0, j0);
+  for (unsigned tile = blockIdx.x; tile < args.down * args.across; tile += gridDim.x) {
+    const TilePlace at(tile, args.down, args.across);
     float sums[kN / 2] = {};
     int last = -1;  // the buffer that products under way read
-    for (int64_t k0 = 0; k0 < args.g.k; k0 += kK, turn.next()) {
+    for (int k0 = 0; k0 < int(args.g.k); k0 += kK, turn.next()) {
       const Slice& s = slices[turn.stage];
       wait_barrier(&barriers.full[turn.stage], turn.parity);
       fence_products();
@@ -99,12 +124,14 @@ WT_DEVICE void consume(const WgmmaArgs<T>& args, Slice* slices, Barriers& barrie
     wait_products<0>();
     release(last);
 #pragma unroll
-    for (int j = 0; j < kN; j += 32)
-      store_sums(args.g, i0 + group * 64 + warp * 16 + lane / 4, j0 + j, sums + j / 2, finish);
+    for (int j = 0; j < kN; j += 32) {
+      Epilogue::apply(args, sums + j / 2, at.j + j);
+      store_sums(args.g, at.i + group * 64 + warp * 16 + lane / 4, at.j + j, sums + j / 2);
+    }
   }
 }
 
-template <class T>
+template <class T, bool Bias, bool Gelu>
 __global__ void __launch_bounds__(kStep.threads, 1) wgmma_tiles(const __grid_constant__ WgmmaArgs<T> args) {
   __shared__ Barriers barriers;
   char* memory = dynamic_shared<char>();
@@ -119,8 +146,14 @@ __global__ void __launch_bounds__(kStep.threads, 1) wgmma_tiles(const __grid_con
     if (threadIdx.x == 0) produce(args, slices, barriers);
   } else {
     take_registers<240>();
-    consume(args, slices, barriers);
+    consume<Epilogue<Bias, Gelu>>(args, slices, barriers);
   }
+}
+
+template <class T>
+auto kernel_of(const GemmStepPlan& p) {
+  if (p.bias) return p.gelu ? wgmma_tiles<T, true, true> : wgmma_tiles<T, true, false>;
+  return p.gelu ? wgmma_tiles<T, false, true> : wgmma_tiles<T, false, false>;
 }
 
 template <class T>
@@ -129,12 +162,12 @@ void run(const LaunchContext& ctx, const GemmStepPlan& p) {
   const int64_t down = ceil_div(p.m, kM), tiles = down * g.across;
   const WgmmaArgs<T> args{g,
                           static_cast<const T*>(p.bias),
-                          p.gelu,
-                          down,
+                          unsigned(down),
+                          unsigned(g.across),
                           tensor_map(kStep.name, p.dtype, p.a, p.m, p.k, kM, kK),
                           tensor_map(kStep.name, p.dtype, p.b, p.k, p.n, kK, kPart)};
   const int64_t most = multi_processor_count(ctx.device_index);
-  launch(ctx, kStep.name, wgmma_tiles<T>, dim3(unsigned(tiles < most ? tiles : most)), dim3(kStep.threads),
+  launch(ctx, kStep.name, kernel_of<T>(p), dim3(unsigned(tiles < most ? tiles : most)), dim3(kStep.threads),
          kStages * sizeof(Slice) + kAtom, args);
 }
 

@@ -81,6 +81,11 @@ WT_DEVICE float power_of_two(float x) {
   return y < 0x1p-126f ? 0.0f : y;
 }
 
+WT_DEVICE float reciprocal(float x) {
+  const float y = 1 / x;
+  return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
+}
+
 template <int N>
 WT_DEVICE void keep_in_place(float (&)[N][4]) {}
 
