@@ -283,10 +283,11 @@ def gemm(step: str) -> Row:
             3 * 2 * n * n,
             work,
             "bf16",
-            (Loop("HGMMA", 4, n / 64), Loop(WIDE_STORE, 16, tiles / PROCESSORS)),
-            4 * (128 + 256) * 128 + 1024,
+            (Loop("HGMMA", 4, n / 64), Loop("STSM", 16, tiles / PROCESSORS)),
+            4 * (128 + 256) * 128 + 128 * 256 + 1024,
             8,
             tiles,
+            rf"{PREFER}|STSM",
         )
         return Row("GEMM wgmma", "8,192 cubed bf16", (part,), at_rate(work, 0.9 * 785))
     blocks = (n / 128) ** 2

@@ -62,6 +62,11 @@ FAULTS = [
         "bfloat16",
         (40, 40, 600),
     ),
+    ("wgmma", "wait_boxes_read<1>();", "wait_boxes_read<2>();", "bfloat16", (40, 256, 136)),
+    ("wgmma", "wait_boxes_read<0>();", "wait_boxes_read<1>();", "bfloat16", (40, 256, 136)),
+    ("wgmma", "      __syncwarp();\n      round_part", "      round_part", "bfloat16", (40, 256, 136)),
+    ("wgmma", "(piece ^ 2 * q)", "(piece + 2 * q)", "bfloat16", (40, 64, 136)),
+    ("wgmma", "lane / 16 ^ lane % 8;", "lane / 16 ^ lane % 4;", "bfloat16", (40, 64, 136)),
     ("wgmma", "float(two[i % 2])", "float(two[0])", "bfloat16", (40, 40, 136, "bias")),
     (
         "wgmma",
@@ -121,7 +126,13 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def with_tile(source: Path) -> str:
     """The text of a kernel, with that of the ladder's tile and of the copies that it includes in place."""
     text = source.read_text()
-    for header in ("gemm/mma_tile", "gemm/warp_tile", "gemm/half_tile", "common/fragments"):
+    for header in (
+        "gemm/mma_tile",
+        "gemm/wgmma_tile",
+        "gemm/warp_tile",
+        "gemm/half_tile",
+        "common/fragments",
+    ):
         own = (ROOT / f"kernels/cuda/{header}.cuh").read_text().replace("#pragma once\n", "")
         text = text.replace(f'#include "kernels/cuda/{header}.cuh"\n', own)
     return text

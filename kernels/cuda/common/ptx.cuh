@@ -85,6 +85,13 @@ WT_DEVICE void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The opposite of load_matrices (sm_90): lanes' words become rows in shared memory.
+WT_DEVICE void store_matrices(void* row, const uint32_t (&words)[4]) {
+  WT_HOPPER(asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory"));
+}
+
 // ---- barriers in shared memory (sm_90) ----
 
 WT_DEVICE void init_barrier(uint64_t* barrier, int arrivals) {
@@ -132,6 +139,20 @@ WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h,
       asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
                    "{%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
                    "l"(map), "r"(x), "r"(y), "r"(h), "r"(b), "r"(shared_address(barrier)) : "memory"));
+}
+// The opposite: from shared memory, which was published, to where the box lies in the matrix; elements
+// outside of it are left out. The thread's boxes since the last commit_boxes() are a group.
+WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y) {
+  WT_HOPPER(
+      asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+                   "r"(shared_address(shared)), "r"(x), "r"(y) : "memory"));
+}
+WT_DEVICE void commit_boxes() { WT_HOPPER(asm volatile("cp.async.bulk.commit_group;" :: : "memory")); }
+// Until shared memory of all but the last N of this thread's groups was read. By the end of the kernel they
+// are in memory.
+template <int N>
+WT_DEVICE void wait_boxes_read() {
+  WT_HOPPER(asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"));
 }
 WT_DEVICE void prefetch_map(const TensorMap* map) {
   WT_HOPPER(asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"));

@@ -27,6 +27,7 @@ WT_DEVICE void load_matrices(uint32_t (&words)[4], const void* row) {
 WT_DEVICE void load_matrices_transposed(uint32_t (&words)[4], const void* row) {
   emulator::load_matrices(words, row, true);
 }
+WT_DEVICE void store_matrices(void* row, const uint32_t (&words)[4]) { emulator::store_matrices(row, words); }
 template <class T>
 WT_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulator::mma_16x8x16(d, a, b0, b1, std::is_same_v<T, BFloat16>);
@@ -48,6 +49,14 @@ WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64
 }
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h, int b, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, h, b, barrier);
+}
+WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y) {
+  emulator::store_box(shared, *map, x, y);
+}
+WT_DEVICE void commit_boxes() { emulator::commit_boxes(); }
+template <int N>
+WT_DEVICE void wait_boxes_read() {
+  emulator::wait_boxes_read(N);
 }
 WT_DEVICE void prefetch_map(const TensorMap*) {}
 
