@@ -57,7 +57,7 @@ def product_of(one: Instruction) -> Product | None:
 
 def width_of(name: str) -> int:
     """Registers of an operand: of 128 bits, 64, or 32."""
-    if ".128" in name or ".x4" in name.lower():
+    if ".128" in name or ".x4" in name.lower() or re.search(r"\.MT?88\.4$", name):
         return 4
     return 2 if ".64" in name or ".WIDE" in name or re.match(r"D[A-Z]", name) else 1
 

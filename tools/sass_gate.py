@@ -36,7 +36,7 @@ NVRTC_ARCHITECTURE, ROWS = "90", "fused/chain_rows.cuh"
 #: Address, predicate, name and operands in a line of cuobjdump -sass.
 INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)([^;]*)")
 #: What the table names of the many instructions: tensor cores, asynchronous copies, barriers in memory.
-NOTABLE = ("HMMA", "IMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG", "SYNCS")
+NOTABLE = ("HMMA", "IMMA", "HGMMA", "LDSM", "STSM", "LDGSTS", "UTMALDG", "UTMASTG", "SYNCS")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Rule:
     spills: int = 0  # instructions on local memory, at most
     wgmma_threads: int = 0  # of a block, where warpgroups share registers by setmaxnreg
     constants: tuple[str, ...] = ()  # that the code must hold
+    most: int = 0  # instructions in all, at most, where a number is given
 
 
 #: What CUTLASS's make_gmma_desc gives for the same tiles. The upper word: 128-byte swizzle, groups of 8 rows
@@ -65,6 +66,8 @@ BY_ROWS, BY_COLUMNS = ("0x40000040", "0x10000"), ("0x40000040", "0x2000000")
 MMA = ("LDGSTS", "LDSM", "HMMA")
 #: That come by TMA to a warpgroup.
 WGMMA = ("UTMALDG", "HGMMA", "SYNCS")
+#: Whose result goes back the same way.
+WGMMA_STORED = (*WGMMA, "STSM", "UTMASTG")
 
 RULES = [
     Rule("gemm/naive.cu", "naive", 64),
@@ -77,8 +80,24 @@ RULES = [
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("90a",)),
     Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
     Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, MMA),
-    Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS + BY_COLUMNS),
+    # An epilogue that is chosen at each sum, or a division, is thousands of instructions more.
+    *(
+        Rule("gemm/wgmma.cu", name, 168, 0, 0, WGMMA_STORED, ("90a",), 0, 384, BY_ROWS + BY_COLUMNS, most)
+        for name, most in (
+            ("wgmma_tiles<.*false, false>", 700),
+            ("wgmma_tiles<.*true, false>", 1200),
+            ("wgmma_tiles<.*true>", 2300),
+        )
+    ),
     Rule("gemm/grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
+    *(
+        Rule("gemm/grouped_mm.cu", name, 168, 0, 0, WGMMA_STORED, ("90a",), 0, 384, constants, most)
+        for name, constants, most in (
+            ("grouped_wgmma_tiles<.*true, true>", BY_ROWS, 1800),
+            ("grouped_wgmma_tiles<.*true, false>", BY_ROWS + BY_COLUMNS, 1800),
+            ("grouped_wgmma_tiles<.*false, false>", BY_COLUMNS, 1200),
+        )
+    ),
     Rule("gemm/grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
     # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers. For
     # sm_80 ptxas keeps up to four numbers in local memory, outside of the products.
@@ -263,6 +282,8 @@ def faults(kernel: Kernel, rule: Rule) -> list[str]:
         found.append(f"{kernel.registers} registers, at most {rule.registers}")
     if kernel.spills > rule.spills:
         found.append(f"{kernel.spills} instructions on local memory, at most {rule.spills}")
+    if rule.most and kernel.instructions.total() > rule.most:
+        found.append(f"{kernel.instructions.total()} instructions, at most {rule.most}")
     if kernel.load < rule.load:
         found.append(f"widest load has {kernel.load} bits, expected {rule.load}")
     if kernel.store < rule.store:

@@ -32,16 +32,17 @@ struct Groups {
     for (size_t& m : marks) m -= n;
   }
 };
-struct Thread {
-  Groups<Copy> copies;
-  Groups<Product> products;
-  bool fenced = false;
-};
 struct Box {
-  char* to;
+  char* shared;
   TensorMap map;
   int at[4];
   uint64_t* barrier;
+};
+struct Thread {
+  Groups<Copy> copies;
+  Groups<Box> boxes;  // on their way to memory
+  Groups<Product> products;
+  bool fenced = false;
 };
 std::vector<Thread> g_threads;
 std::vector<Box> g_boxes;
@@ -83,24 +84,39 @@ void write(uint64_t* barrier, State s) {
   memcpy(barrier, &s, sizeof s);
 }
 
-void run_box(const Box& b) {
-  const uint32_t base = shared_address(b.to);
+// Calls move(shared, global) for each element of the box; global is null outside of the matrix.
+template <class Move>
+void for_elements(const Box& b, Move&& move) {
+  const uint32_t base = shared_address(b.shared);
   for (int r = 0; r < b.map.box_rows; ++r)
     for (int c = 0; c < b.map.box_cols; ++c) {
       const int64_t at[4] = {int64_t(b.at[0]) + c, int64_t(b.at[1]) + r, b.at[2], b.at[3]};
-      uint16_t value = 0;
-      const char* from = b.map.data;
+      char* global = b.map.data;
       bool inside = true;
       for (int d = 0; d < 4; ++d) {
         inside = inside && at[d] >= 0 && at[d] < b.map.sizes[d];
-        from += at[d] * b.map.strides[d];
+        global += at[d] * b.map.strides[d];
       }
-      if (inside) memcpy(&value, from, 2);
-      memcpy(at_shared(swizzled(base + uint32_t(r * b.map.box_cols + c) * 2)), &value, 2);
+      move(at_shared(swizzled(base + uint32_t(r * b.map.box_cols + c) * 2)), inside ? global : nullptr);
     }
+}
+void run_box(const Box& b) {
+  for_elements(b, [](char* shared, const char* global) {
+    memset(shared, 0, 2);
+    if (global) memcpy(shared, global, 2);
+  });
   State s = read(b.barrier);
   s.bytes -= b.map.box_rows * b.map.box_cols * 2;
   write(b.barrier, s);
+}
+
+void run_store(const Box& b) {
+  for_elements(b, [](const char* shared, char* global) {
+    races_access(shared, 2, false);
+    if (!global) return;
+    races_access(global, 2, true);
+    memcpy(global, shared, 2);
+  });
 }
 
 struct BarrierWait {
@@ -138,6 +154,16 @@ void run_matrices(void* const* lanes) {
         const int row = at(l).transposed ? pair : other, col = at(l).transposed ? other : pair;
         memcpy(reinterpret_cast<char*>(at(l).words + i) + 2 * e, at(8 * i + row).row + 2 * col, 2);
       }
+}
+
+struct RowsCall {
+  char* row;
+  const uint32_t* words;
+};
+void run_rows(void* const* lanes) {
+  auto at = [&](int l) -> const RowsCall& { return *static_cast<const RowsCall*>(lanes[l]); };
+  for (int l = 0; l < 32; ++l)
+    for (int i = 0; i < 4; ++i) memcpy(at(8 * i + l / 4).row + l % 4 * 4, at(l).words + i, 4);
 }
 
 struct MmaCall {
@@ -209,7 +235,10 @@ struct Operand {
 // Element k of A's row `row`, the i-th of a thread's two: from shared memory, or from the words of the four
 // lanes that hold the row.
 float left_at(const Product& p, size_t number, unsigned thread, int row, int i, int k) {
-  if (!p.words) return half_at(Operand(p.a).by_k(row + 8 * i, k), p.bfloat16);
+  if (!p.words) {
+    const Operand a(p.a);
+    return half_at(p.left_by_rows ? a.by_k(row + 8 * i, k) : a.by_column(row + 8 * i, k), p.bfloat16);
+  }
   const Product& holder = g_threads[thread / 4 * 4 + unsigned(k) % 8 / 2].products.items[number];
   const uint32_t word = holder.words[i + k / 8 * 2];
   return k % 2 ? high(word, p.bfloat16) : low(word, p.bfloat16);
@@ -264,6 +293,8 @@ void begin_block(unsigned threads) {
   g_used = false;
 }
 void end_block() {
+  for (const Thread& t : g_threads)
+    if (g_used && !t.boxes.items.empty()) die("the block ends while TMA still reads its shared memory");
   if (!g_boxes.empty()) die("the block ends while TMA still writes to its shared memory");
 }
 
@@ -288,6 +319,12 @@ void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
   races_access(row, 16, false);
   MatricesCall call{words, static_cast<const char*>(row), transposed};
   call_warp(run_matrices, &call);
+}
+void store_matrices(void* row, const uint32_t (&words)[4]) {
+  check_aligned("stmatrix", row, 16);
+  races_access(row, 16, true);
+  RowsCall call{static_cast<char*>(row), words};
+  call_warp(run_rows, &call);
 }
 void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bfloat16) {
   MmaCall call{d, a, {b0, b1}, bfloat16};
@@ -320,6 +357,19 @@ void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, ui
   const Box box{static_cast<char*>(shared), map, {x, y, z, w}, barrier};
   if (early()) return run_box(box);
   g_boxes.push_back(box);
+}
+void store_box(const void* shared, const TensorMap& map, int x, int y, int z) {
+  check_aligned("TMA", shared, 128);
+  const Box box{static_cast<char*>(const_cast<void*>(shared)), map, {x, y, z, 0}, nullptr};
+  if (early()) return run_store(box);
+  self().boxes.items.push_back(box);
+}
+void commit_boxes() { self().boxes.commit(); }
+void wait_boxes_read(int left) {
+  auto& boxes = self().boxes;
+  const size_t n = boxes.due(static_cast<size_t>(left));
+  for (size_t i = 0; i < n; ++i) run_store(boxes.items[i]);
+  boxes.drop(static_cast<size_t>(left));
 }
 
 void fence_products() { self().fenced = true; }

@@ -3,9 +3,10 @@
 //
 // Note [Late effects]
 // A copy or a product takes effect where the program waits for it, and no earlier: cp.async at
-// cp.async.wait_group of its thread, TMA at a wait on its barrier, WGMMA at wgmma.wait_group of its warp. So
-// a missing wait leaves old data, which is NaN at first. With WARPTAPE_EMULATOR_ORDER=shuffled half of the
-// copies take effect at once instead, so that one that is asked for before its target was read shows, too.
+// cp.async.wait_group of its thread, TMA at a wait on its barrier or, to memory, for its group, WGMMA at
+// wgmma.wait_group of its warp. So a missing wait leaves old data, which is NaN at first. With
+// WARPTAPE_EMULATOR_ORDER=shuffled half of the copies take effect at once instead, so that one that is asked
+// for before its target was read shows, too.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@ void commit_copies();
 void wait_copies(int left);
 
 void load_matrices(uint32_t (&words)[4], const void* row, bool transposed);
+void store_matrices(void* row, const uint32_t (&words)[4]);
 void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bfloat16);
 void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
@@ -31,11 +33,14 @@ void wait_barrier(uint64_t* barrier, uint32_t parity);
 // Matrices of 2-byte elements, in two further dims; the innermost dim first, strides in bytes. Boxes are of
 // one matrix and swizzled by 128 bytes.
 struct TensorMap {
-  const char* data;
+  char* data;
   int64_t sizes[4], strides[4];
   int box_rows, box_cols;
 };
 void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier);
+void store_box(const void* shared, const TensorMap& map, int x, int y, int z);
+void commit_boxes();
+void wait_boxes_read(int left);
 
 void fence_products();
 void commit_products();
@@ -49,6 +54,7 @@ struct Product {
   uint64_t a, b;
   int n;
   bool transposed, add, bfloat16;
+  bool left_by_rows = true;  // else A in shared memory lies by rows of its transpose
 };
 void multiply_async(const Product& product);
 

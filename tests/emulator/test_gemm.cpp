@@ -1,5 +1,5 @@
 // Runs one step of the GEMM ladder on the emulated device, without the rest of warptape, so that a test can
-// also compile it with a planted fault: test_gemm STEP DTYPE M N K [epilogue]. Prints the largest error
+// also compile it with a planted fault: test_gemm STEP DTYPE M N K [bias] [gelu]. Prints the largest error
 // against sums in double and exits with 1 where it is more than the dtype's rounding explains.
 #include "kernels/cuda/gemm/steps.h"
 #include "tests/emulator/test_program.h"
@@ -11,7 +11,7 @@ constexpr Step kRun[] = {gemm_naive,      gemm_coalesced,  gemm_shared_tile, gem
                          gemm_vectorised, gemm_async_copy, gemm_warp_tiles,  gemm_wmma,
                          gemm_mma,        gemm_wgmma};
 
-int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool epilogue) {
+int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool with_bias, bool gelu) {
   std::vector<double> a, b, bias;
   void* c = nullptr;
   const size_t bytes = size_t(m * n) * itemsize(dtype);
@@ -23,8 +23,8 @@ int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool epilogue) {
                        k,
                        filled(size_t(m * k), dtype, 1, a),
                        filled(size_t(k * n), dtype, 2, b),
-                       epilogue ? filled(size_t(n), dtype, 3, bias) : nullptr,
-                       epilogue,
+                       with_bias ? filled(size_t(n), dtype, 3, bias) : nullptr,
+                       gelu,
                        c};
   LaunchContext ctx{};
   ctx.device = DeviceType::CUDA;
@@ -38,10 +38,8 @@ int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool epilogue) {
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
       for (int64_t q = 0; q < k; ++q) sum += a[size_t(i * k + q)] * b[size_t(q * n + j)];
-      if (epilogue) {
-        sum += bias[size_t(j)];
-        sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
-      }
+      if (with_bias) sum += bias[size_t(j)];
+      if (gelu) sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
       const double got = number_at(host.data(), dtype, size_t(i * n + j));
       const double error = std::abs(got - sum) / std::max(1.0, std::abs(sum));
       worst = error <= worst ? worst : error;  // a NaN stays
@@ -56,6 +54,8 @@ int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool epilogue) {
 int main(int argc, char** argv) {
   if (argc < 6) return 2;
   const auto dtype = warptape::kernels::cuda::dtype_named(argv[2]);
-  return warptape::kernels::cuda::run(atoi(argv[1]), dtype, atol(argv[3]), atol(argv[4]), atol(argv[5]),
-                                      argc > 6);
+  bool bias = false, gelu = false;
+  for (int i = 6; i < argc; ++i) (argv[i][0] == 'b' ? bias : gelu) = true;
+  return warptape::kernels::cuda::run(atoi(argv[1]), dtype, atol(argv[3]), atol(argv[4]), atol(argv[5]), bias,
+                                      gelu);
 }

@@ -46,6 +46,8 @@ def test_a_right_loop_has_no_fault() -> None:
         (4, "MOV R155, RZ", 155),  # the last register of A is written
         (4, "LDS.128 R20, [R2]", None),  # ends before the sums
         (4, "LDS.128 R21, [R2]", 24),  # reaches into them
+        (4, "LDSM.16.M88.4 R21, [R2]", 24),  # of four matrices, too
+        (4, "STSM.16.M88.4 [R2], R21", 24),
         (4, "IADD3 R3, R152, 0x1, RZ", None),  # A may be read
         (5, "WARPGROUP.DEPBAR.LE gsb0, 0x1", 24),  # one group is left
     ],

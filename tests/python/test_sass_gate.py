@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -66,14 +67,16 @@ def test_reads_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (Rule("a.cu", "k", 64, load=128), "widest load has 64 bits"),
         (Rule("a.cu", "k", 64, store=128), "widest store has 32 bits"),
         (Rule("a.cu", "k", 64, needs=("HGMMA",)), "has no HGMMA"),
+        (Rule("a.cu", "k", 64, most=6), "7 instructions, at most 6"),
         (Rule("a.cu", "other", 64), "no kernel 'other' for sm_90a"),
     ],
 )
 def test_each_rule_can_fail(rule: Rule, says: str) -> None:
-    kernels = {"a.cu": [Kernel("k<float>", "90a", 40, load=64, store=32)]}
+    seven = Counter({"FADD": 4, "FMUL": 3})
+    kernels = {"a.cu": [Kernel("k<float>", "90a", 40, instructions=seven, load=64, store=32)]}
     [fault] = sass_gate.check(kernels, [rule], ["90a"])
     assert says in fault
-    assert not sass_gate.check(kernels, [Rule("a.cu", "k", 40, 64, 32)], ["90a"])
+    assert not sass_gate.check(kernels, [Rule("a.cu", "k", 40, 64, 32, most=7)], ["90a"])
 
 
 def test_chains_have_a_rule() -> None:

@@ -1,9 +1,9 @@
 """The protocol of kernels/cuda/common/tma_ring.cuh, explored exhaustively: every order in which a producer,
 its consumers and TMA may go on, for rings of two stages. A state is wrong where a buffer is read that does
-not hold its slice, where one is overwritten while it is read, or where nobody can go on. Planted faults must
-be found.
+not hold its slice, where one is overwritten while it is read, or where nobody can go on. So are the buffers
+in which parts of C wait for TMA to store them. Planted faults must be found.
 
-Roles are lists of actions, written after produce() and consume() of gemm/wgmma.cu, attention_wgmma.cu and
+Roles are lists of actions, written after gemm/wgmma.cu and wgmma_tile.cuh, attention_wgmma.cu and
 attention_wgmma_backward.cu. mbarriers are PTX's: a phase ends when its arrivals and its bytes are there.
 """
 
@@ -41,6 +41,7 @@ class State(NamedTuple):
     buffers: tuple[tuple[str, int], ...]  # what a buffer holds; -1: nothing, or on its way
     coming: frozenset[tuple[str, str, int]]  # transfers: buffer, barrier, slice
     reading: frozenset[tuple[int, str]]  # role, buffer
+    leaving: frozenset[tuple[str, int]] = frozenset()  # buffers that TMA is to store, and what they held
 
 
 class Wrong(Exception):
@@ -50,7 +51,7 @@ class Wrong(Exception):
 def after(state: State, role: int, action: Action) -> State | None:
     """The state when the role's next action is done; None where it has to wait."""
     barriers, buffers = dict(state.barriers), dict(state.buffers)
-    coming, reading = state.coming, state.reading
+    coming, reading, leaving = state.coming, state.reading, state.leaving
     kind, *args = action
     if kind == "wait":
         name, parity = args
@@ -75,8 +76,21 @@ def after(state: State, role: int, action: Action) -> State | None:
         reading |= {(role, buffer)}
     elif kind == "read to its end":
         reading -= {(role, args[0])}
+    elif kind == "write":
+        buffer, number = args
+        if any(b == buffer for b, _ in leaving):
+            raise Wrong(f"{buffer} is overwritten before it was stored")
+        buffers[buffer] = number
+    elif kind == "store":
+        buffer, number = args
+        if buffers[buffer] != number:
+            raise Wrong(f"{buffer} holds {buffers[buffer]}, {number} is stored")
+        leaving |= {(buffer, number)}
+    elif kind == "stored":  # all that was stored up to this number was read
+        if any(number <= args[0] for _, number in leaving):
+            return None
     counters = tuple(c + (k == role) for k, c in enumerate(state.counters))
-    return State(counters, tuple(barriers.items()), tuple(buffers.items()), coming, reading)
+    return State(counters, tuple(barriers.items()), tuple(buffers.items()), coming, reading, leaving)
 
 
 def arrived(state: State, transfer: tuple[str, str, int]) -> State:
@@ -106,8 +120,12 @@ def explore(roles: list[list[Action]], barriers: dict[str, int], buffers: list[s
         for role, actions in enumerate(roles):
             if state.counters[role] < len(actions):
                 following.append(after(state, role, actions[state.counters[role]]))
+        over = all(c == len(a) for c, a in zip(state.counters, roles, strict=True))
+        if over and state.leaving:
+            raise Wrong("the block ends while TMA reads its memory")
+        following += [state._replace(leaving=state.leaving - {one}) for one in state.leaving]
         going = [s for s in following if s is not None]
-        if not going and any(c < len(a) for c, a in zip(state.counters, roles)):
+        if not going and not over:
             raise Wrong(f"nobody can go on at {state.counters}")
         if not going and state.reading:
             raise Wrong("a product was never waited for")
@@ -139,15 +157,25 @@ def produce(steps: int, *rings: str, boxes: int = 1) -> list[Action]:
 
 
 def consume_gemm(steps: int) -> list[Action]:
-    """A buffer is released when the product after its own has begun."""
+    """A buffer is released when the product after its own has begun, the last of a tile of C, which is of
+    three slices, when its own has ended."""
     actions: list[Action] = []
-    last = -1
     for i, s, parity in turns(steps):
         actions += [("wait", f"k full {s}", parity), ("read", f"k {s}", i)]
-        if last >= 0:
+        ended = [1] * (i % 3 > 0) + [0] * (i % 3 == 2 or i == steps - 1)
+        for before in ended:
+            last = (i - before) % STAGES
             actions += [("read to its end", f"k {last}"), ("arrive", f"k empty {last}")]
-        last = s
-    return [*actions, ("read to its end", f"k {last}"), ("arrive", f"k empty {last}")]
+    return actions
+
+
+def store_parts(tiles: int, parts: int = 4, buffers: int = 2) -> list[Action]:
+    """A warp's parts of C, as store() and stored() of gemm/wgmma_tile.cuh. Groups are numbered from 0."""
+    actions: list[Action] = []
+    for number in range(tiles * parts):
+        buffer = f"c {number % parts % buffers}"
+        actions += [("stored", number - buffers), ("write", buffer, number), ("store", buffer, number)]
+    return [*actions, ("stored", tiles * parts - 1)]
 
 
 def consume_attention(steps: int) -> list[Action]:
@@ -200,6 +228,18 @@ def test_every_order_is_right(name: str, steps: int) -> None:
     barriers, buffers = names(*rings)
     roles = [produce(steps, *rings), *[consume(steps)] * CONSUMERS]
     assert explore(roles, barriers, buffers) > 5 * steps
+
+
+def test_parts_of_c_are_stored_in_every_order() -> None:
+    assert explore([store_parts(3)], {}, ["c 0", "c 1"]) > 12 * 3
+    for fault in ("one group too many is left", "nobody waits at the end", "parts of an odd number"):
+        actions = store_parts(3, 3 if "odd" in fault else 4)
+        if "too many" in fault:
+            actions = [(a[0], a[1] - 1) if a[0] == "stored" else a for a in actions]
+        elif "the end" in fault:
+            actions.pop()
+        with pytest.raises(Wrong):
+            explore([actions], {}, ["c 0", "c 1"])
 
 
 def without(actions: list[Action], kind: str) -> list[Action]:

@@ -7,17 +7,14 @@
 namespace warptape::kernels::cuda {
 
 // The sums of two rows, as mma leaves them, of 32 columns from `col` on: fours of d. Stored by 16 bytes.
-template <class T, class Finish>
-WT_DEVICE void store_sums(const GemmArgs<T>& g, int64_t row, int64_t col, const float* d, Finish&& finish) {
+template <class T>
+WT_DEVICE void store_sums(const GemmArgs<T>& g, int64_t row, int64_t col, const float* d) {
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t words[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int64_t at = col + j * kPiece + 2 * t;
-      words[j] = pack_two<T>(finish(d[4 * j + 2 * half], at), finish(d[4 * j + 2 * half + 1], at + 1));
-    }
+    for (int j = 0; j < 4; ++j) words[j] = pack_two<T>(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
     exchange_in_fours(words);
     const int64_t i = row + 8 * half, j = col + t * kPiece;
     if (i < g.m && j < g.n) {
@@ -26,9 +23,5 @@ WT_DEVICE void store_sums(const GemmArgs<T>& g, int64_t row, int64_t col, const 
     }
   }
 }
-
-struct KeepSum {
-  WT_DEVICE float operator()(float sum, int64_t) const { return sum; }
-};
 
 }  // namespace warptape::kernels::cuda

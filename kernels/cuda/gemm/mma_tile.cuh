@@ -126,7 +126,7 @@ struct MmaTile {
     wait_copies<0>();
     const int lane = threadIdx.x % kWarp;
 #pragma unroll
-    for (int i = 0; i < kDown; ++i) store_sums(g, i0 + wi + i * 16 + lane / 4, j0 + wj, sums[i], KeepSum{});
+    for (int i = 0; i < kDown; ++i) store_sums(g, i0 + wi + i * 16 + lane / 4, j0 + wj, sums[i]);
   }
 };
 

@@ -27,6 +27,7 @@ WT_DEVICE void load_matrices(uint32_t (&words)[4], const void* row) {
 WT_DEVICE void load_matrices_transposed(uint32_t (&words)[4], const void* row) {
   emulator::load_matrices(words, row, true);
 }
+WT_DEVICE void store_matrices(void* row, const uint32_t (&words)[4]) { emulator::store_matrices(row, words); }
 template <class T>
 WT_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulator::mma_16x8x16(d, a, b0, b1, std::is_same_v<T, BFloat16>);
@@ -46,8 +47,22 @@ WT_DEVICE void publish_writes() {}
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, 0, 0, barrier);
 }
+WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int z, uint64_t* barrier) {
+  emulator::load_box(shared, *map, x, y, z, 0, barrier);
+}
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h, int b, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, h, b, barrier);
+}
+WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y) {
+  emulator::store_box(shared, *map, x, y, 0);
+}
+WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y, int z) {
+  emulator::store_box(shared, *map, x, y, z);
+}
+WT_DEVICE void commit_boxes() { emulator::commit_boxes(); }
+template <int N>
+WT_DEVICE void wait_boxes_read() {
+  emulator::wait_boxes_read(N);
 }
 WT_DEVICE void prefetch_map(const TensorMap*) {}
 
@@ -61,9 +76,9 @@ template <int N>
 WT_DEVICE void wait_products() {
   emulator::wait_products(N);
 }
-template <class T>
+template <class T, bool AAlongK, bool BAlongK>
 WT_DEVICE void multiply_async(float (&d)[128], uint64_t a, uint64_t b) {
-  emulator::multiply_async({d, nullptr, a, b, 256, false, true, std::is_same_v<T, BFloat16>});
+  emulator::multiply_async({d, nullptr, a, b, 256, BAlongK, true, std::is_same_v<T, BFloat16>, AAlongK});
 }
 template <class T, bool Add, int Eights>
 WT_DEVICE void multiply_rows_async(float (&d)[Eights][4], uint64_t a, uint64_t b) {
@@ -79,6 +94,11 @@ WT_DEVICE void add_product_async(float (&d)[Eights][4], const uint32_t (&a)[4], 
 WT_DEVICE float power_of_two(float x) {
   const float y = exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;
+}
+
+WT_DEVICE float reciprocal(float x) {
+  const float y = 1 / x;
+  return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
 }
 
 template <int N>
