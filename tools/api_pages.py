@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
-from warptape._missing import torch_names
+from warptape._missing import public_name, torch_names
 
 GROUPS = {
     "Tensors": (
@@ -108,7 +108,7 @@ def load(name: str) -> Any:
 
 def home_of(value: Any) -> str:
     """The module that a value is from; of ops, which have none, the package."""
-    return getattr(value, "__module__", None) or ROOT
+    return public_name(getattr(value, "__module__", None) or ROOT)
 
 
 def is_described(value: Any) -> bool:

@@ -92,7 +92,9 @@ def _convolution(
 
 
 def _sparse(name: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: getattr(__import__("warptape.sparse").sparse, name)(*args, **kwargs)
+    return lambda *args, **kwargs: getattr(__import__("warptape.extras.sparse").extras.sparse, name)(
+        *args, **kwargs
+    )
 
 
 # Those that are not functions or methods by that name.

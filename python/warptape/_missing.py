@@ -48,6 +48,15 @@ MOVED = {
     "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }
+# Public modules whose files lie elsewhere in this package: by either name they are one module, so that old
+# pickles are read; errors and saved files use the public name.
+ROOMS = {
+    "distributions": "extras.distributions",
+    "nested": "extras.nested",
+    "quasirandom": "extras.quasirandom",
+    "sparse": "extras.sparse",
+}
+MOVED |= ROOMS
 # What PyTorch has and this runtime has nothing of.
 _UNSUPPORTED = {
     "torch.masked": "masked tensors are",
@@ -69,6 +78,14 @@ def module_name(name: str) -> str:
         if name == old or name.startswith(old + "."):
             name = new + name.removeprefix(old)
     return f"warptape.{name}".rstrip(".")
+
+
+def public_name(module: str) -> str:
+    """The public name of a module that lies in a room; of any other the name that it has."""
+    for public, room in ROOMS.items():
+        if f"{module}.".startswith(f"warptape.{room}."):
+            return f"warptape.{public}{module.removeprefix(f'warptape.{room}')}"
+    return module
 
 
 class Alias:
@@ -167,7 +184,7 @@ def _nearest(owner: str, name: str, is_module: bool) -> str:
 @functools.cache
 def message(owner: str, name: str, is_module: bool = False) -> str:
     """That `owner`, a module or class of warptape, has no `name`; with the nearest that there is."""
-    space = "torch" + owner.removeprefix("warptape")
+    space = "torch" + public_name(owner).removeprefix("warptape")
     text = f"warptape has no {space}.{name} yet"
     if reason := _UNSUPPORTED.get(f"{space}.{name}"):
         return f"{text}: {reason} not supported"
@@ -211,7 +228,8 @@ def install_getattr(owner: str, **computed: Callable[[], Any]) -> None:
             module != f"{owner}.{name}" or hasattr(sys.modules[owner], "__path__")
         ):
             if importlib.util.find_spec(module) is not None:
-                return importlib.import_module(module)
+                found = importlib.import_module(module)
+                return vars(sys.modules[owner]).setdefault(name, found)  # one that lies elsewhere, too
         if not name.startswith("__") and _imports_from(sys._getframe(1)):
             raise ImportError(message(owner, name), name=owner)
         raise _Missing(owner, name)

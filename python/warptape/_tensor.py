@@ -293,7 +293,7 @@ class Tensor(_C.TensorBase):
 
     def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
         """The elements that are not zero, by coordinates unless a layout is given: a SparseTensor."""
-        from .sparse import of_dense
+        from .extras.sparse import of_dense
 
         if _C._has_torch_function((self,)):
             return _C._handle_torch_function(Tensor.to_sparse, (self,), self, sparse_dim, layout=layout)

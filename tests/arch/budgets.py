@@ -101,7 +101,7 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "nested tensors": (1_371, ("python/warptape/nested/",)),
+    "nested tensors": (1_371, ("python/warptape/extras/nested/",)),
     "data pipes": (1_590, ("python/warptape/utils/data/datapipes/",)),
     "sparse tensors": (
         1_749,
@@ -109,7 +109,7 @@ BUDGETS = {
             "csrc/ops/linalg/sparse",
             "kernels/cpu/linalg/sparse",
             "kernels/include/kernels/linalg/sparse",
-            "python/warptape/sparse/",
+            "python/warptape/extras/sparse/",
         ),
     ),
     "the ops of torchvision and torchaudio": (
@@ -127,7 +127,7 @@ BUDGETS = {
     ),
     "probability distributions": (
         4_610,
-        ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
+        ("python/warptape/extras/distributions/", "python/warptape/extras/quasirandom.py"),
     ),
     "function transforms": (1_751, ("csrc/transforms/", "csrc/bindings/autograd/transforms")),
     "the graph compiler": (
@@ -161,5 +161,5 @@ BUDGETS = {
     "ONNX": (2_279, ("python/warptape/onnx/",)),
     "models": (2_505, ("python/warptape/models/",)),
     "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (32_121, ("python/warptape/",)),
+    "the Python library": (32_136, ("python/warptape/",)),
 }

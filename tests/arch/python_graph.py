@@ -53,6 +53,22 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+def rooms_of(path: Path) -> dict[str, str]:
+    """The table of public names of modules that lie elsewhere in the package."""
+    for node in ast.parse(path.read_text()).body if path.exists() else ():
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS":
+            return dict(ast.literal_eval(node.value))
+    return {}
+
+
+def names_in_cpp(root: Path) -> Iterator[tuple[str, int, str]]:
+    """(file, line, name) of what strings in C++ name of the package."""
+    for path in sorted((root / "csrc").rglob("*.cpp")):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            for name in re.findall(rf'"({PACKAGE}(?:\.\w+)+)"', line):
+                yield path.relative_to(root).as_posix(), number, name
+
+
 class Graph:
     """The package in the folder python/ of a source tree."""
 
@@ -67,6 +83,7 @@ class Graph:
             if parts[-1] == "__init__":
                 self.packages.add(name)
         self.files = {name: path.relative_to(root).as_posix() for name, path in self.paths.items()}
+        self.rooms = rooms_of(folder / PACKAGE / "_missing.py")
         self.extensions = {f"{PACKAGE}._C"}  # modules without a .py file: below all others
         names, stub = folder / PACKAGE / "torch" / "names.txt", folder / PACKAGE / "_C.pyi"
         self.declared = set(NAMED_TUPLE)  # names that PyTorch or the extension has: any package may use them
@@ -74,6 +91,7 @@ class Graph:
         self.declared.update(
             re.findall(r"^ *(?:def )?(\w+)[:(]", stub.read_text(), re.M) if stub.exists() else ()
         )
+        self.named_in_cpp = list(names_in_cpp(root))
         self.arrows: list[Arrow] = []
         self.accesses: list[Access] = []
         self.lines: dict[str, int] = {}
@@ -87,6 +105,9 @@ class Graph:
 
     def module_of(self, name: str) -> str:
         """The longest module that a dotted name starts with; empty where it is none of the package."""
+        for public, room in self.rooms.items():
+            if f"{name}.".startswith(f"{PACKAGE}.{public}."):
+                name = f"{PACKAGE}.{room}{name.removeprefix(f'{PACKAGE}.{public}')}"
         while name and name not in self.paths and name not in self.extensions:
             name = name.rpartition(".")[0]
         return name
@@ -141,7 +162,7 @@ class _Reader(ast.NodeVisitor):
         names = chain(node.func)
         first = node.args[0] if node.args else None
         text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-        if names and names[-1] in IMPORTERS and text:
+        if names and (names[-1] in IMPORTERS or names[-2:] == ["modules", "get"]) and text:
             self._string(text, node)
         if names and names[-1] in (*READERS, "setattr") and len(node.args) > 1:
             self._by_name(node, names[-1])

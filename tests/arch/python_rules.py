@@ -43,7 +43,7 @@ RINGS = {
     "compression": "ao",
     "inference": "inference",
     "serve": "serve",
-    "extras": "distributions nested sparse quasirandom",
+    "extras": "extras",
     "torch": "torch",
 }
 # Rings that know neither each other: layers and optimizers run in one process, groups know no module.
@@ -207,7 +207,25 @@ def check_attributes(graph: Graph) -> Violations:
     return bad
 
 
-CHECKS = (check_root, check_direction, check_circles, check_private_modules, check_attributes)
+def check_extension(graph: Graph) -> Violations:
+    """The extension names modules by where they lie: it looks for some among those that are loaded."""
+    bad = []
+    for relative, line, name in graph.named_in_cpp:
+        home = graph.module_of(name)
+        if home and not f"{name}.".startswith(f"{home}."):
+            words = f"names {name} by its public name; it is {home}"
+            bad.append((f"extension {short(name)}", f"{relative}:{line}: {words}"))
+    return bad
+
+
+CHECKS = (
+    check_root,
+    check_direction,
+    check_circles,
+    check_private_modules,
+    check_attributes,
+    check_extension,
+)
 DEBTS = Path(__file__).with_name("python_debts.txt")
 
 

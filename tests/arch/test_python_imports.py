@@ -14,6 +14,7 @@ from arch.python_rules import (
     check_attributes,
     check_circles,
     check_direction,
+    check_extension,
     check_private_modules,
     check_root,
     needless_circles,
@@ -43,6 +44,7 @@ PLANTED = [
     (check_root, "nn/bad.py", "def f():\n    from warptape import Tensor\n", "root nn.bad"),
     (check_root, "nn/bad.py", "import sys\n\nroot = sys.modules['warptape']\n", "root nn.bad"),
     (check_root, "nn/bad.py", "root = __import__('warptape')\n", "root nn.bad"),
+    (check_root, "nn/bad.py", "import sys\n\nroot = sys.modules.get('warptape')\n", "root nn.bad"),
     (check_root, "nn/modules/bad.py", "from ... import zeros\n", "root nn.modules.bad"),
     (check_direction, "nowhere.py", "", "ring nowhere"),
     (check_direction, "nn/bad.py", "from ..optim import SGD\n", "above nn.bad optim"),
@@ -150,6 +152,21 @@ def test_an_entry_that_is_not_needed_is_found(tmp_path: Path) -> None:
     for needless in ("circle optim.sgd nn.modules.linear", "root nn._cast", "above nn._cast optim"):
         assert paid(planted, [needed, needless]) == [needless]
     assert needless_circles(planted, ["circle nn.gone nn.functional"])
+
+
+def test_an_extension_that_names_a_module_where_it_does_not_lie(tmp_path: Path) -> None:
+    source = tmp_path / "csrc" / "a.cpp"
+    source.parent.mkdir()
+    tree = {
+        **GOOD,
+        "_missing.py": "ROOMS = {'sparse': 'extras.sparse'}\n",
+        "extras/sparse.py": "",
+        "futures.py": "",
+    }
+    source.write_text('f("warptape.extras.sparse");\nf("warptape.futures");\nf("warptape.node");\n')
+    assert check_extension(graph_of(tmp_path, tree)) == []
+    source.write_text('f("warptape.futures");\nf("warptape.sparse");\n')
+    assert [key for key, _ in check_extension(Graph(tmp_path))] == ["extension sparse"]
 
 
 def test_an_init_that_an_import_runs_counts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import warptape as torch
 
-from .. import _python_objects
+from .. import _missing, _python_objects
 from ..overrides import resolve_name
 from .immutable_collections import immutable_dict, immutable_list
 
@@ -72,7 +72,7 @@ def _get_qualified_name(func: Any) -> str:
             return f"torch{place.__name__.removeprefix('warptape')}.{name}"
     if isinstance(func, _OPS):  # one that has no public name, which another may have
         return f"torch._C.{name}"
-    home = getattr(func, "__module__", None) or type(func).__module__
+    home = _missing.public_name(getattr(func, "__module__", None) or type(func).__module__)
     top, dot, rest = home.partition(".")
     return f"{'torch' if top == 'warptape' else top}{dot}{rest}.{name}"
 

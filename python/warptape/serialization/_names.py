@@ -13,6 +13,7 @@ from typing import Any
 import warptape
 
 from .. import _C
+from .._missing import module_name, public_name
 from .._tensor import Tensor
 from ..storage import UntypedStorage, storage_class
 from ._allowed import allowed as _allowed
@@ -100,7 +101,7 @@ def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
 
 def rebuild_nested(parts: Any) -> Any:
     """A nested tensor of the jagged layout, of its values and the numbers of its structure."""
-    made = import_module("warptape.nested._tensor")
+    made = import_module("warptape.extras.nested._tensor")
     tensors = [parts.get(k) for k in ("values", "offsets", "lengths")] if isinstance(parts, dict) else []
     if len(tensors) != 3 or not all(type(t) is Tensor for t in tensors[: 2 + (tensors[2] is not None)]):
         raise UnpicklingError("a nested tensor without its parts")
@@ -232,7 +233,7 @@ def known(module: str, name: str) -> Any:
     if full in ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"):
         return Tensor if name == "Tensor" else warptape.nn.Parameter
     if full == "torch.nested._internal.nested_tensor.NestedTensor":
-        return import_module("warptape.nested._tensor").NestedTensor
+        return import_module("warptape.extras.nested._tensor").NestedTensor
     if module in ("torch", "torch.storage", "torch.cuda") and name.endswith("Storage"):
         return storage_class(name)
     out = getattr(_C, name, None) if module == "torch" else None
@@ -262,12 +263,12 @@ def theirs(module: str, name: str, obj: Any) -> tuple[str, str]:
     if id(obj) in _THEIRS:
         home, _, short = _THEIRS[id(obj)].rpartition(".")
         return home, short
-    top, *rest = module.split(".")
+    top, *rest = public_name(module).split(".")
     if top not in ("warptape", "torch"):
         return module, name
     path = ["warptape", *rest]
     for count in range(1, len(path) + 1):
-        here = sys.modules.get(".".join(path[:count]))
+        here = sys.modules.get(module_name(".".join(path[1:count])))
         if getattr(here, name, None) is obj:
             return ".".join(["torch", *path[1:count]]), name
     return module, name

@@ -10,8 +10,8 @@ from typing import Any
 
 import warptape
 
-from .._tensor import Tensor
-from ..nn import functional as F
+from ..._tensor import Tensor
+from ...nn import functional as F
 from ._ops import Args, Named, named, ndim, shape_of, unbound
 from ._ragged import Ragged
 from ._tensor import NestedTensor, handles, packed, plain, wrap

@@ -12,8 +12,8 @@ from typing import Any
 import warptape
 from warptape import _C
 
-from .._tensor import Tensor
-from ..overrides import _is_pointwise, _map_tensors, _name_of
+from ..._tensor import Tensor
+from ...overrides import _is_pointwise, _map_tensors, _name_of
 from ._ragged import NestedInt
 from ._tensor import (
     ANY_OP,

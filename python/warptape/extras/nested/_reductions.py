@@ -6,8 +6,8 @@ from typing import Any
 
 import warptape
 
-from .._tensor import Tensor
-from ..overrides import _map_tensors, _name_of
+from ..._tensor import Tensor
+from ...overrides import _map_tensors, _name_of
 from ._ops import Args, Named, inner_dim, named, ndim, wrapped_dim
 from ._tensor import HANDLERS, NestedTensor, handles, packed, padded_tensor, plain, unsupported, wrap
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import warptape
 
-from .. import _C
-from .._functions import as_tensor
-from .._missing import install_getattr as _install_getattr
-from .._tensor import Tensor
+from ... import _C
+from ..._functions import as_tensor
+from ..._missing import install_getattr as _install_getattr
+from ..._tensor import Tensor
 from . import _attention, _ops, _reductions  # they register their handlers
 from ._ragged import Ragged
 from ._tensor import NestedTensor, attach, plain

@@ -13,8 +13,8 @@ from typing import Any
 
 import warptape
 
-from .. import _C
-from .._tensor import Tensor
+from ... import _C
+from ..._tensor import Tensor
 
 __all__ = ["CompressedTensor", "CooTensor", "SparseTensor"]
 
@@ -181,7 +181,7 @@ class SparseTensor(Tensor):
 
     def _text(self, named: dict[str, Tensor]) -> str:
         """The repr, of the tensors of places and of the values."""
-        from .._printing import sparse_text
+        from ..._printing import sparse_text
 
         return sparse_text(self, named, self._value)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import warptape
 
-from .. import _C
-from .._functions import as_tensor
-from .._missing import install_getattr as _install_getattr
-from .._tensor import Tensor
+from ... import _C
+from ..._functions import as_tensor
+from ..._missing import install_getattr as _install_getattr
+from ..._tensor import Tensor
 from . import _arithmetic, _functions
 from ._tensor import CompressedTensor, CooTensor, SparseTensor, by_rows
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import warptape
 from warptape import _C
 
-from .._tensor import Tensor
+from ..._tensor import Tensor
 
 _ops: Any = _C._functions
 _symbols: dict[int, NestedInt] = {}  # by the id of the tensor of offsets or lengths, while it lives

@@ -10,8 +10,8 @@ from typing import Any
 
 import warptape
 
-from .. import _C
-from .._tensor import Tensor
+from ... import _C
+from ..._tensor import Tensor
 from ._tensor import HANDLERS, CompressedTensor, CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
 _ops: Any = _C._functions

@@ -8,8 +8,8 @@ from typing import Any
 
 import warptape
 
-from . import _C
-from ._tensor import Tensor
+from .. import _C
+from .._tensor import Tensor
 
 __all__ = ["SobolEngine"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import warptape
 from warptape import _C
 
-from .._tensor import Tensor
-from ..overrides import _name_of
+from ..._tensor import Tensor
+from ...overrides import _name_of
 from ._ragged import Ragged
 
 # By the name of a function, method or property: handler(func, args, kwargs), called with subclasses off.

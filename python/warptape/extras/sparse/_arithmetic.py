@@ -6,8 +6,8 @@ from typing import Any
 
 import warptape
 
-from .. import _C
-from .._tensor import Tensor
+from ... import _C
+from ..._tensor import Tensor
 from ._functions import as_coo, handles, refuse, to_dense, to_sparse, to_sparse_csr, transpose
 from ._tensor import HANDLERS, CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
