@@ -37,9 +37,7 @@ GROUPS = {
         "nn.utils.weight_norm nn.grad nn.parallel nn.parallel.scatter_gather"
     ),
     "Training": (
-        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.data.datapipes.iter "
-        "utils.data.datapipes.iter.sharding utils.data.datapipes.map utils.data.datapipes.utils.common "
-        "utils.data.graph utils.data.graph_settings utils.checkpoint distributions "
+        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.checkpoint distributions "
         "distributions.constraints distributions.constraint_registry distributions.utils quasirandom hub"
     ),
     "Graphs": (

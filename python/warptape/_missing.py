@@ -61,6 +61,9 @@ MOVED |= ROOMS
 _UNSUPPORTED = {
     "torch.masked": "masked tensors are",
     "torch.package": "packages of code and weights are",
+    "torch.utils.data.datapipes": "data pipes are",
+    "torch.utils.data.graph": "data pipes are",
+    "torch.utils.data.graph_settings": "data pipes are",
 }
 _ELSEWHERE = ("", ".nn.functional", ".nn", ".linalg", ".Tensor", ".utils", ".nn.utils")
 
@@ -247,7 +250,8 @@ def unusable(path: str, reason: str) -> Any:
         raise NotImplementedError(f"{path}: {reason}")
 
     home, _, name = path.rpartition(".")
-    return type(name, (), {"__new__": refuse, "__module__": home, "__doc__": f"Not supported: {reason}."})
+    parts = {"__new__": refuse, "__module__": home, "__doc__": f"Not supported: {reason}."}
+    return type(name, (), {**parts, "__class_getitem__": classmethod(lambda cls, item: cls)})
 
 
 _said: set[str] = set()

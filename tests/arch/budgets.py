@@ -102,7 +102,6 @@ BUDGETS = {
         ),
     ),
     "nested tensors": (1_371, ("python/warptape/extras/nested/",)),
-    "data pipes": (1_590, ("python/warptape/utils/data/datapipes/",)),
     "sparse tensors": (
         1_749,
         (
