@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import warptape
 from warptape import _C
-from warptape._missing import ROOMS
+from warptape._missing import ROOMS, torch_names
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/op/op.h, and where Python finds the op.
@@ -549,6 +549,8 @@ def texts() -> dict[Path, str]:
     package = ROOT / "python/warptape"
     stubs |= {package / "_C.pyi": stub_text(), package / "return_types.pyi": results_stub()}
     for public, room in ROOMS.items():  # what type checkers find under the public name
+        if public.rpartition(".")[2].startswith("_") and f"torch.{public}" not in torch_names():
+            continue
         text = f'"""{room}, by its public name. Written by tools/generate.py; do not edit."""\n\n'
         text += f"from warptape.{room} import *\n"
         stubs[package.joinpath(*public.split(".")).with_suffix(".pyi")] = text

@@ -13,6 +13,7 @@ from warptape import ao as ao
 from warptape import autograd as autograd
 from warptape import backends as backends
 from warptape import compiler as compiler
+from warptape import core as core
 from warptape import cpu as cpu
 from warptape import cuda as cuda
 from warptape import distributed as distributed
@@ -154,8 +155,6 @@ from warptape._legacy import set_default_tensor_type as set_default_tensor_type
 from warptape._lobpcg import lobpcg as lobpcg
 from warptape._missing import is_warn_always_enabled as is_warn_always_enabled
 from warptape._missing import set_warn_always as set_warn_always
-from warptape._python_objects import _assert as _assert
-from warptape._python_objects import typename as typename
 from warptape._streams import Event as Event
 from warptape._streams import Stream as Stream
 from warptape._tensor import Tensor as Tensor
@@ -178,6 +177,11 @@ from warptape.autograd.grad_mode import inference_mode as inference_mode
 from warptape.autograd.grad_mode import no_grad as no_grad
 from warptape.autograd.grad_mode import set_grad_enabled as set_grad_enabled
 from warptape.compiler import compile as compile
+from warptape.core import printing as _printing
+from warptape.core import python_objects as _python_objects
+from warptape.core import unsupported_dtypes as _unsupported_dtypes
+from warptape.core.python_objects import _assert as _assert
+from warptape.core.python_objects import typename as typename
 from warptape.extras import distributions as distributions
 from warptape.extras import nested as nested
 from warptape.extras import quasirandom as quasirandom

@@ -51,10 +51,17 @@ MOVED = {
 # Public modules whose files lie elsewhere in this package: by either name they are one module, so that old
 # pickles are read; errors and saved files use the public name.
 ROOMS = {
+    "_printing": "core.printing",
+    "_python_objects": "core.python_objects",
+    "_unsupported_dtypes": "core.unsupported_dtypes",
     "distributions": "extras.distributions",
     "nested": "extras.nested",
     "quasirandom": "extras.quasirandom",
     "sparse": "extras.sparse",
+    "utils._pytree": "core.pytree",
+    "utils._pytree_files": "core.pytree_files",
+    "utils._pytree_nodes": "core.pytree_nodes",
+    "utils.hooks": "core.hooks",
 }
 MOVED |= ROOMS
 # What PyTorch has and this runtime has nothing of.

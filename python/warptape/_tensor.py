@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _C
-from .utils.hooks import RemovableHandle, add_hook
+from .core.hooks import RemovableHandle, add_hook
 
 
 def warn_of_copy(call: str) -> None:
@@ -481,7 +481,7 @@ class Tensor(_C.TensorBase):
         )
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:
-        from ._printing import tensor_text
+        from .core.printing import tensor_text
 
         return tensor_text(self, tensor_contents)
 

@@ -159,6 +159,6 @@ BUDGETS = {
     ),
     "ONNX": (2_279, ("python/warptape/onnx/",)),
     "models": (2_505, ("python/warptape/models/",)),
-    "traced programs": (2_684, ("python/warptape/fx/",)),
+    "traced programs": (2_685, ("python/warptape/fx/",)),
     "the Python library": (32_136, ("python/warptape/",)),
 }

@@ -17,10 +17,8 @@ from arch.python_graph import PACKAGE, Graph, circles, is_private
 # fits counts; `a.__init__` is the file of package a alone.
 RINGS = {
     "names": "version torch_version _missing",
-    "core": """_op_docs _python_objects _printing _interchange _legacy storage _tensor _functions types
-        overrides functional random linalg fft special return_types masked _unsupported_dtypes futures
-        utils._pytree utils._pytree_tables utils._pytree_files utils._pytree_nodes utils.hooks utils._tables
-        utils.__init__ _logging backends __future__ __config__ signal""",
+    "core": """core _op_docs _interchange _legacy storage _tensor _functions types overrides functional random
+        linalg fft special return_types masked futures _logging backends __future__ __config__ signal""",
     "autograd": "autograd",
     "devices": "amp cuda _dispatch _conditions _streams accelerator cpu mps xpu",
     "files": "utils serialization hub _lobpcg",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import warptape as torch
 
-from .. import _missing, _python_objects
+from .. import _missing
+from ..core import python_objects
 from ..overrides import resolve_name
 from .immutable_collections import immutable_dict, immutable_list
 
@@ -24,7 +25,7 @@ base_types = (str, int, float, bool, complex, torch.dtype, torch.Tensor, torch.d
 _OPS = (type(torch.add), type(torch.Tensor.__getitem__))
 _LEGAL_OPS = ("placeholder", "call_method", "call_module", "call_function", "get_attr", "output", "root")
 _side_effectful_functions: set[Any] = {
-    _python_objects._assert,
+    python_objects._assert,
     operator.setitem,
     *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli),
     *(torch.rand_like, torch.randn_like, torch.randint_like, torch.multinomial, torch.poisson),

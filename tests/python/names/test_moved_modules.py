@@ -76,6 +76,10 @@ except AttributeError as error:
         ("warptape.nested._tensor NestedTensor", torch.nested._tensor.NestedTensor),
         ("warptape.sparse._tensor SparseTensor", torch.sparse._tensor.SparseTensor),
         ("warptape.quasirandom SobolEngine", torch.quasirandom.SobolEngine),
+        ("warptape.utils._pytree TreeSpec", torch.utils._pytree.TreeSpec),
+        ("warptape.utils._pytree_nodes SequenceKey", torch.utils._pytree.SequenceKey),
+        ("warptape.utils.hooks RemovableHandle", torch.utils.hooks.RemovableHandle),
+        ("warptape._unsupported_dtypes UnsupportedDtype", type(torch.complex32)),
     ],
 )
 def test_pickles_that_name_a_module_where_it_was(old, now):
@@ -90,8 +94,9 @@ def test_files_name_the_public_module():
 import io
 import warptape as torch
 file = io.BytesIO()
-torch.save([torch.distributions.Normal(0.0, 1.0)], file)
+torch.save([torch.distributions.Normal(0.0, 1.0), torch.utils._pytree.tree_flatten([1])[1]], file)
 assert b"ctorch.distributions\\nNormal\\n" in file.getvalue(), file.getvalue()
+assert b"ctorch.utils._pytree\\nTreeSpec\\n" in file.getvalue(), file.getvalue()
 file.seek(0)
 assert torch.load(file, weights_only=False)[0].scale == 1
 """

@@ -181,7 +181,7 @@ class SparseTensor(Tensor):
 
     def _text(self, named: dict[str, Tensor]) -> str:
         """The repr, of the tensors of places and of the values."""
-        from ..._printing import sparse_text
+        from ...core.printing import sparse_text
 
         return sparse_text(self, named, self._value)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .._missing import install_getattr as _install_getattr
-from ._pytree_nodes import (  # noqa: F401, the names that PyTorch has here
+from .pytree_nodes import (  # noqa: F401, the names that PyTorch has here
     NODES,
     Compared,
     Context,
@@ -560,6 +560,6 @@ def tree_any_only(kinds: Any, /, pred: Any, tree: Any, is_leaf: Any = None) -> b
 
 _install_getattr(
     __name__,
-    treespec_dumps=lambda: __import__("warptape.utils._pytree_files").utils._pytree_files.treespec_dumps,
-    treespec_loads=lambda: __import__("warptape.utils._pytree_files").utils._pytree_files.treespec_loads,
+    treespec_dumps=lambda: __import__("warptape.core.pytree_files").core.pytree_files.treespec_dumps,
+    treespec_loads=lambda: __import__("warptape.core.pytree_files").core.pytree_files.treespec_loads,
 )

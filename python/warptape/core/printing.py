@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from . import _C
+from .. import _C
 
 if TYPE_CHECKING:
-    from ._tensor import Tensor
+    from .._tensor import Tensor
 
 _options: dict[str, Any] = {
     "precision": 4,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _C
-from ._tensor import Tensor
+from .. import _C
+from .._tensor import Tensor
 
 __all__ = ["typename"]
 

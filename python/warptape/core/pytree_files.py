@@ -7,7 +7,7 @@ import json
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
-from ._pytree import (
+from .pytree import (
     SERIALIZED_TYPE_TO_PYTHON_TYPE,
     SUPPORTED_SERIALIZED_TYPES,
     LeafSpec,

@@ -1,0 +1,1 @@
+"""What every other part may use, and which uses none of them: tensors, trees, hooks, printing."""
