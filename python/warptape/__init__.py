@@ -89,6 +89,10 @@ long = int64
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 from ._tensor import Tensor  # noqa: E402
+from .core import offer as _offer  # noqa: E402
+
+_offer("sparse", lambda: __import__("warptape.extras.sparse").extras.sparse)
+_offer("nested", lambda: __import__("warptape.extras.nested").extras.nested)
 
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _C
+from .core import offered
 from .core.hooks import RemovableHandle, add_hook
 
 
@@ -293,11 +294,9 @@ class Tensor(_C.TensorBase):
 
     def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
         """The elements that are not zero, by coordinates unless a layout is given: a SparseTensor."""
-        from .extras.sparse import of_dense
-
         if _C._has_torch_function((self,)):
             return _C._handle_torch_function(Tensor.to_sparse, (self,), self, sparse_dim, layout=layout)
-        return of_dense(self, sparse_dim, layout)
+        return offered("sparse").of_dense(self, sparse_dim, layout)
 
     def to_sparse_coo(self) -> Any:
         """The elements that are not zero, by coordinates."""

@@ -101,7 +101,7 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "nested tensors": (1_371, ("python/warptape/extras/nested/",)),
+    "nested tensors": (1_376, ("python/warptape/extras/nested/",)),
     "sparse tensors": (
         1_749,
         (

@@ -145,6 +145,15 @@ class NestedTensor(Tensor):
             "requires_grad": self.requires_grad,
         }
 
+    @staticmethod
+    def from_parts(parts: dict[str, Any]) -> NestedTensor:
+        """A nested tensor of what a file has: "values", "offsets", maybe "lengths" and "_ragged_idx"."""
+        values, offsets, lengths = parts["values"], parts["offsets"], parts.get("lengths")
+        at = parts.get("_ragged_idx", 1)
+        return NestedTensor(
+            values, offsets, lengths=lengths, _ragged_idx=at, requires_grad=bool(parts.get("requires_grad"))
+        )
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _rebuild_njt, (self._parts(),)
 
@@ -229,9 +238,5 @@ def unsupported(name: str) -> NotImplementedError:
 
 
 def _rebuild_njt(parts: dict[str, Any]) -> NestedTensor:
-    """A nested tensor of what a file has of it."""
-    values, offsets, lengths = parts["values"], parts["offsets"], parts.get("lengths")
-    at = parts.get("_ragged_idx", 1)
-    return NestedTensor(
-        values, offsets, lengths=lengths, _ragged_idx=at, requires_grad=bool(parts.get("requires_grad"))
-    )
+    """What pickles call."""
+    return NestedTensor.from_parts(parts)
