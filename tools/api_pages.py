@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
-from warptape._missing import torch_names
+from warptape._missing import public_name, torch_names
 
 GROUPS = {
     "Tensors": (
@@ -37,9 +37,7 @@ GROUPS = {
         "nn.utils.weight_norm nn.grad nn.parallel nn.parallel.scatter_gather"
     ),
     "Training": (
-        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.data.datapipes.iter "
-        "utils.data.datapipes.iter.sharding utils.data.datapipes.map utils.data.datapipes.utils.common "
-        "utils.data.graph utils.data.graph_settings utils.checkpoint distributions "
+        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.checkpoint distributions "
         "distributions.constraints distributions.constraint_registry distributions.utils quasirandom hub"
     ),
     "Graphs": (
@@ -108,7 +106,7 @@ def load(name: str) -> Any:
 
 def home_of(value: Any) -> str:
     """The module that a value is from; of ops, which have none, the package."""
-    return getattr(value, "__module__", None) or ROOT
+    return public_name(getattr(value, "__module__", None) or ROOT)
 
 
 def is_described(value: Any) -> bool:

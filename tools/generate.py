@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import warptape
 from warptape import _C
+from warptape._missing import ROOMS, torch_names
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/op/facts.h, and where Python finds the op.
@@ -393,6 +394,8 @@ def submodules(module: types.ModuleType) -> Iterator[str]:
         spec = importlib.util.find_spec(f"{module.__name__}.{file.name}")
         if not file.name.startswith("_") and spec and (spec.origin or "").endswith(".py"):
             yield file.name
+    if module is warptape:
+        yield from (name for name in ROOMS if "." not in name)
 
 
 def public_names(module: types.ModuleType) -> dict[str, Any]:
@@ -545,6 +548,12 @@ def texts() -> dict[Path, str]:
     stubs = {stub_path(bit): module_stub(bit) for bit in MODULES}
     package = ROOT / "python/warptape"
     stubs |= {package / "_C.pyi": stub_text(), package / "return_types.pyi": results_stub()}
+    for public, room in ROOMS.items():  # what type checkers find under the public name
+        if public.rpartition(".")[2].startswith("_") and f"torch.{public}" not in torch_names():
+            continue
+        text = f'"""{room}, by its public name. Written by tools/generate.py; do not edit."""\n\n'
+        text += f"from warptape.{room} import *\n"
+        stubs[package.joinpath(*public.split(".")).with_suffix(".pyi")] = text
     sys.path.insert(0, str(ROOT / "tools"))
     from generate_headers import header_texts
 

@@ -89,10 +89,14 @@ long = int64
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 
 from ._tensor import Tensor  # noqa: E402
+from .core import offer as _offer  # noqa: E402
+
+_offer("sparse", lambda: __import__("warptape.extras.sparse").extras.sparse)
+_offer("nested", lambda: __import__("warptape.extras.nested").extras.nested)
 
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
-from . import _dispatch, amp, autograd, linalg, nn, random, utils  # noqa: E402
+from . import _dispatch, amp, autograd, linalg, nn, random  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
@@ -100,8 +104,6 @@ from ._missing import install_getattr as _install_getattr  # noqa: E402
 from ._missing import is_warn_always_enabled, set_warn_always  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from ._missing import unusable as _unusable  # noqa: E402
-from ._python_objects import *  # noqa: E402
-from ._python_objects import _assert  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,
     clear_autocast_cache,
@@ -119,6 +121,8 @@ from .autograd.grad_mode import (  # noqa: E402
     set_grad_enabled,
 )
 from .compiler import compile  # noqa: E402
+from .core.python_objects import *  # noqa: E402
+from .core.python_objects import _assert  # noqa: E402
 from .nn.parameter import Parameter as _Parameter  # noqa: E402
 from .random import (  # noqa: E402
     get_rng_state,
@@ -134,7 +138,7 @@ _C._TensorMeta = type(Tensor)  # type: ignore[attr-defined]  # what PyTorch call
 for _name in ("DispatchKey", "DispatchKeySet", "_ExcludeDispatchKeyGuard", "_get_accelerator"):
     setattr(_C, _name, getattr(_dispatch, _name))
 if _TYPE_CHECKING:
-    from . import backends, cuda, distributed, distributions, optim
+    from . import backends, cuda, distributed, distributions, optim, utils
 
 globals().update(_legacy_types)
 _tensor_classes = set(_legacy_types.values())
@@ -148,7 +152,7 @@ _install_getattr(
     _jit_set_profiling_executor=lambda: __import__("warptape._utils")._utils._jit_setting,
     _jit_set_profiling_mode=lambda: __import__("warptape._utils")._utils._jit_setting,
 )
-# cuda, backends, distributed, optim on first use: not every program needs them.
+# cuda, backends, distributed, optim, utils on first use: not every program needs them.
 _storages = (
     "UntypedStorage",
     "TypedStorage",
@@ -173,7 +177,7 @@ _unsupported_dtypes = ("complex32", "chalf", "qint32", "quint4x2", "quint2x4")
 _install_getattr(
     __name__,
     **{
-        n: lambda n=n: getattr(__import__("warptape._unsupported_dtypes")._unsupported_dtypes, n)
+        n: lambda n=n: getattr(__import__("warptape.core.unsupported_dtypes").core.unsupported_dtypes, n)
         for n in _unsupported_dtypes
     },
     TensorType=lambda: _unusable("torch.TensorType", "types of TorchScript's compiler are not here"),
@@ -185,20 +189,20 @@ _install_getattr(
     GradScaler=lambda: amp.GradScaler,
     get_autocast_gpu_dtype=lambda: amp._older.get_autocast_gpu_dtype,
     _sample_dirichlet=lambda: (
-        __import__("warptape.distributions._gamma").distributions._gamma.standard_dirichlet
+        __import__("warptape.extras.distributions._gamma").extras.distributions._gamma.standard_dirichlet
     ),
     ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
     PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
     __config__=lambda: __import__("warptape.__config__").__config__,
     __future__=lambda: __import__("warptape.__future__").__future__,
-    **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
+    **{n: lambda n=n: getattr(__import__("warptape.extras.sparse").extras.sparse, n) for n in _sparse},
     **{n: lambda n=n: getattr(__import__("warptape.ao.quantization").ao.quantization, n) for n in _codes},
     **{n: lambda n=n: getattr(__import__("warptape._conditions")._conditions, n) for n in _conditions},
     **{n: lambda n=n: getattr(__import__("warptape.amp.grad_scaler").amp.grad_scaler, n) for n in _scaling},
     _debug_has_internal_overlap=lambda: __import__("warptape._utils")._utils._debug_has_internal_overlap,
     _grouped_mm=lambda: __import__("warptape._utils")._utils._grouped_mm,
-    spmm=lambda: __import__("warptape.sparse").sparse.mm,
-    dsmm=lambda: __import__("warptape.sparse").sparse.mm,
+    spmm=lambda: __import__("warptape.extras.sparse").extras.sparse.mm,
+    dsmm=lambda: __import__("warptape.extras.sparse").extras.sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,
     cond=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.cond,
     while_loop=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.while_loop,

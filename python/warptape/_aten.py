@@ -10,6 +10,7 @@ from typing import Any
 from . import _C
 from ._ops import OpOverloadPacket
 from ._tensor import Tensor
+from .core import offered
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -92,7 +93,7 @@ def _convolution(
 
 
 def _sparse(name: str) -> Callable[..., Any]:
-    return lambda *args, **kwargs: getattr(__import__("warptape.sparse").sparse, name)(*args, **kwargs)
+    return lambda *args, **kwargs: getattr(offered("sparse"), name)(*args, **kwargs)
 
 
 # Those that are not functions or methods by that name.

@@ -280,9 +280,9 @@ def get_deterministic_debug_mode() -> int:
 
 def set_printoptions(**options: Any) -> None:
     """Sets precision, threshold, edgeitems, linewidth, sci_mode of printed tensors."""
-    from . import _printing
+    from .core import printing
 
-    _printing.set_options(**options)
+    printing.set_options(**options)
 
 
 class _Limits:

@@ -18,8 +18,8 @@ import warptape
 
 from . import _C
 from ._tensor import Tensor
+from .core.pytree import LeafSpec, TreeSpec, tree_flatten, tree_unflatten
 from .nn import Module, Parameter
-from .utils._pytree import LeafSpec, TreeSpec, tree_flatten, tree_unflatten
 
 _CONTAINERS = {"tuple": tuple, "list": list, "dict": dict}
 

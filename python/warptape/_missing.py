@@ -48,10 +48,29 @@ MOVED = {
     "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }
+# Public modules whose files lie elsewhere in this package: by either name they are one module, so that old
+# pickles are read; errors and saved files use the public name.
+ROOMS = {
+    "_printing": "core.printing",
+    "_python_objects": "core.python_objects",
+    "_unsupported_dtypes": "core.unsupported_dtypes",
+    "distributions": "extras.distributions",
+    "nested": "extras.nested",
+    "quasirandom": "extras.quasirandom",
+    "sparse": "extras.sparse",
+    "utils._pytree": "core.pytree",
+    "utils._pytree_files": "core.pytree_files",
+    "utils._pytree_nodes": "core.pytree_nodes",
+    "utils.hooks": "core.hooks",
+}
+MOVED |= ROOMS
 # What PyTorch has and this runtime has nothing of.
 _UNSUPPORTED = {
     "torch.masked": "masked tensors are",
     "torch.package": "packages of code and weights are",
+    "torch.utils.data.datapipes": "data pipes are",
+    "torch.utils.data.graph": "data pipes are",
+    "torch.utils.data.graph_settings": "data pipes are",
 }
 _ELSEWHERE = ("", ".nn.functional", ".nn", ".linalg", ".Tensor", ".utils", ".nn.utils")
 
@@ -69,6 +88,14 @@ def module_name(name: str) -> str:
         if name == old or name.startswith(old + "."):
             name = new + name.removeprefix(old)
     return f"warptape.{name}".rstrip(".")
+
+
+def public_name(module: str) -> str:
+    """The public name of a module that lies in a room; of any other the name that it has."""
+    for public, room in ROOMS.items():
+        if f"{module}.".startswith(f"warptape.{room}."):
+            return f"warptape.{public}{module.removeprefix(f'warptape.{room}')}"
+    return module
 
 
 class Alias:
@@ -167,7 +194,7 @@ def _nearest(owner: str, name: str, is_module: bool) -> str:
 @functools.cache
 def message(owner: str, name: str, is_module: bool = False) -> str:
     """That `owner`, a module or class of warptape, has no `name`; with the nearest that there is."""
-    space = "torch" + owner.removeprefix("warptape")
+    space = "torch" + public_name(owner).removeprefix("warptape")
     text = f"warptape has no {space}.{name} yet"
     if reason := _UNSUPPORTED.get(f"{space}.{name}"):
         return f"{text}: {reason} not supported"
@@ -211,7 +238,8 @@ def install_getattr(owner: str, **computed: Callable[[], Any]) -> None:
             module != f"{owner}.{name}" or hasattr(sys.modules[owner], "__path__")
         ):
             if importlib.util.find_spec(module) is not None:
-                return importlib.import_module(module)
+                found = importlib.import_module(module)
+                return vars(sys.modules[owner]).setdefault(name, found)  # one that lies elsewhere, too
         if not name.startswith("__") and _imports_from(sys._getframe(1)):
             raise ImportError(message(owner, name), name=owner)
         raise _Missing(owner, name)
@@ -229,7 +257,8 @@ def unusable(path: str, reason: str) -> Any:
         raise NotImplementedError(f"{path}: {reason}")
 
     home, _, name = path.rpartition(".")
-    return type(name, (), {"__new__": refuse, "__module__": home, "__doc__": f"Not supported: {reason}."})
+    parts = {"__new__": refuse, "__module__": home, "__doc__": f"Not supported: {reason}."}
+    return type(name, (), {**parts, "__class_getitem__": classmethod(lambda cls, item: cls)})
 
 
 _said: set[str] = set()

@@ -10,8 +10,8 @@ from ._custom_ops import CustomOpDef
 from ._ops import OpOverload, OpOverloadPacket
 from .autograd import grad
 from .compiler import compile
+from .core.pytree import tree_leaves, tree_map_only
 from .testing import assert_close
-from .utils._pytree import tree_leaves, tree_map_only
 
 __all__ = ["OpCheckError", "opcheck"]
 

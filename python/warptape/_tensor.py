@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _C
-from .utils.hooks import RemovableHandle, add_hook
+from .core import offered
+from .core.hooks import RemovableHandle, add_hook
 
 
 def warn_of_copy(call: str) -> None:
@@ -293,11 +294,9 @@ class Tensor(_C.TensorBase):
 
     def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
         """The elements that are not zero, by coordinates unless a layout is given: a SparseTensor."""
-        from .sparse import of_dense
-
         if _C._has_torch_function((self,)):
             return _C._handle_torch_function(Tensor.to_sparse, (self,), self, sparse_dim, layout=layout)
-        return of_dense(self, sparse_dim, layout)
+        return offered("sparse").of_dense(self, sparse_dim, layout)
 
     def to_sparse_coo(self) -> Any:
         """The elements that are not zero, by coordinates."""
@@ -481,7 +480,7 @@ class Tensor(_C.TensorBase):
         )
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:
-        from ._printing import tensor_text
+        from .core.printing import tensor_text
 
         return tensor_text(self, tensor_contents)
 

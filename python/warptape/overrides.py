@@ -15,7 +15,7 @@ from typing import Any
 import warptape
 
 from . import _C, _missing
-from ._python_objects import NOT_DECLARED
+from .core.python_objects import NOT_DECLARED
 
 __all__ = [
     "BaseTorchFunctionMode",

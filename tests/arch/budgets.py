@@ -101,15 +101,14 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "nested tensors": (1_371, ("python/warptape/nested/",)),
-    "data pipes": (1_590, ("python/warptape/utils/data/datapipes/",)),
+    "nested tensors": (1_376, ("python/warptape/extras/nested/",)),
     "sparse tensors": (
         1_749,
         (
             "csrc/ops/linalg/sparse",
             "kernels/cpu/linalg/sparse",
             "kernels/include/kernels/linalg/sparse",
-            "python/warptape/sparse/",
+            "python/warptape/extras/sparse/",
         ),
     ),
     "the ops of torchvision and torchaudio": (
@@ -127,7 +126,7 @@ BUDGETS = {
     ),
     "probability distributions": (
         4_610,
-        ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
+        ("python/warptape/extras/distributions/", "python/warptape/extras/quasirandom.py"),
     ),
     "function transforms": (1_751, ("csrc/transforms/", "csrc/bindings/autograd/transforms")),
     "the graph compiler": (
@@ -160,6 +159,6 @@ BUDGETS = {
     ),
     "ONNX": (2_279, ("python/warptape/onnx/",)),
     "models": (2_505, ("python/warptape/models/",)),
-    "traced programs": (2_684, ("python/warptape/fx/",)),
-    "the Python library": (32_121, ("python/warptape/",)),
+    "traced programs": (2_685, ("python/warptape/fx/",)),
+    "the Python library": (32_136, ("python/warptape/",)),
 }

@@ -10,7 +10,7 @@ namespace {
 bool is_sparse_object(const Tensor& opaque) {
   if (!opaque->python) return false;
   GilGuard gil;
-  Object name = checked(PyUnicode_FromString("warptape.sparse._tensor"));
+  Object name = checked(PyUnicode_FromString("warptape.extras.sparse._tensor"));
   Object module(PyImport_GetModule(name.get()));
   if (!module) return false;
   Object type = checked(PyObject_GetAttrString(module.get(), "SparseTensor"));
@@ -28,7 +28,7 @@ Object function(const char* module_name, const char* name) {
 Tensor add_gradients(const Tensor& a, const Tensor& b) {
   GilGuard gil;
   Object left = checked(wrap(a)), right = checked(wrap(b));
-  Object add = function("warptape.sparse._arithmetic", "add");
+  Object add = function("warptape.extras.sparse._arithmetic", "add");
   return tensor_of(call_python(add.get(), left.get(), right.get()).get());
 }
 
@@ -36,7 +36,7 @@ Tensor gradient_of_rows(const Tensor& indices, const Tensor& values, int64_t row
   GilGuard gil;
   Object at = checked(wrap(indices)), of = checked(wrap(values));
   Object count = checked(PyLong_FromLongLong(rows)), but = checked(PyLong_FromLongLong(without));
-  Object gradient = function("warptape.sparse._gradients", "gradient_of_rows");
+  Object gradient = function("warptape.extras.sparse._gradients", "gradient_of_rows");
   return tensor_of(call_python(gradient.get(), at.get(), of.get(), count.get(), but.get()).get());
 }
 

@@ -12,7 +12,7 @@ import warptape
 from warptape import Tensor
 from warptape._higher_order_ops.cond import cond
 from warptape._higher_order_ops.while_loop import while_loop
-from warptape.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from warptape.core.pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
 class NotSupportedError(RuntimeError):

@@ -7,8 +7,8 @@ from typing import Any
 
 import warptape
 from warptape import Tensor
+from warptape.core.pytree import tree_flatten, tree_unflatten
 from warptape.func import vmap
-from warptape.utils._pytree import tree_flatten, tree_unflatten
 
 from .scan import slices_first
 from .utils import Flat, Leaves

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warptape import Tensor
-from warptape.utils._pytree import tree_flatten, tree_unflatten
+from warptape.core.pytree import tree_flatten, tree_unflatten
 
 from .utils import Flat, Leaves, call, stacked
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warptape import _C, Tensor
-from warptape.utils._pytree import tree_flatten, tree_unflatten
+from warptape.core.pytree import tree_flatten, tree_unflatten
 
 from . import traced
 from .utils import Flat, Leaves, call, check_alike, stacked

@@ -7,8 +7,8 @@ from typing import Any
 
 import warptape
 from warptape import _C, DeviceError, Tensor
+from warptape.core.pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from warptape.overrides import TorchFunctionMode
-from warptape.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 Leaves = Sequence[Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor
-from warptape.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from warptape.core.pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from . import traced
 from .utils import Flat, Leaves, call, check_alike

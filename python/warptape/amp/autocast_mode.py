@@ -11,7 +11,7 @@ from typing import Any
 from .. import _C
 from .._C import clear_autocast_cache
 from ..autograd.grad_mode import _Mode
-from ..utils._pytree import tree_map_only
+from ..core.pytree import tree_map_only
 
 __all__ = [
     "autocast",

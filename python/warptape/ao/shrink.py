@@ -12,10 +12,10 @@ import warptape as torch
 
 from .._graphs import record
 from .._tensor import Tensor
+from ..core.pytree import tree_leaves
 from ..models import Decoder
 from ..nn import Module, Parameter
 from ..nn.utils import prune
-from ..utils._pytree import tree_leaves
 from .shrink_graph import follow
 from .shrink_labels import ChannelGraph, Heads
 from .shrink_modules import NarrowMultiheadAttention, refresh, set_heads

@@ -9,8 +9,8 @@ from typing import Any
 import warptape
 
 from .. import _C
+from ..core.pytree import tree_leaves
 from ..utils._python_dispatch import TorchDispatchMode
-from ..utils._pytree import tree_leaves
 
 __all__ = ["allow_mutation_on_saved_tensors"]
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .. import _C
-from ..utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from ..core.pytree import tree_flatten, tree_leaves, tree_unflatten
 from .function import Function, apply_on_tape, context_class, dual_levels, in_transforms
 
 _MORE = "For more details, please see https://pytorch.org/docs/main/notes/extending.func.html"

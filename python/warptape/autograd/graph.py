@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _C
 from .._missing import install_getattr as _install_getattr
-from ..utils.hooks import RemovableHandle, add_hook
+from ..core.hooks import RemovableHandle, add_hook
 from .grad_mode import _Mode
 
 __all__ = [

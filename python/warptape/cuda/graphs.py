@@ -11,7 +11,7 @@ from typing import Any
 
 import warptape
 
-from ..utils._pytree import tree_leaves, tree_map_only
+from ..core.pytree import tree_leaves, tree_map_only
 from ._device import _cuda, synchronize
 from .memory import empty_cache
 from .streams import Stream, StreamContext

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._C import _distributed as _C
-from ..utils._tables import aligned
+from ..core.tables import aligned
 from ._state import Group, peek_state
 from .groups import get_process_group_ranks, get_world_size
 from .objects import all_gather_object

@@ -7,7 +7,7 @@ from typing import Any
 import warptape
 
 from .._tensor import Tensor
-from ..utils._pytree import tree_flatten
+from ..core.pytree import tree_flatten
 
 
 class _Hint:

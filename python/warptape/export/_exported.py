@@ -18,10 +18,10 @@ from .._graphs import (
     unchanged,
 )
 from .._tensor import Tensor
+from ..core.pytree import tree_flatten, tree_unflatten
 from ..graph_drawing import Drawing, draw
 from ..nn import Module, Parameter
 from ..serialization._files import replace_file
-from ..utils._pytree import tree_flatten, tree_unflatten
 from ._dims import ShapesCollection, Sizes, spread
 from ._fx import to_fx
 

@@ -10,7 +10,7 @@ from typing import Any
 import warptape
 
 from .. import _C, fx
-from ..utils._pytree import TreeSpec, tree_unflatten
+from ..core.pytree import TreeSpec, tree_unflatten
 
 # Where Python finds an op, by the bits of OpFlag (csrc/op/op.h), in order of preference.
 _PLACES = {

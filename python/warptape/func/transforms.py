@@ -13,7 +13,7 @@ from typing import Any
 import warptape
 from warptape import _C, Tensor
 from warptape.autograd.graph import disable_saved_tensors_hooks
-from warptape.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from warptape.core.pytree import tree_flatten, tree_map, tree_unflatten
 
 from .vmap import vmap
 

@@ -9,7 +9,7 @@ from typing import Any
 import warptape
 from warptape import _C, Tensor
 from warptape.autograd import function_transforms  # noqa: F401, Functions within transforms
-from warptape.utils._pytree import tree_flatten, tree_unflatten
+from warptape.core.pytree import tree_flatten, tree_unflatten
 
 
 def vmap(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import warptape as torch
 
 from .._missing import find
-from ..utils import _pytree as pytree
+from ..core import pytree
 from . import _pytree as fx_pytree
 from .node import Argument, Node, _get_qualified_name, _type_repr
 

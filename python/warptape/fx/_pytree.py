@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, namedtuple
 from typing import Any
 
-from ..utils._pytree import STANDARD_DICT_TYPES, TreeSpec, _leaves_like
+from ..core.pytree import STANDARD_DICT_TYPES, TreeSpec, _leaves_like
 from .immutable_collections import immutable_dict
 
 __all__ = ["tree_flatten_spec"]

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from warptape import Tensor, nn
 
 from .._missing import unusable
-from .._python_objects import _assert
-from ..utils import _pytree as pytree
+from ..core import pytree
+from ..core.python_objects import _assert
 from ._codegen import PyTreeInfo
 from .graph import Graph
 from .graph_module import GraphModule

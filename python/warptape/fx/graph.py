@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from warptape import nn
 
-from ..utils import _pytree as pytree
+from ..core import pytree
 from ._codegen import CodeWriter, Namespace, PythonCode, PyTreeInfo, name_of_target
 from .node import Argument, Node, Target, map_aggregate, map_arg
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ..utils._pytree import (
+from ..core.pytree import (
     _dict_flatten,
     _dict_flatten_with_keys,
     _list_flatten,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import warptape as torch
 
-from .. import _python_objects
+from .. import _missing
+from ..core import python_objects
 from ..overrides import resolve_name
 from .immutable_collections import immutable_dict, immutable_list
 
@@ -24,7 +25,7 @@ base_types = (str, int, float, bool, complex, torch.dtype, torch.Tensor, torch.d
 _OPS = (type(torch.add), type(torch.Tensor.__getitem__))
 _LEGAL_OPS = ("placeholder", "call_method", "call_module", "call_function", "get_attr", "output", "root")
 _side_effectful_functions: set[Any] = {
-    _python_objects._assert,
+    python_objects._assert,
     operator.setitem,
     *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli),
     *(torch.rand_like, torch.randn_like, torch.randint_like, torch.multinomial, torch.poisson),
@@ -72,7 +73,7 @@ def _get_qualified_name(func: Any) -> str:
             return f"torch{place.__name__.removeprefix('warptape')}.{name}"
     if isinstance(func, _OPS):  # one that has no public name, which another may have
         return f"torch._C.{name}"
-    home = getattr(func, "__module__", None) or type(func).__module__
+    home = _missing.public_name(getattr(func, "__module__", None) or type(func).__module__)
     top, dot, rest = home.partition(".")
     return f"{'torch' if top == 'warptape' else top}{dot}{rest}.{name}"
 

@@ -17,11 +17,11 @@ from .._control_flow.convert import convert
 from .._graphs import GraphFunction, GraphModule, check_constants, record, unchanged
 from .._missing import install_getattr as _install_getattr
 from .._tensor import Tensor
+from ..core.pytree import tree_leaves
 from ..export._dims import Dim, Sizes
 from ..export._exported import generalised, read_graph, write_graph
 from ..graph_drawing import GraphText, draw
 from ..nn import Module, Parameter
-from ..utils._pytree import tree_leaves
 
 __all__ = [
     "Final",

@@ -7,7 +7,9 @@ AttributeError when it is used.
 from __future__ import annotations
 
 from warptape import _C, _missing
-from warptape._python_objects import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
+from warptape.core.python_objects import (
+    triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
+)
 
 globals().update({name: op for name, op in vars(_C._nn).items() if not name.startswith("__")})
 

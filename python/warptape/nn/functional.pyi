@@ -10,7 +10,7 @@ from warptape import Size
 from warptape import Tensor
 from warptape import memory_format
 from warptape import return_types
-from warptape._python_objects import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
+from warptape.core.python_objects import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: _int | Sequence[_int]) -> Tensor: ...

@@ -9,7 +9,7 @@ from typing import Any
 import warptape
 
 from .. import _C
-from ..utils._pytree import tree_leaves
+from ..core.pytree import tree_leaves
 from ._errors import UnsupportedOperatorError
 from ._sizes import Atom, Form, Varying
 

@@ -10,11 +10,11 @@ from typing import Any
 from .. import _C, int64, tensor
 from .._graphs import GraphFunction, check_constants, record
 from .._tensor import Tensor
+from ..core.pytree import tree_leaves
 from ..export._dims import Dim, Sizes
 from ..export._exported import ExportedProgram, specs_of
 from ..nn import Module
 from ..serialization._files import replace_file
-from ..utils._pytree import tree_leaves
 from ._builder import OPSET, Builder, onnx_type, run_mapping, tensors_of
 from ._errors import UnsupportedOperatorError
 from ._sizes import Runs, Varying, describe

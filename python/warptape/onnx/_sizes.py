@@ -19,8 +19,8 @@ import warptape
 from .. import _C
 from .._graphs import GraphFunction, record
 from .._tensor import Tensor
+from ..core.pytree import tree_flatten, tree_unflatten
 from ..export._dims import Sizes
-from ..utils._pytree import tree_flatten, tree_unflatten
 from ._errors import UnsupportedOperatorError
 
 _SMALL = 1 << 16  # elements of the inputs: at so few, a much larger size is recorded as well

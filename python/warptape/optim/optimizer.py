@@ -19,7 +19,7 @@ import warptape
 from warptape import Tensor
 
 from ..autograd.profiler import is_recording, record_function
-from ..utils.hooks import RemovableHandle, add_hook
+from ..core.hooks import RemovableHandle, add_hook
 from ._split import refuse_split, update_split
 from ._state_dict import cast_state
 

@@ -12,12 +12,12 @@ import warptape
 from .. import nn
 from .._tensor import Tensor
 from ..autograd import Function
+from ..core.pytree import tree_leaves, tree_map
 from ..distributed import DeviceMesh, ReduceOp, all_gather_object, all_reduce, all_reduce_coalesced
 from ..distributed.optim import ZeroRedundancyOptimizer
 from ..nn.modules._state import _IncompatibleKeys
 from ..nn.parallel import DistributedDataParallel
 from ..optim import Optimizer
-from ..utils._pytree import tree_leaves, tree_map
 from .context import SharedSequence, shard_sequence
 from .pipeline import PipelineSchedule, rng
 from .pipeline.partition import chunk_batch

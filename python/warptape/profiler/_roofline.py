@@ -18,10 +18,10 @@ from typing import Any
 from .. import _C
 from .._missing import install_getattr as _install_getattr
 from .._tensor import Tensor
+from ..core.tables import aligned
 from ..nn import Module
 from ..utils._figures import axes_of
 from ..utils._op_observer import OpCall, OpObserver, bytes_of, storage_of, tensors_in
-from ..utils._tables import aligned
 from ..utils.benchmark import timer
 from ..utils.flop_counter import backward_flops, forward_flops
 

@@ -13,7 +13,9 @@ from typing import Any
 import warptape
 
 from .. import _C
+from .._missing import module_name, public_name
 from .._tensor import Tensor
+from ..core import offered
 from ..storage import UntypedStorage, storage_class
 from ._allowed import allowed as _allowed
 from ._errors import UnpicklingError
@@ -100,11 +102,10 @@ def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
 
 def rebuild_nested(parts: Any) -> Any:
     """A nested tensor of the jagged layout, of its values and the numbers of its structure."""
-    made = import_module("warptape.nested._tensor")
     tensors = [parts.get(k) for k in ("values", "offsets", "lengths")] if isinstance(parts, dict) else []
     if len(tensors) != 3 or not all(type(t) is Tensor for t in tensors[: 2 + (tensors[2] is not None)]):
         raise UnpicklingError("a nested tensor without its parts")
-    return made._rebuild_njt(parts)
+    return offered("nested").NestedTensor.from_parts(parts)
 
 
 def rebuild_coded(kind: str, shape: Any, dtype: Any, held: Any, parameter: bool = False) -> Any:
@@ -232,7 +233,7 @@ def known(module: str, name: str) -> Any:
     if full in ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"):
         return Tensor if name == "Tensor" else warptape.nn.Parameter
     if full == "torch.nested._internal.nested_tensor.NestedTensor":
-        return import_module("warptape.nested._tensor").NestedTensor
+        return offered("nested").NestedTensor
     if module in ("torch", "torch.storage", "torch.cuda") and name.endswith("Storage"):
         return storage_class(name)
     out = getattr(_C, name, None) if module == "torch" else None
@@ -262,12 +263,12 @@ def theirs(module: str, name: str, obj: Any) -> tuple[str, str]:
     if id(obj) in _THEIRS:
         home, _, short = _THEIRS[id(obj)].rpartition(".")
         return home, short
-    top, *rest = module.split(".")
+    top, *rest = public_name(module).split(".")
     if top not in ("warptape", "torch"):
         return module, name
     path = ["warptape", *rest]
     for count in range(1, len(path) + 1):
-        here = sys.modules.get(".".join(path[:count]))
+        here = sys.modules.get(module_name(".".join(path[1:count])))
         if getattr(here, name, None) is obj:
             return ".".join(["torch", *path[1:count]]), name
     return module, name

@@ -13,8 +13,8 @@ import warptape
 from .. import DtypeError, ShapeError
 from .._graphs import GraphFunction
 from .._tensor import Tensor
+from ..core.pytree import TreeSpec, tree_flatten
 from ..export import load, passes
-from ..utils._pytree import TreeSpec, tree_flatten
 from .frames import BF16, DTYPES, dtype_name
 from .workers import WorkerSpec
 

@@ -6,7 +6,7 @@ import os as _os
 from typing import Any
 
 from .._missing import install_getattr as _install_getattr
-from ._swap import swap_tensors
+from ..core.swap import swap_tensors
 
 __all__ = ["checkpoint", "cmake_prefix_path", "data", "hooks", "summary", "swap_tensors"]
 

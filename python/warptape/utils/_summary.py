@@ -8,11 +8,11 @@ from typing import Any
 
 from .. import _C
 from ..autograd.grad_mode import no_grad
+from ..core.tables import aligned
 from ..nn import Module
 from ..nn.modules.module import register_module_forward_hook
 from ..nn.parameter import is_lazy
 from ._op_observer import tensors_in
-from ._tables import aligned
 from .flop_counter import FlopCounterMode
 
 

@@ -21,13 +21,13 @@ from typing import Any
 
 from .._missing import install_getattr as _install_getattr
 from .._ops import OpOverloadPacket, _declarations
+from ..core.tables import aligned
 from ..nn.modules.module import (
     Module,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from ._op_observer import OpCall, OpObserver
-from ._tables import aligned
 
 __all__ = ["FlopCounterMode", "register_flop_formula"]
 

@@ -9,8 +9,8 @@ from typing import Any
 from .._tensor import Tensor
 from ..autograd import Variable
 from ..autograd.graph import register_multi_grad_hook
+from ..core.pytree import tree_leaves
 from ..nn.modules.module import Module, register_module_forward_hook, register_module_forward_pre_hook
-from ._pytree import tree_leaves
 
 __all__ = ["ModuleTracker"]
 

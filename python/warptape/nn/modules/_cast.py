@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import warptape
 from warptape import _C, Tensor
-from warptape.utils._swap import swap_tensors
+from warptape.core.swap import swap_tensors
 
 from ..parameter import Parameter
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from warptape import Tensor
-from warptape.utils.hooks import RemovableHandle, add_hook
+from warptape.core.hooks import RemovableHandle, add_hook
 
 from ._backward_gate import BackwardGate
 

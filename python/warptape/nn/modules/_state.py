@@ -9,8 +9,8 @@ from typing import Any
 
 import warptape
 from warptape import Tensor
-from warptape.utils._swap import swap_tensors
-from warptape.utils.hooks import RemovableHandle, add_hook
+from warptape.core.hooks import RemovableHandle, add_hook
+from warptape.core.swap import swap_tensors
 
 from ..parameter import Parameter
 from . import _cast

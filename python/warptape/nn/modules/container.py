@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from warptape import _C, Tensor
-from warptape._python_objects import typename
+from warptape.core.python_objects import typename
 
 from ..parameter import Parameter
 from .module import Module, _indent

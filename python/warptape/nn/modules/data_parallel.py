@@ -45,7 +45,7 @@ class DataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.device_ids:
             place = _C.device("cuda", self.device_ids[0])
-            from ...utils._pytree import tree_map_only
+            from ...core.pytree import tree_map_only
 
             inputs, kwargs = tree_map_only(_C.TensorBase, lambda t: t.to(place), (inputs, kwargs))
         return self.module(*inputs, **kwargs)

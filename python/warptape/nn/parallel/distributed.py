@@ -12,11 +12,11 @@ import warptape
 from warptape import Tensor
 
 from ..._C import _distributed as _C
+from ...core.pytree import tree_map_only
 from ...distributed import all_gather_object
 from ...distributed._state import resolve
 from ...distributed.algorithms.ddp_comm_hooks import default_hooks
 from ...distributed.algorithms.join import Join, Joinable, JoinHook
-from ...utils._pytree import tree_map_only
 from ..modules.module import Module
 from ..modules.sparse import Embedding, EmbeddingBag
 from .sparse_reducer import SparseReducer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..._tensor import Tensor
+from ...core.pytree import tree_flatten, tree_unflatten
 from ...distributed.device_mesh import DeviceMesh
-from ...utils._pytree import tree_flatten, tree_unflatten
 from ..tensor.placement import Placement
 from .tensor import DTensor
 

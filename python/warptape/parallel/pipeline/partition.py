@@ -11,8 +11,8 @@ import warptape
 
 from ... import nn
 from ..._tensor import Tensor
+from ...core.pytree import tree_map
 from ...distributed import broadcast_object_list, get_rank, get_world_size
-from ...utils._pytree import tree_map
 from .schedules import rank_of
 from .stage import PipelineStage, as_tuple
 

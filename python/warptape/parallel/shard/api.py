@@ -10,9 +10,9 @@ import warptape
 
 from ... import nn
 from ..._tensor import Tensor
+from ...core.pytree import tree_map_only
 from ...distributed import DeviceMesh, init_device_mesh
 from ...nn.parallel.distributed import _tensors_in
-from ...utils._pytree import tree_map_only
 from ..tensor.placement import ParallelParameter, Replicate, Shard, axis_of, check_mesh, place_again
 from .group import Entry, MixedPrecisionPolicy, ParameterGroup
 from .offload import HostParts

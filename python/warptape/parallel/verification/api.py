@@ -14,8 +14,8 @@ from warptape.distributed import simulate
 
 from ... import nn
 from ..._tensor import Tensor
+from ...core.pytree import tree_map_only
 from ...distributed.simulation import RankFailed
-from ...utils._pytree import tree_map_only
 from . import causes
 from .compare import Compared, compare, compare_calls
 from .layout import Layout

@@ -12,9 +12,9 @@ from warptape.distributed import get_rank, init_device_mesh
 
 from ... import nn
 from ..._tensor import Tensor
+from ...core.pytree import tree_map_only
 from ...nn.parallel import DistributedDataParallel
 from ...nn.parallel.distributed import _tensors_in
-from ...utils._pytree import tree_map_only
 from ..pipeline.rng import part_of_batch
 from ..pipeline.runtime import PipelineSchedule
 from ..tensor.layers import ColumnParallelLinear

@@ -1,9 +1,11 @@
 """Datasets, samplers and the loader that makes batches of them."""
 
+from functools import cache as _cache
+
 from ..._missing import install_getattr as _install_getattr
+from ..._missing import unusable as _unusable
 from ._utils.collate import default_collate, default_convert
 from .dataloader import DataLoader, get_worker_info
-from .datapipes.datapipe import DataChunk, IterDataPipe, MapDataPipe, functional_datapipe
 from .dataset import (
     ChainDataset,
     ConcatDataset,
@@ -28,13 +30,10 @@ __all__ = [
     "BatchSampler",
     "ChainDataset",
     "ConcatDataset",
-    "DataChunk",
     "DataLoader",
     "Dataset",
     "DistributedSampler",
-    "IterDataPipe",
     "IterableDataset",
-    "MapDataPipe",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
@@ -45,9 +44,18 @@ __all__ = [
     "WeightedRandomSampler",
     "default_collate",
     "default_convert",
-    "functional_datapipe",
     "get_worker_info",
     "random_split",
 ]
 
-_install_getattr(__name__)
+_pipes = ("DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe")
+_advice = "data pipes are not here; use an IterableDataset, or chain generators"
+
+
+@_cache
+def _pipe(name: str) -> type:
+    """A class that libraries import, derive from or test for, and that says at its use what to take."""
+    return _unusable(f"torch.utils.data.{name}", _advice)
+
+
+_install_getattr(__name__, **{name: lambda name=name: _pipe(name) for name in _pipes})

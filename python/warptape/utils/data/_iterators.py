@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import warptape
 
 from ...autograd.profiler import record_function
-from ._pipes import draw_seed, ranks_of_job, set_seed, set_shard
 from ._utils.fetch import fetcher
 from ._utils.pin_memory import pin_memory
 
@@ -32,7 +31,6 @@ class _BaseDataLoaderIter:
         self._base_seed = int(seed.item())
 
     def _start(self, loader: DataLoader) -> None:
-        self._pipe_seed = draw_seed(self._dataset, loader.generator)
         self._indices = iter(self._sampler)
         self._yielded = 0
         self._promised = loader._promised
@@ -76,8 +74,6 @@ class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
 
     def __init__(self, loader: DataLoader) -> None:
         super().__init__(loader)
-        set_seed(loader.dataset, self._pipe_seed)
-        set_shard(loader.dataset, ranks_of_job())
         self._fetch = fetcher(
             loader.dataset,
             loader._stream,

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 from warptape.multiprocessing import _channel, init_reductions
 
 from ._iterators import _BaseDataLoaderIter
-from ._pipes import ranks_of_job
 from ._utils.loop import Failure, Plan, main
 from ._utils.shared import Inbox
 
@@ -155,8 +154,6 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
             loader.worker_init_fn,
             loader.num_workers,
             self._owner if direct else None,
-            self._pipe_seed,
-            ranks_of_job(),
         )
         try:
             for number in range(loader.num_workers):
@@ -194,7 +191,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         worker = next((w for w in itertools.islice(self._turn, len(self._workers)) if self._free(w)), None)
         if worker is None:
             return
-        task = (self._epoch, self._sent, wanted, self._pipe_seed)
+        task = (self._epoch, self._sent, wanted)
         worker.tasks.append(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
         self._tasks[self._sent] = worker
         self._sent += 1

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from warptape import Generator
 
@@ -15,7 +15,6 @@ from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
 from ._utils.fetch import _DatasetKind  # noqa: F401  (PyTorch has it here)
 from ._utils.worker import get_worker_info
-from .datapipes.datapipe import IterDataPipe
 from .dataset import Dataset, IterableDataset
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
@@ -152,10 +151,6 @@ class DataLoader(Generic[T_co]):
         in_order: bool = True,
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
-        if isinstance(dataset, IterDataPipe):
-            from .graph_settings import apply_shuffle_settings  # only where pipes are used
-
-            dataset, shuffle = cast(Any, apply_shuffle_settings(dataset, shuffle)), None
         self.dataset, self.generator, self.in_order, self.timeout = dataset, generator, in_order, timeout
         self.num_workers = num_workers
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor

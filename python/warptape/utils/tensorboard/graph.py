@@ -7,7 +7,7 @@ from typing import Any
 
 import warptape
 from warptape import Tensor
-from warptape.utils._pytree import tree_leaves, tree_map
+from warptape.core.pytree import tree_leaves, tree_map
 
 
 def _recorded(values: Any) -> list[Tensor]:

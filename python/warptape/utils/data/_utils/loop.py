@@ -19,7 +19,6 @@ import warptape
 from warptape.multiprocessing import _channel
 from warptape.multiprocessing._lifetime import die_with_parent, set_process_name, watch_parent
 
-from .._pipes import set_seed, set_shard
 from . import worker
 from .fetch import fetcher
 from .shared import Arena
@@ -38,12 +37,9 @@ class Plan:
     init: Callable[[int], None] | None
     workers: int
     parent: int | None  # its process id, if its main thread starts the worker without a server in between
-    pipe_seed: int | None  # of a data pipe's first pass
-    ranks: tuple[int, int]  # how many the job has, and which starts the worker
 
-    def fetcher(self, pipe_seed: int | None) -> Callable:
+    def fetcher(self) -> Callable:
         """The function from indices to a batch; of a stream, from its start."""
-        set_seed(self.dataset, pipe_seed)
         return fetcher(self.dataset, self.stream, self.batched, self.collate, self.drop_last)
 
 
@@ -115,18 +111,17 @@ class _Worker:
         worker._worker_info = worker.WorkerInfo(self._number, self._plan.workers, seed, self._plan.dataset)
         failure = None
         try:
-            set_shard(self._plan.dataset, self._plan.ranks, self._plan.workers, self._number)
             if self._plan.init is not None:
                 self._plan.init(self._number)
-            self._fetch = self._plan.fetcher(self._plan.pipe_seed)
+            self._fetch = self._plan.fetcher()
         except Exception:
             failure = self._failure()
         while (message := _channel.receive(self._end)) is not None:
-            epoch, task, wanted, pipe_seed = pickle.loads(message[0])
+            epoch, task, wanted = pickle.loads(message[0])
             if self._fetch and self._epoch not in (None, epoch):
                 self._finished = False
                 try:
-                    self._fetch = self._plan.fetcher(pipe_seed)
+                    self._fetch = self._plan.fetcher()
                 except Exception:
                     failure, self._fetch = self._failure(), None
             self._epoch = epoch

@@ -1,0 +1,217 @@
+"""What products and arithmetic do with sparse tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from ... import _C
+from ..._tensor import Tensor
+from ._functions import as_coo, handles, refuse, to_dense, to_sparse, to_sparse_csr, transpose
+from ._tensor import HANDLERS, CooTensor, SparseTensor, by_rows, coordinates, flat_index
+
+_ops: Any = _C._functions
+
+
+# ---- products ----
+
+
+def _check_product(x: Any, other: Any) -> None:
+    if x.ndim != 2 or other.ndim not in (1, 2) or x.size(1) != other.size(0):
+        raise _C.ShapeError(f"mm: expected (m, k) and (k, n), got {tuple(x.shape)} and {tuple(other.shape)}")
+    if x._value.ndim != 1:
+        raise refuse("mm", x, other)
+
+
+def mm_dense(x: Any, dense: Tensor, reduce: str = "sum") -> Tensor:
+    """A sparse matrix (m, k) times a matrix (k, n) or a vector (k)."""
+    _check_product(x, dense)
+    if x.dtype != dense.dtype:
+        raise _C.DtypeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {dense.dtype}")
+    flat = dense if dense.ndim == 2 else dense.unsqueeze(1)
+    found = _C._private._csr_matmul(*by_rows(x), flat, reduce)
+    return found if dense.ndim == 2 else found.squeeze(1)
+
+
+def mm_sparse(x: Any, other: Any) -> Any:
+    """A sparse matrix times another: every element of x meets those of a row of other."""
+    _check_product(x, other)
+    crow, col, values = by_rows(other)
+    rows, columns = coordinates(x)
+    counts = (crow[1:] - crow[:-1]).index_select(0, columns)
+    mine = warptape.repeat_interleave(counts)  # of each product, the element of x
+    before = (counts.cumsum(0) - counts).index_select(0, mine)
+    place = warptape.arange(mine.size(0), device=mine.device) - before
+    theirs = crow.index_select(0, columns.index_select(0, mine)) + place
+    index = _ops.stack([rows.index_select(0, mine), col.index_select(0, theirs).to(rows.dtype)])
+    products = x._value.index_select(0, mine) * values.index_select(0, theirs)
+    found = CooTensor.make(index.long(), products, (x.size(0), other.size(1)), False).coalesce()
+    return found if isinstance(x, CooTensor) else to_sparse_csr(found)
+
+
+@handles("mm", "matmul", "mv", "dsmm", "spmm", "__matmul__")
+def matmul(x: Any, other: Any, *, out: Any = None) -> Any:
+    """A sparse matrix times a matrix or a vector, the other way round, or both sparse."""
+    if out is not None:
+        raise refuse("matmul(out=)", x, other)
+    if isinstance(x, SparseTensor):
+        return mm_sparse(x, other) if isinstance(other, SparseTensor) else mm_dense(x, other)
+    if x.ndim == 1:
+        return mm_dense(transpose(other, 0, 1), x)
+    if x.ndim > 2:
+        return matmul(x.flatten(0, -2), other).unflatten(0, x.shape[:-1])
+    return mm_dense(transpose(other, 0, 1), x.t()).t()
+
+
+@handles("__rmatmul__")
+def rmatmul(x: Any, other: Any) -> Any:
+    """matmul(other, x)."""
+    return matmul(other, x)
+
+
+@handles("linear")
+def linear(input: Any, weight: Any, bias: Tensor | None = None) -> Any:
+    """nn.functional.linear with a sparse weight (or input)."""
+    out = matmul(input, transpose(weight, 0, 1) if isinstance(weight, SparseTensor) else weight.t())
+    return out if bias is None else out + bias
+
+
+@handles("bmm")
+def bmm(x: Any, other: Any) -> Tensor:
+    """Sparse matrices [b, m, k], by coordinates, times dense [b, k, n]: as one matrix with blocks."""
+    x = as_coo(x, "bmm")
+    if x._index.size(0) != 3 or isinstance(other, SparseTensor):
+        raise refuse("bmm", x, other)
+    (b, m, k), index = x.shape, x._index
+    if other.ndim != 3 or other.shape[:2] != (b, k):
+        raise _C.ShapeError(f"bmm: expected (b, m, k) and (b, k, n), got {x.shape} and {other.shape}")
+    both = _ops.stack([index[0] * m + index[1], index[0] * k + index[2]])
+    blocks = CooTensor.make(both, x._value, (b * m, b * k), x._coalesced)
+    return mm_dense(blocks, other.reshape(b * k, -1)).reshape(b, m, -1)
+
+
+@handles("addmm")
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * input + alpha * (mat1 @ mat2)."""
+    product = matmul(mat1, mat2)
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+# ---- arithmetic ----
+
+
+@handles("add", "add_", "sub", "subtract", "__add__", "__radd__", "__sub__")
+def add(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """x + alpha * other: sparse where both are."""
+    if not isinstance(x, SparseTensor):
+        if not isinstance(x, Tensor):
+            raise refuse("add", other)
+        return x + to_dense(other) * alpha
+    if not isinstance(other, SparseTensor):
+        if not isinstance(other, Tensor):
+            raise refuse("add of a number", x)
+        return to_dense(x) + other * alpha
+    if x.shape != other.shape:
+        raise _C.ShapeError(f"add: expected two sizes alike, got {x.shape} and {other.shape}")
+    second: Any = other if alpha == 1 else mul(other, alpha)
+    first: Any = x
+    if first._index is second._index and x.layout == second.layout:
+        return x._like(x._value + second._value)
+    a, b = to_sparse(x), to_sparse(second)
+    if a._index.size(0) != b._index.size(0):
+        raise refuse("add of different sparse dims", x, other)
+    values = _ops.cat([a._value, b._value])
+    found = CooTensor.make(_ops.cat([a._index, b._index], 1), values, x.shape, False)
+    if isinstance(x, CooTensor):
+        return found.coalesce() if a._coalesced and b._coalesced else found
+    return to_sparse(found, layout=x.layout)
+
+
+def sub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """x - alpha * other."""
+    return add(x, other, alpha=-alpha)
+
+
+def _add_(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    if not isinstance(x, SparseTensor):
+        return x.add_(to_dense(other), alpha=alpha)
+    return x._take(add(x, other, alpha=alpha))
+
+
+HANDLERS.update(sub=sub, subtract=sub, __sub__=sub, add_=_add_, __iadd__=_add_)
+HANDLERS["sub_"] = HANDLERS["__isub__"] = lambda x, other, *, alpha=1: _add_(x, other, alpha=-alpha)
+HANDLERS["rsub"] = HANDLERS["__rsub__"] = lambda x, other: add(HANDLERS["neg"](x), other)
+
+
+def _scaled(op: str, x: Any, other: Any) -> Any:
+    """x (sparse) times or divided by a number or a dense tensor, at x's places."""
+    function = getattr(_ops, op)
+    if not isinstance(other, Tensor) or other.ndim == 0:
+        return x._like(function(x._value, other))
+    if other.ndim > x.ndim:
+        raise refuse(op, x, other)
+    places = tuple(x._index.unbind(0)) if isinstance(x, CooTensor) else coordinates(x)
+    at = other.broadcast_to(x.shape)[places]
+    return x._like(function(x._value, at))
+
+
+@handles("mul", "multiply", "__mul__", "__rmul__")
+def mul(x: Any, other: Any) -> Any:
+    """Element by element: the result is sparse."""
+    if not isinstance(x, SparseTensor):
+        return mul(other, x)
+    if not isinstance(other, SparseTensor):
+        return _scaled("mul", x, other)
+    if x.shape != other.shape:
+        raise refuse("mul of different sizes", x, other)
+    found = _common(to_sparse(x).coalesce(), to_sparse(other).coalesce())
+    return found if isinstance(x, CooTensor) else to_sparse(found, layout=x.layout)
+
+
+def _common(a: CooTensor, b: CooTensor) -> CooTensor:
+    """The products at the places that both have."""
+    sizes = tuple(a.shape[: a._index.size(0)])
+    one, two = flat_index(a._index, sizes), flat_index(b._index, sizes)
+    if two.numel() == 0:
+        return CooTensor.make(a._index[:, :0], a._value[:0] * 1, a.shape, True)
+    at = warptape.searchsorted(two, one).clamp(max=two.numel() - 1)
+    here = two[at] == one
+    values = a._value[here] * b._value[at[here]]
+    return CooTensor.make(a._index[:, here], values, a.shape, True)
+
+
+@handles("div", "divide", "true_divide", "__truediv__")
+def div(x: Any, other: Any) -> Any:
+    """x (sparse) divided by a number or a dense tensor: the result is sparse."""
+    if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
+        raise refuse("div", x, other)
+    return _scaled("div", x, other)
+
+
+HANDLERS["mul_"] = HANDLERS["__imul__"] = lambda x, other: _in_place("mul_", x, other)
+HANDLERS["div_"] = HANDLERS["__itruediv__"] = lambda x, other: _in_place("div_", x, other)
+
+
+def _in_place(op: str, x: Any, other: Any) -> Any:
+    if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
+        raise refuse(op, x, other)
+    if isinstance(other, Tensor) and other.ndim:
+        return x._take(_scaled(op[:-1], x, other))
+    getattr(x._value, op)(other)
+    return x
+
+
+@handles("sparse_mask")
+def sparse_mask(x: Any, mask: Any) -> Any:
+    """x's elements at mask's places."""
+    if not isinstance(mask, SparseTensor) or x.shape != mask.shape:
+        raise refuse("sparse_mask of another size or by a dense mask", x, mask)
+    if isinstance(x, SparseTensor):
+        places = to_sparse(mask).coalesce()
+        ones = CooTensor.make(
+            places._index, warptape.ones_like(places._value, dtype=x.dtype), mask.shape, True
+        )
+        return mul(ones, to_sparse(x))
+    places = tuple(mask._index.unbind(0)) if isinstance(mask, CooTensor) else coordinates(mask)
+    return mask._like(x[places])

@@ -1,0 +1,3 @@
+"""extras.nested, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.extras.nested import *

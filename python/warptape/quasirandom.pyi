@@ -1,0 +1,3 @@
+"""extras.quasirandom, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.extras.quasirandom import *

@@ -1,0 +1,3 @@
+"""extras.sparse, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.extras.sparse import *

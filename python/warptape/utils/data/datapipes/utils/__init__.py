@@ -1,1 +1,0 @@
-"""What data pipes share."""
