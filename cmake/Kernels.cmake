@@ -2,7 +2,7 @@
 # processor has. Float flags: no errno, no traps, contraction to fma; never -ffast-math, for NaN and infinity must hold.
 set(WARPTAPE_KERNEL_FLAGS -fno-math-errno -fno-trapping-math -ffp-contract=fast)
 # GCC before 13 warns of its own AVX-512 intrinsics, whose "undefined" operands are meant to be so (GCC bug 105593).
-set(WARPTAPE_KERNEL_WARNINGS -Wno-maybe-uninitialized)
+set(WARPTAPE_KERNEL_WARNINGS -Wno-maybe-uninitialized -Wno-uninitialized)
 # In order: the first is WARPTAPE_ISA_LEVEL 1.
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
   set(WARPTAPE_KNOWN_ISAS neon)
@@ -41,6 +41,9 @@ function(warptape_cpu_kernels out)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${dir}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "/common/")
   file(GLOB common CONFIGURE_DEPENDS "${dir}/common/*.cpp" "${PROJECT_SOURCE_DIR}/kernels/runtime/*.cpp")
+  if(WARPTAPE_SLIM)  # chains may name any conversion between dtypes, and so keep all of them: 0.6 MB as loops that are unrolled
+    set_source_files_properties("${dir}/view/convert.cpp" PROPERTIES COMPILE_OPTIONS -Os)
+  endif()
   set(objects "")
   if(common)
     add_library(wt_kernels_common OBJECT ${common})
@@ -73,7 +76,9 @@ function(warptape_cpu_kernels out)
                                ${WARPTAPE_KERNEL_WARNINGS})
         target_compile_definitions(wt_kernels_${isa} PRIVATE ${WARPTAPE_FEATURES} WARPTAPE_ISA=${isa}
                                    WARPTAPE_ISA_LEVEL=${isa_level})
-        warptape_precompile(wt_kernels_${isa} kernels/cpu/elementwise/elementwise.h kernels/cpu/vector/rows.h)
+        # Without the formulas: a line of them would compile everything again.
+        warptape_precompile(wt_kernels_${isa} "${PROJECT_SOURCE_DIR}/kernels/cpu/vector/rows.h"
+                            "${PROJECT_SOURCE_DIR}/kernels/cpu/vector/narrow_math.h")
         list(APPEND objects $<TARGET_OBJECTS:wt_kernels_${isa}>)
       endif()
     endforeach()

@@ -40,5 +40,3 @@ file(WRITE "${PROJECT_BINARY_DIR}/slim/exports.map" "{ global: wt_*; local: *; }
 add_link_options(-Wl,--gc-sections -s)
 # Nothing is exported but the C interface, so that the linker can drop what it does not reach.
 set(WARPTAPE_SLIM_LINK "-Wl,--version-script=${PROJECT_BINARY_DIR}/slim/exports.map")
-# Chains may name any conversion between dtypes, and so keep all of them: 0.6 MB as loops that are unrolled.
-set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/view/convert.cpp" PROPERTIES COMPILE_OPTIONS -Os)

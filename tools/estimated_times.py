@@ -1,6 +1,6 @@
 """Each hot CUDA kernel's estimated time on one H200 or H100 beside its target. No GPU is needed.
 
-    python tools/estimated_times.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects for sm_90a
+    python tools/estimated_times.py build/csrc/CMakeFiles/warptape_cuda.dir    objects for sm_90a
 
 Prints a Markdown table. **The times are estimates from below, not measurements.** A time is the longest of
 four, each as if nothing else were in the way:

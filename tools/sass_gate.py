@@ -1,6 +1,6 @@
 """A gate on the machine code of the hot CUDA kernels, which needs no GPU.
 
-    python tools/sass_gate.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects of a build
+    python tools/sass_gate.py build/csrc/CMakeFiles/warptape_cuda.dir    objects of a build
     python tools/sass_gate.py softmax.cubin gemm/wgmma.cu.o                      some files
     python tools/sass_gate.py --compile --arch 90a                               compiles the hot sources
     python tools/sass_gate.py --rows build                                       chains with norms, by NVRTC
