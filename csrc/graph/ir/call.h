@@ -106,7 +106,7 @@ Call copy_of(const Call& c, F&& f) {
 
 // An entry of Call::results: the op's i-th tensor, the i-th tensor that its node saved, or an argument that
 // is written in place.
-inline constexpr int32_t kInPlace = -1;
+inline constexpr int32_t kInPlaceResult = -1;
 inline constexpr int32_t kSavedBase = 1 << 30;
 
 // Calls f for each tensor of a result, in order.

@@ -189,7 +189,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
   each_written(op, call.args->values, [&](const Tensor& t) {
     if (!t.defined()) return;
     write(call, t);
-    call.results.push_back(kInPlace);
+    call.results.push_back(kInPlaceResult);
   });
   int32_t place = 0;
   Ref<Node> node;
@@ -207,7 +207,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
       call.results.push_back(static_cast<int32_t>(kSavedBase + i));
     }
   if (scope.unfinished()) throw NotDeferrable{};
-  const bool in_place = !call.results.empty() && call.results[0] == kInPlace;
+  const bool in_place = !call.results.empty() && call.results[0] == kInPlaceResult;
   if (in_place && call.results.back() >= kSavedBase) throw NotDeferrable{};
   call.made = node.get();
   remember_state(call);

@@ -26,7 +26,7 @@ Call whole_copy_of(const Call& c) {
 void count_changes(const std::vector<Call>& calls) {
   for (const Call& c : calls)
     for (size_t k = 0; c.kind == CallKind::Op && !c.bumped && k < c.out.size(); ++k)
-      if (c.results[k] == kInPlace) c.out[k].bump_version();
+      if (c.results[k] == kInPlaceResult) c.out[k].bump_version();
 }
 
 // The storage of each memory; null of those that are another's.

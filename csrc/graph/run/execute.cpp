@@ -121,7 +121,7 @@ void run_op(Call& call) {
   const std::vector<Storage*> inputs = storages_of(call);
   for (size_t i = 0; i < call.out.size(); ++i) {
     const int32_t what = call.results[i];
-    if (what == kInPlace) continue;
+    if (what == kInPlaceResult) continue;
     deliver(inputs, call.out[i],
             what < kSavedBase ? results[static_cast<size_t>(what)]
                               : node->saved_raw(static_cast<size_t>(what - kSavedBase)).raw());
@@ -193,7 +193,7 @@ void run(Call& call) {
     if (t.storage().is_deferred() && !ops::has_prologue(t)) t.storage().materialize();
   if (call.kind == CallKind::Kernel) take_over(call);
   for (size_t i = 0; i < call.out.size(); ++i)
-    if (call.kind == CallKind::Kernel || call.results.empty() || call.results[i] == kInPlace)
+    if (call.kind == CallKind::Kernel || call.results.empty() || call.results[i] == kInPlaceResult)
       if (Storage& s = call.out[i].storage(); s.is_deferred()) s.materialize();
   if (call.kind == CallKind::Elementwise) return run_elementwise(call);
   if (call.kind == CallKind::SumTo) return raw_sum_to(call.out[0], call.in[0]);
