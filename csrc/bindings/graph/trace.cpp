@@ -223,6 +223,15 @@ void bind_graph(py::module_& m) {
           },
           "OpFlag of each call's op.")
       .def_property_readonly(
+          "pointwise",
+          [](const Graph& g) {
+            std::vector<bool> out;
+            for (const graph::GraphCall& c : g.calls)
+              out.push_back(c.op && c.op->batching == Batching::Pointwise);
+            return out;
+          },
+          "Whether each call's op computes element by element.")
+      .def_property_readonly(
           "modes",
           [](const Graph& g) {
             py::list out;

@@ -174,7 +174,7 @@ std::string Text::write() const {
   }
   const bool rows = by_rows(plan_);
   const int width = chain_width(plan_);
-  return std::string("#include \"kernels/cuda/") + (rows ? "chain_rows" : "chain") +
+  return std::string("#include \"kernels/cuda/fused/") + (rows ? "chain_rows" : "chain") +
          ".cuh\"\n\nnamespace warptape::kernels::cuda {\nstruct Chain {\n" +
          (rows ? std::string("  using Row = ") + type_of(row_type(plan_)) + ";\n" : "") +
          "  template <int W>\n  struct Values {\n" + members +

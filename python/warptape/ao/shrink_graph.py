@@ -8,8 +8,6 @@ from .. import _C
 from .shrink_labels import ChannelGraph, Labels, Value
 from .shrink_rules import RULES, Arguments, Rule
 
-_POINTWISE = 1 << 27  # OpFlag::kPointwise
-
 
 class _Walk:
     """Follows the calls of one graph."""
@@ -33,14 +31,14 @@ class _Walk:
             self.values[i] = Value(sizes, dims, name=name if mine else "", tensor=tensor)
             if mine:
                 self.result.params[name] = self.values[i]
-        for (name, args, outputs, _), flags in zip(self.graph.calls, self.graph.flags, strict=True):
+        for (name, args, outputs, _), pointwise in zip(self.graph.calls, self.graph.pointwise, strict=True):
             given = Arguments(
                 self,
                 name,
                 {key: self.argument(x) for key, x in args.items()},
                 [None if i is None else self.sizes(i) for i in outputs],
             )
-            made = self.call(name, given, flags)
+            made = self.call(name, given, pointwise)
             for i, value in zip(outputs, made):
                 if i is not None:
                     self.values[i] = value
@@ -53,9 +51,9 @@ class _Walk:
             return self.values[x.id]
         return [self.argument(item) for item in x] if isinstance(x, list) else x
 
-    def call(self, name: str, args: Arguments, flags: int) -> list[Value]:
+    def call(self, name: str, args: Arguments, pointwise: bool) -> list[Value]:
         rule: Rule | None = RULES.get(name.rstrip("_"))
-        if rule is None and flags & _POINTWISE:
+        if rule is None and pointwise:
             rule = RULES["pointwise"]
         made = rule(args) if rule is not None else None
         if made is not None:
