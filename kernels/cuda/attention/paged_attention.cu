@@ -168,19 +168,25 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) paged_plain(const __grid_co
 }
 
 // A block has a token and a query head, a warp 32 elements of it at once. Lanes have 32 splits: the largest
-// score before each by a scan, and from that the weights that merging one after the other would find.
+// score before each by a scan, and from that the weights that merging one after the other would find. Sums
+// come to a place of each thread's in shared memory: from registers the compiler would ask for one by one.
 template <class Q>
 __global__ void __launch_bounds__(kMostMergeThreads) paged_merge(const __grid_constant__ PagedArgs a) {
   const int lane = threadIdx.x % kWarp;
   const int64_t token = blockIdx.x, head = blockIdx.y;
   const SeenKeys seen(a, token, head / a.group);
   const int end = seen.end_split();
+  float* mine = dynamic_shared<float>() + threadIdx.x;
   for (int from = threadIdx.x - lane; from < a.d; from += blockDim.x) {
     const int column = min(from + lane, a.d - 1);
     RunningSum all;
     float value = 0;
     for (int first = seen.first_split(); first < end; first += kWarp) {
       const float* parts = a.partial_of(token, head, first);
+      for (int i = 0; i < kWarp; ++i)
+        copy_async<4>(mine + i * int(blockDim.x), parts + i * a.width + kPartialHead + column,
+                      first + i < end ? 4 : 0);
+      commit_copies();
       const bool there = first + lane < end;
       const float sum = there ? parts[lane * a.width + 1] : 0.f;
       const float top = sum == 0 ? kLowest : parts[lane * a.width];
@@ -192,18 +198,15 @@ __global__ void __launch_bounds__(kMostMergeThreads) paged_merge(const __grid_co
       }
       float before = __shfl_up_sync(kAllLanes, now, 1);
       if (lane == 0) before = all.top;
-      const MergeWeights mine = merge_weights(top, sum, before, now);
+      const MergeWeights weights = merge_weights(top, sum, before, now);
       all.top = __shfl_sync(kAllLanes, now, kWarp - 1);
-      float loaded[kWarp / 4][4];
-#pragma unroll
-      for (int i = 0; i < kWarp; ++i)
-        loaded[i / 4][i % 4] = first + i < end ? parts[i * a.width + kPartialHead + column] : 0.f;
-      keep_in_place(loaded);  // all at once: the compiler would ask for each where it is used
+      wait_copies<0>();
 #pragma unroll
       for (int i = 0; i < kWarp; ++i) {
-        const MergeWeights w{__shfl_sync(kAllLanes, mine.old, i), __shfl_sync(kAllLanes, mine.added, i)};
+        const MergeWeights w{__shfl_sync(kAllLanes, weights.old, i),
+                             __shfl_sync(kAllLanes, weights.added, i)};
         all.sum = w.merge(all.sum, __shfl_sync(kAllLanes, sum, i));
-        value = w.merge(value, loaded[i / 4][i % 4]);
+        value = w.merge(value, mine[i * int(blockDim.x)]);
       }
     }
     if (from + lane < a.d) a.output<Q>(token, head)[column] = finished<Q>(value, all.factor());
@@ -361,7 +364,8 @@ void merge_splits(const LaunchContext& ctx, const PagedArgs& a, DType queries, i
   const int threads = min(int(ceil_div(a.d, kWarp)) * kWarp, kMostMergeThreads);
   dispatch(Types<float, BFloat16>{}, queries, [&](auto q) {
     launch(ctx, "_paged_attention", paged_merge<typename decltype(q)::type>,
-           dim3(unsigned(tokens), unsigned(a.key_heads * a.group)), threads, 0, a);
+           dim3(unsigned(tokens), unsigned(a.key_heads * a.group)), threads, kWarp * threads * sizeof(float),
+           a);
   });
 }
 
