@@ -95,7 +95,8 @@ def by_rows(
     if loads:
         part = part._replace(prefer=WIDE_STORE, exactly=Exactly(WIDE_LOAD, loads))
     if fixed_blocks:
-        part = part._replace(shared=2 * n * 4, exactly=None)
+        # The next pieces of a thread, 2 of dy and 2 of x, whose memory the columns' sums take at the end.
+        part = part._replace(shared=max(2 * n * 4, 256 * 2 * 2 * 16), exactly=None)
     return Row(name, "65,536 x 1,024 bf16", (part,), of_copy(part.bytes, *shares))
 
 
@@ -267,6 +268,26 @@ def attention_backward(kind: str) -> Row:
     return Row(f"attention {kind}, backward", shape, (queries, keys), at_rate(2.5 * ONE, 500))
 
 
+def paged() -> Row:
+    """Decoding: a token of each sequence, 4 query heads a key head. A block is a warp, which walks over the
+    pages of a key head; what merging splits, each 8 pages, adds to that is left out."""
+    sequences, keys, heads, key_heads, d, page = 128, 4 * K, 32, 8, 128, 32
+    part = Part(
+        "attention/paged_mma.cu",
+        r"^paged_mma<BFloat16, 128>",
+        32,
+        sequences * key_heads,
+        2 * 2 * sequences * d * (keys * key_heads + heads),
+        4.0 * sequences * keys * heads * d,
+        "bf16",
+        (Loop("HMMA", 64, keys / page),),
+        2 * 2 * 2 * d * page + (2 + 4) * 16 * d,
+        units=sequences * key_heads,
+    )
+    shape = "128 sequences of 4,096 keys, 32 heads of 128, 8 of keys, bf16"
+    return Row("paged attention, decoding", shape, (part,), of_copy(part.bytes, 70, 80))
+
+
 # ---- products ----
 def gemm(step: str) -> Row:
     """8,192 x 8,192 x 8,192. cuBLASLt was measured at 770 to 800 TFLOP/s in bfloat16."""
@@ -424,6 +445,7 @@ ROWS: list[Row] = [
     attention_backward("WGMMA"),
     attention_forward("mma"),
     attention_backward("mma"),
+    paged(),
     gemm("wgmma"),
     gemm("mma"),
     gemm("warp_tiles"),

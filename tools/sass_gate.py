@@ -125,6 +125,11 @@ RULES = [
         ("80",),
         spills=4,
     ),
+    # A block is a warp, so registers bound nothing. Beside the sums of 256 columns some lie in local memory.
+    Rule("attention/paged_mma.cu", "paged_mma<.*, (64|128)>", 255, 128, 64, MMA, ("90a",)),
+    Rule("attention/paged_mma.cu", "paged_mma<.*, 256>", 255, 128, 64, MMA, ("90a",), spills=64),
+    Rule("attention/paged_attention.cu", "paged_plain", 128, 128, 0, ("LDGSTS",), ("90a",)),
+    Rule("attention/paged_attention.cu", "paged_merge", 128, arch=("90a",)),
     Rule("attention/attention_wgmma.cu", "wgmma_forward", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS),
     Rule(
         "attention/attention_wgmma_backward.cu",
@@ -148,6 +153,7 @@ RULES = [
     # float64 moves two numbers in 16 bytes and has more registers to keep; it is not trained in.
     Rule("nn/softmax.cu", r"softmax(_long)?(_backward)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
     Rule("norm/norm.cu", r"\bnorm(_long)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
+    Rule("norm/norm.cu", r"^backward_kernel<", 128, 128, 128, ("LDGSTS",), ("90a",)),
     Rule(ROWS, "backward|float|rms_norm", 128, 128, 128, (), (NVRTC_ARCHITECTURE,)),
     # Two rows of bfloat16 are held, and as numbers of float32 once more, in all the registers that there are.
     Rule(ROWS, "layer_norm_forward_BFloat16", 128, 128, 128, (), (NVRTC_ARCHITECTURE,), spills=10),
@@ -269,7 +275,7 @@ def read_kernels(path: Path, keeps_code: bool = False) -> list[Kernel]:
 def note(kernel: Kernel, instruction: str) -> None:
     name = instruction.split(".")[0]
     kernel.instructions[name] += 1
-    if name in ("LDG", "LD"):
+    if name in ("LDG", "LD", "LDGSTS"):
         kernel.load = max(kernel.load, bits_of(instruction))
     if name in ("STG", "ST"):
         kernel.store = max(kernel.store, bits_of(instruction))

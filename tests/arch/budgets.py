@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 57_143
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        9_454,
+        10_036,  # paged attention by tensor cores
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -18,7 +18,7 @@ BUDGETS = {
             "kernels/cpu/attention/paged_attention",
             "kernels/cuda/quant/packed_linear",
             "kernels/cuda/quant/quant_linear",
-            "kernels/cuda/attention/paged_attention",
+            "kernels/cuda/attention/paged_",
             "kernels/include/kernels/quant/packed_linear",
             "kernels/include/kernels/quant/quant_linear",
             "kernels/include/kernels/attention/paged_attention",
@@ -69,7 +69,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        21_432,  # attention by WGMMA, cuSOLVER, grouped products
+        21_700,  # attention by WGMMA, cuSOLVER, grouped products by WGMMA, paged attention by mma
         (
             "kernels/cuda/",
             "csrc/core/cuda/",

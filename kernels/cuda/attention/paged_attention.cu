@@ -1,204 +1,231 @@
-// Paged attention. A warp has one row, a query of one query head, and works alone: keys of a page lie across
-// its lanes for scores, the head size for outputs. A block has the heads that share a key head, which read
-// the same page at the same time.
+// Paged attention: the choice of the kernel, the one for float32, for heads that tensor cores do not serve
+// (paged_mma.cu), and what merges splits. A block has one token and a key head, and reads each page once for
+// all of its query heads, of which a warp has one: keys of a page lie across its lanes for scores, the head
+// size for outputs. Pages come to shared memory 16 bytes a thread, the next one while a block works on this.
 //
-// The order of a row's sums is that of kernels/attention/paged_attention.h: pages from position 0, an online
-// softmax within each split, splits merged in order. Where a call has few rows, the splits are blocks of
-// their own, and a second kernel merges what they leave, by the same function. Prompts run as single rows
-// too: no product here has the tile of queries that tensor cores want.
+// Sums run in an order that only absolute key positions decide: pages from position 0, an online softmax
+// within each split, splits merged in order. Where a call has few blocks, several share its splits, and
+// a second kernel merges what these leave, with the same numbers. Prompts run token by token: a tile of
+// queries would multiply values that some of its queries do not see, and these may be infinite.
 #include "kernels/attention/paged_attention.h"
 
-#include "kernels/cuda/common/block.cuh"
-#include "kernels/cuda/common/memory.cuh"
+#include "kernels/cuda/attention/paged_rows.cuh"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
 namespace {
 
-inline constexpr int kPage = int(kPagedTokens);
-static_assert(kPage == kWarp);  // a lane is a key
-inline constexpr int kSplitPages = int(kPagedSplit) / kPage;
-inline constexpr int kMostWarps = 8;
-inline constexpr size_t kMostShared = 48 * 1024;
+inline constexpr int kMostWarps = 8, kMostMergeThreads = 256;
+inline constexpr size_t kMostShared = 96 * 1024;           // of a block: two fit on a multiprocessor
 inline constexpr size_t kMostPartial = size_t{256} << 20;  // bytes of what splits leave
-inline constexpr float kLowest = -__builtin_inff();
+inline constexpr float kLog2E = 1.4426950408889634f;
 
-struct AttendArgs {
-  const void* q;  // [N, H, D]
-  void* out;
-  int64_t q_token, q_head, out_token, out_head;  // strides
-  const void *keys, *values;
-  const float *key_scales, *value_scales;  // or null
-  const int32_t *page_table, *starts, *lengths;
-  int64_t max_pages, sequences, pages, key_heads, window;
-  int group, d;
-  float scale;
-  int splits;      // of the longest sequence that the table has room for
-  float* partial;  // [N, H, splits, D + 2] where splits are blocks, else null
-  FaultSink faults;
-};
-
-// Softmax-weighted sums over some keys: out has still to be divided by sum. A row that saw none has sum 0.
-struct Sums {
-  float top = kLowest, sum = 0;
-  float* out;  // [D]; a lane has every 32nd element
-};
-
-// Adds the sums of later keys.
-WT_DEVICE void merge(Sums& into, const Sums& from, int d) {
-  if (from.sum == 0) return;
-  const bool empty = into.sum == 0;
-  const float top = empty || from.top > into.top ? from.top : into.top;
-  const float old = empty ? 0.f : exp(into.top - top), added = empty ? 1.f : exp(from.top - top);
-  for (int i = threadIdx.x % kWarp; i < d; i += kWarp)
-    into.out[i] = empty ? from.out[i] : fma(from.out[i], added, __fmul_rn(into.out[i], old));
-  into.sum = empty ? from.sum : fma(from.sum, added, __fmul_rn(into.sum, old));
-  into.top = top;
-}
-
-template <class Q>
-WT_DEVICE void store_row(Q* to, const Sums& s, int d) {
-  const float inverse = s.sum == 0 ? 0.f : 1 / s.sum;
-  // A zero has no sign, or it could tell of keys that weigh nothing.
-  for (int i = threadIdx.x % kWarp; i < d; i += kWarp) to[i] = narrow<Q>(__fmul_rn(s.out[i], inverse) + 0.f);
-}
-
-// One row's way through its keys.
+// Pages of one key head in shared memory: keys, then values, each as it lies in the cache. Without buffers
+// they are read where they lie.
 template <class T>
-struct Row {
-  const AttendArgs& a;
-  int64_t sequence, head;  // of keys
-  int64_t first, last;     // the keys that it sees
-  const float* q;          // [D], scaled
-  float* p;                // [kPage]
+struct PageBuffers {
+  char* memory;
+  int64_t half;  // bytes of keys, and of values: a multiple of 16, for a page has 32 tokens
+  int count;
 
-  // Finds the sequence of a query: the last one that starts there or before.
-  WT_DEVICE Row(const AttendArgs& args, int64_t token, int64_t key_head, const float* scaled, float* weights)
-      : a(args), sequence(0), head(key_head), q(scaled), p(weights) {
-    for (int64_t end = a.sequences; end - sequence > 1;) {
-      const int64_t middle = (sequence + end) / 2;
-      (a.starts[middle] <= token ? sequence : end) = middle;
+  WT_DEVICE PageBuffers(void* at, int d, int buffers)
+      : memory(static_cast<char*>(at)), half(int64_t(d) * kPage * sizeof(T)), count(buffers) {}
+  WT_DEVICE char* end() const { return memory + count * 2 * half; }
+  WT_DEVICE char* page(int turn) const { return memory + turn * 2 * half; }
+  // By all threads of the block; to be waited for.
+  WT_DEVICE void fetch(int turn, const T* keys, const T* values) const {
+    char* to = page(turn);
+    for (int64_t i = int64_t(threadIdx.x) * 16; i < half; i += blockDim.x * 16) {
+      copy_async<16>(to + i, reinterpret_cast<const char*>(keys) + i);
+      copy_async<16>(to + half + i, reinterpret_cast<const char*>(values) + i);
     }
-    last = int64_t{a.lengths[sequence]} - a.starts[sequence + 1] + token + 1;
-    last = min(last, a.max_pages * kPage);
-    first = last > a.window ? last - a.window : 0;
   }
-  WT_DEVICE int64_t first_split() const { return first / kPagedSplit; }
-  WT_DEVICE int64_t end_split() const { return (last + kPagedSplit - 1) / kPagedSplit; }
+};
 
-  // Takes a page in; `lane_sum` is the lane's part of the sum.
-  WT_DEVICE void page(int64_t index, Sums& s, float& lane_sum) const {
+// A warp's query head and its sums. Lanes have every 32nd element of what is [D].
+template <class T>
+struct PlainRow {
+  const PagedArgs& a;
+  const SeenKeys& seen;
+  float *q, *sums, *total, *weights;  // [D], of the split and of those before it [D], [kPage]
+  float top = kLowest, lane_sum = 0;
+  RunningSum all;
+
+  WT_DEVICE PlainRow(const PagedArgs& args, const SeenKeys& keys, float* memory)
+      : a(args),
+        seen(keys),
+        q(memory),
+        sums(memory + a.d),
+        total(memory + 2 * a.d),
+        weights(memory + 3 * a.d) {}
+  WT_DEVICE static int64_t floats(int d) { return 3 * int64_t(d) + kPage; }
+
+  template <class Q>
+  WT_DEVICE void begin(const Q* query) {
+    for (int i = threadIdx.x % kWarp; i < a.d; i += kWarp) {
+      q[i] = __fmul_rn(widen<float>(query[i]), a.scale);
+      sums[i] = total[i] = 0;
+    }
+    __syncwarp();
+  }
+
+  // Takes a page in, the `at`-th of one head in the cache.
+  WT_DEVICE void take_page(int index, int64_t at, const T* keys, const T* values) {
     const int lane = threadIdx.x % kWarp, d = a.d;
-    const int64_t number = a.page_table[sequence * a.max_pages + index];
-    if (number < 0 || number >= a.pages) return a.faults.report(number, a.pages);
-    const int begin = int(max(first - index * kPage, int64_t{0}));
-    const int end = int(min(last - index * kPage, int64_t{kPage}));
-    const int64_t at = number * a.key_heads + head;
-    const T* keys = static_cast<const T*>(a.keys) + at * d * kPage + lane;
+    const int begin = seen.begin_in(index), end = seen.end_in(index);
+    const bool shown = lane >= begin && lane < end;
     float x = 0;
-    for (int i = 0; i < d; ++i) x = fma(q[i], widen<float>(keys[i * kPage]), x);
-    if (a.key_scales) x = __fmul_rn(x, a.key_scales[at * kPage + lane]);
-    if (lane < begin || lane >= end) x = kLowest;  // whatever lies there, not even a NaN
+#pragma unroll 8
+    for (int i = 0; i < d; ++i) x = fma(q[i], widen<float>(keys[i * kPage + lane]), x);
+    if (a.key_scales && shown) x = __fmul_rn(x, a.key_scales[at * kPage + lane]);
+    if (!shown) x = kLowest;  // whatever lies there, not even a NaN
     const float found = warp_reduce(x > kLowest ? x : kLowest, MaximumOf{});
     float shrink = 1;
-    if (found > s.top) {
-      shrink = exp(s.top - found);
-      s.top = found;
+    if (found > top) {
+      shrink = power_of_two(top - found);
+      top = found;
     }
-    float weight = exp(x - (s.top == kLowest ? 0.f : s.top));
+    float weight = power_of_two(x - (top == kLowest ? 0.f : top));
     lane_sum = fma(lane_sum, shrink, weight);
-    if (a.value_scales && lane >= begin && lane < end)
-      weight = __fmul_rn(weight, a.value_scales[at * kPage + lane]);
-    p[lane] = weight;
+    if (a.value_scales && shown) weight = __fmul_rn(weight, a.value_scales[at * kPage + lane]);
+    weights[lane] = weight;
     __syncwarp();
-    const T* values = static_cast<const T*>(a.values) + at * d * kPage;
     for (int i = lane; i < d; i += kWarp) {
-      float sum = __fmul_rn(s.out[i], shrink);
-      for (int j = begin; j < end; ++j) sum = fma(p[j], widen<float>(values[j * d + i]), sum);
-      s.out[i] = sum;
+      float sum = __fmul_rn(sums[i], shrink);
+#pragma unroll 8
+      for (int j = begin; j < end; ++j) sum = fma(weights[j], widen<float>(values[j * d + i]), sum);
+      sums[i] = sum;
     }
-    __syncwarp();  // before p is written again
+    __syncwarp();  // before the weights are written again
   }
 
-  WT_DEVICE void split(int64_t index, Sums& s) const {
-    for (int i = threadIdx.x % kWarp; i < a.d; i += kWarp) s.out[i] = 0;
-    s.top = kLowest;
-    const int64_t begin = max(first / kPage, index * kSplitPages);
-    const int64_t end = min((last + kPage - 1) / kPage, (index + 1) * kSplitPages);
-    float lane_sum = 0;
-    for (int64_t i = begin; i < end; ++i) page(i, s, lane_sum);
-    s.sum = warp_reduce(lane_sum, SumOf{});
+  // The split is over: its sums go to `partial`, or to those of the splits before it.
+  WT_DEVICE void end_split(float* partial) {
+    const float sum = warp_reduce(lane_sum, SumOf{});
+    const int lane = threadIdx.x % kWarp;
+    if (partial) {
+      if (lane == 0) partial[0] = top, partial[1] = sum;
+      for (int i = lane; i < a.d; i += kWarp) partial[kPartialHead + i] = sums[i];
+    } else {
+      const MergeWeights w = all.merge(top, sum);
+      for (int i = lane; i < a.d; i += kWarp) total[i] = w.merge(total[i], sums[i]);
+    }
+    for (int i = lane; i < a.d; i += kWarp) sums[i] = 0;
+    top = kLowest, lane_sum = 0;
+  }
+  template <class Q>
+  WT_DEVICE void store(Q* to) const {
+    const float factor = all.factor();
+    for (int i = threadIdx.x % kWarp; i < a.d; i += kWarp) to[i] = finished<Q>(total[i], factor);
   }
 };
 
-// A block has a token (x), a key head (y) and, where splits are blocks, a split (z); a warp has every
-// warps-th of the query heads. Shared memory of a warp: q, sums of a split and of all [D], weights [kPage].
+// Blocks: tokens by x, key heads and as many of their query heads as there are warps by y, and those that
+// share the splits by z. Shared memory: pages, then that of each warp's row.
 template <class Q, class T>
-__global__ void attend_kernel(const __grid_constant__ AttendArgs a) {
-  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  float* memory = dynamic_shared<float>() + warp * (3 * a.d + kPage);
-  const int64_t token = blockIdx.x, key_head = blockIdx.y, heads = a.key_heads * a.group;
-  const Row<T> row(a, token, key_head, memory, memory + 3 * a.d);
-  Sums part, total;
-  part.out = memory + a.d;
-  total.out = memory + 2 * a.d;
-  for (int r = warp; r < a.group; r += warps) {
-    const int64_t head = key_head * a.group + r;
-    const Q* q = static_cast<const Q*>(a.q) + token * a.q_token + head * a.q_head;
-    __syncwarp();  // the last row's reads of q are over
-    for (int i = lane; i < a.d; i += kWarp) memory[i] = __fmul_rn(widen<float>(q[i]), a.scale);
-    __syncwarp();
-    total.top = kLowest, total.sum = 0;
-    for (int i = lane; i < a.d; i += kWarp) total.out[i] = 0;
-    const int64_t begin = a.partial ? blockIdx.z : row.first_split();
-    const int64_t end = a.partial ? begin + 1 : row.end_split();
-    for (int64_t s = begin; s < end; ++s) {
-      row.split(s, part);
-      merge(total, part, a.d);
+__global__ void __launch_bounds__(kMostWarps* kWarp) paged_plain(const __grid_constant__ PagedArgs a) {
+  const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int64_t token = blockIdx.x, key_head = blockIdx.y % a.key_heads;
+  const int64_t r = blockIdx.y / a.key_heads * warps + warp, head = key_head * a.group + r;
+  const bool has_row = r < a.group;  // a warp without a row copies only
+  const PageBuffers<T> buffers(dynamic_shared<char>(), a.d, a.buffers);
+  const SeenKeys seen(a, token, key_head);
+  PlainRow<T> row(a, seen, reinterpret_cast<float*>(buffers.end()) + warp * PlainRow<T>::floats(a.d));
+  if (has_row) row.begin(a.query<Q>(token, head));
+  PageWalk walk(seen, int(blockIdx.z), int(gridDim.z));
+  auto keys = [&](int64_t at) { return static_cast<const T*>(a.keys) + at * a.d * kPage; };
+  auto values = [&](int64_t at) { return static_cast<const T*>(a.values) + at * a.d * kPage; };
+  NextPage next(walk, seen);
+  int64_t places[2] = {-1, -1};  // of the pages in the buffers
+  auto fetch = [&](int turn) {
+    const int64_t at = next.walk.has_page() ? next.place(seen, a.faults) : -1;
+    if (at >= 0 && a.buffers) buffers.fetch(turn, keys(at), values(at));
+    commit_copies();
+    (turn ? places[1] : places[0]) = at;
+    next.next(seen);
+  };
+  fetch(0);
+  if (a.buffers > 1) fetch(1);
+  for (int turn = 0; walk.has_page(); walk.next()) {
+    if (a.buffers > 1)
+      wait_copies<1>();
+    else
+      wait_copies<0>();
+    __syncthreads();  // all threads' copies of this page are there
+    const int64_t at = turn ? places[1] : places[0];
+    if (has_row && at >= 0) {
+      const T* page = reinterpret_cast<const T*>(buffers.page(turn));
+      row.take_page(walk.page, at, a.buffers ? page : keys(at), a.buffers ? page + a.d * kPage : values(at));
     }
-    if (a.partial) {
-      float* to = a.partial + ((token * heads + head) * a.splits + blockIdx.z) * (a.d + 2);
-      for (int i = lane; i < a.d; i += kWarp) to[2 + i] = total.out[i];
-      if (lane == 0) to[0] = total.top, to[1] = total.sum;
-    } else {
-      store_row(static_cast<Q*>(a.out) + token * a.out_token + head * a.out_head, total, a.d);
-    }
+    if (has_row && walk.ends_split())
+      row.end_split(a.partial ? a.partial_of(token, head, walk.split()) : nullptr);
+    __syncthreads();  // before its buffer is filled again
+    fetch(turn);
+    if (a.buffers > 1) turn ^= 1;
   }
+  wait_copies<0>();
+  if (has_row && !a.partial) row.store(a.output<Q>(token, head));
 }
 
-// One warp a row: merges what the blocks of its splits left.
+// A block has a token and a query head, a warp 32 elements of it at once. Lanes have 32 splits: the largest
+// score before each by a scan, and from that the weights that merging one after the other would find. Sums
+// come to a place of each thread's in shared memory: from registers the compiler would ask for one by one.
 template <class Q>
-__global__ void merge_kernel(const __grid_constant__ AttendArgs a) {
-  const int64_t token = blockIdx.x, head = blockIdx.y, heads = gridDim.y;
-  float* part = a.partial + (token * heads + head) * a.splits * (a.d + 2);
-  Sums total;
-  total.out = dynamic_shared<float>();
-  for (int s = 0; s < a.splits; ++s, part += a.d + 2) {
-    Sums from{part[0], part[1], part + 2};
-    merge(total, from, a.d);
+__global__ void __launch_bounds__(kMostMergeThreads) paged_merge(const __grid_constant__ PagedArgs a) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t token = blockIdx.x, head = blockIdx.y;
+  const SeenKeys seen(a, token, head / a.group);
+  const int end = seen.end_split();
+  float* mine = dynamic_shared<float>() + threadIdx.x;
+  for (int from = threadIdx.x - lane; from < a.d; from += blockDim.x) {
+    const int column = min(from + lane, a.d - 1);
+    RunningSum all;
+    float value = 0;
+    for (int first = seen.first_split(); first < end; first += kWarp) {
+      const float* parts = a.partial_of(token, head, first);
+      for (int i = 0; i < kWarp; ++i)
+        copy_async<4>(mine + i * int(blockDim.x), parts + i * a.width + kPartialHead + column,
+                      first + i < end ? 4 : 0);
+      commit_copies();
+      const bool there = first + lane < end;
+      const float sum = there ? parts[lane * a.width + 1] : 0.f;
+      const float top = sum == 0 ? kLowest : parts[lane * a.width];
+      float now = fmaxf(top, all.top);
+#pragma unroll
+      for (int step = 1; step < kWarp; step *= 2) {
+        const float other = __shfl_up_sync(kAllLanes, now, step);
+        if (lane >= step) now = fmaxf(now, other);
+      }
+      float before = __shfl_up_sync(kAllLanes, now, 1);
+      if (lane == 0) before = all.top;
+      const MergeWeights weights = merge_weights(top, sum, before, now);
+      all.top = __shfl_sync(kAllLanes, now, kWarp - 1);
+      wait_copies<0>();
+#pragma unroll
+      for (int i = 0; i < kWarp; ++i) {
+        const MergeWeights w{__shfl_sync(kAllLanes, weights.old, i),
+                             __shfl_sync(kAllLanes, weights.added, i)};
+        all.sum = w.merge(all.sum, __shfl_sync(kAllLanes, sum, i));
+        value = w.merge(value, mine[i * int(blockDim.x)]);
+      }
+    }
+    if (from + lane < a.d) a.output<Q>(token, head)[column] = finished<Q>(value, all.factor());
   }
-  if (total.sum == 0)
-    for (int i = threadIdx.x; i < a.d; i += kWarp) total.out[i] = 0;
-  store_row(static_cast<Q*>(a.out) + token * a.out_token + head * a.out_head, total, a.d);
 }
 
 template <class Q, class T>
-void attend(const LaunchContext& ctx, AttendArgs a, int64_t tokens) {
-  const char* op = "_paged_attention";
-  const int64_t heads = a.key_heads * a.group;
-  const size_t each = sizeof(float) * size_t(3 * a.d + kPage);
-  int warps = a.group < kMostWarps ? a.group : kMostWarps;
-  while (warps > 1 && size_t(warps) * each > kMostShared) --warps;
-  const size_t bytes = sizeof(float) * size_t(tokens * heads * a.splits) * size_t(a.d + 2);
-  const bool few = tokens * a.key_heads < 4 * multi_processor_count(ctx.device_index);
-  if (few && a.splits > 1 && a.splits <= kMaxGridY && bytes <= kMostPartial)
-    a.partial = static_cast<float*>(ctx.scratch(bytes));
-  launch(ctx, op, attend_kernel<Q, T>,
-         dim3(unsigned(tokens), unsigned(a.key_heads), a.partial ? unsigned(a.splits) : 1), warps * kWarp,
-         size_t(warps) * each, a);
-  if (a.partial)
-    launch(ctx, op, merge_kernel<Q>, dim3(unsigned(tokens), unsigned(heads)), kWarp,
-           sizeof(float) * size_t(a.d), a);
+void attend_plain(const LaunchContext& ctx, PagedArgs a, DType queries, int64_t tokens) {
+  const size_t page = 2 * sizeof(T) * size_t(a.d) * kPage, each = sizeof(float) * PlainRow<T>::floats(a.d);
+  const bool copies = is_aligned(a.keys, 16) && is_aligned(a.values, 16);
+  a.buffers = !copies || page + each > kMostShared ? 0 : 2 * page + each > kMostShared ? 1 : 2;
+  const size_t pages = size_t(a.buffers) * page;
+  int warps = min(a.group, kMostWarps);
+  while (warps > 1 && pages + size_t(warps) * each > kMostShared) --warps;
+  const int64_t blocks = a.key_heads * ceil_div(a.group, warps);
+  const unsigned sharing = share_splits(ctx, a, tokens, blocks);
+  launch(ctx, "_paged_attention", paged_plain<Q, T>, dim3(unsigned(tokens), unsigned(blocks), sharing),
+         warps * kWarp, pages + size_t(warps) * each, a);
+  if (a.partial) merge_splits(ctx, a, queries, tokens);
 }
 
 // From the dtypes of q, or k and v, and of the pages to types.
@@ -214,32 +241,37 @@ void dispatch_pages(DType q, DType pages, F&& f) {
 
 void paged_attention(const LaunchContext& ctx, const View& out, const PagedAttentionPlan& plan) {
   const PagedCacheView& c = plan.cache;
-  const AttendArgs a{plan.q.data,
-                     out.data,
-                     plan.q.strides[0],
-                     plan.q.strides[1],
-                     out.strides[0],
-                     out.strides[1],
-                     c.keys.data,
-                     c.values.data,
-                     c.key_scales.as<const float>(),
-                     c.value_scales.as<const float>(),
-                     plan.page_table,
-                     plan.starts,
-                     plan.lengths,
-                     plan.max_pages,
-                     plan.sequences,
-                     c.keys.sizes[0],
-                     c.keys.sizes[1],
-                     plan.window,
-                     int(plan.q.sizes[1] / c.keys.sizes[1]),
-                     int(plan.q.sizes[2]),
-                     float(plan.scale),
-                     int(ceil_div(plan.max_pages, kSplitPages)),
-                     nullptr,
-                     fault_sink(ctx, "_paged_attention")};
+  const int d = int(plan.q.sizes[2]);
+  const PagedArgs a{plan.q.data,
+                    out.data,
+                    plan.q.strides[0],
+                    plan.q.strides[1],
+                    out.strides[0],
+                    out.strides[1],
+                    c.keys.data,
+                    c.values.data,
+                    c.key_scales.as<const float>(),
+                    c.value_scales.as<const float>(),
+                    plan.page_table,
+                    plan.starts,
+                    plan.lengths,
+                    plan.max_pages,
+                    plan.sequences,
+                    c.keys.sizes[0],
+                    c.keys.sizes[1],
+                    plan.window,
+                    int(plan.q.sizes[1] / c.keys.sizes[1]),
+                    d,
+                    float(plan.scale) * kLog2E,
+                    0,
+                    int(ceil_div(plan.max_pages, kSplitPages)),
+                    kPartialHead + int(ceil_div(d, 4)) * 4,
+                    nullptr,
+                    fault_sink(ctx, "_paged_attention")};
+  const int64_t tokens = plan.q.sizes[0];
+  if (attend_by_mma(ctx, a, plan.q.dtype, c.keys.dtype, tokens)) return;
   dispatch_pages(plan.q.dtype, c.keys.dtype, [&](auto q, auto t) {
-    attend<typename decltype(q)::type, typename decltype(t)::type>(ctx, a, plan.q.sizes[0]);
+    attend_plain<typename decltype(q)::type, typename decltype(t)::type>(ctx, a, plan.q.dtype, tokens);
   });
 }
 
@@ -319,6 +351,23 @@ void paged_store(const LaunchContext& ctx, const PagedCacheView& c, const View& 
 }
 
 }  // namespace
+
+unsigned share_splits(const LaunchContext& ctx, PagedArgs& a, int64_t tokens, int64_t blocks) {
+  const int64_t all = tokens * blocks, processors = multi_processor_count(ctx.device_index);
+  const size_t bytes = sizeof(float) * size_t(tokens * a.key_heads * a.group * a.splits) * size_t(a.width);
+  if (a.splits <= 1 || all >= 4 * processors || bytes > kMostPartial) return 1;
+  a.partial = static_cast<float*>(ctx.scratch(bytes));
+  return unsigned(min(int64_t{a.splits}, ceil_div(16 * processors, all)));
+}
+
+void merge_splits(const LaunchContext& ctx, const PagedArgs& a, DType queries, int64_t tokens) {
+  const int threads = min(int(ceil_div(a.d, kWarp)) * kWarp, kMostMergeThreads);
+  dispatch(Types<float, BFloat16>{}, queries, [&](auto q) {
+    launch(ctx, "_paged_attention", paged_merge<typename decltype(q)::type>,
+           dim3(unsigned(tokens), unsigned(a.key_heads * a.group)), threads, kWarp * threads * sizeof(float),
+           a);
+  });
+}
 
 WT_KERNEL(paged_attention, paged_attention);
 WT_KERNEL(paged_store, paged_store);

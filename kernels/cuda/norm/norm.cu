@@ -1,6 +1,7 @@
 // Layer and RMS norm. Backward: a fixed number of blocks walks over the rows; every thread keeps to its
 // columns and adds up their dweight and dbias in registers. The blocks' sums are added in order by a second
-// launch.
+// launch. While the sums of a row are joined the next row is on its way to shared memory.
+#include "kernels/cuda/common/ptx.cuh"
 #include "kernels/cuda/norm/norm.cuh"
 #include "kernels/cuda/norm/norm_parts.h"
 
@@ -34,6 +35,37 @@ struct BackwardArgs {
   int lanes;
   bool vectors;
 };
+// The pieces of a thread's next row, in shared memory: they take no registers, and as no other thread reads
+// them no barrier.
+template <class T>
+struct NextRow {
+  static constexpr int K = kHeld<T>, W = kPackedWidth<T>;
+  using Raw = Packed<T, W>;
+  static constexpr size_t bytes(int threads) { return size_t(threads) * 2 * K * sizeof(Raw); }
+
+  Raw* memory = dynamic_shared<Raw>() + threadIdx.x;
+
+  WT_DEVICE Raw& at(int which, int k) const { return memory[(which * K + k) * int(blockDim.x)]; }
+  WT_DEVICE void fetch(const RowTile<T, K>& tile, const T* dy, const T* x) const {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!tile.whole(tile.first(k))) continue;
+      copy_async<16>(&at(0, k), dy + tile.first(k));
+      copy_async<16>(&at(1, k), x + tile.first(k));
+    }
+    commit_copies();
+  }
+  WT_DEVICE void take(const RowTile<T, K>& tile, Raw (&dy)[K], Raw (&x)[K]) const {
+    wait_copies<0>();
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!tile.whole(tile.first(k))) continue;
+      dy[k] = at(0, k);
+      x[k] = at(1, k);
+    }
+  }
+};
+
 template <class T, bool kCentered>
 __global__ void __launch_bounds__(kNormBackwardThreads)
     backward_kernel(const __grid_constant__ BackwardArgs<T> a) {
@@ -45,15 +77,27 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
   const int groups = int(blockDim.x) / a.lanes;
   // Rows begin alike (see launch_backward), so columns stay with their threads.
   RowTile<T, kHeld<T>> tile(a.dy, 0, a.vectors, a.lanes);
-  for (int64_t first = int64_t(blockIdx.x) * groups; first < a.rows; first += int64_t(gridDim.x) * groups) {
-    const int64_t row = first + threadIdx.x / a.lanes;
-    const bool mine = row < a.rows;
-    const int64_t at = mine ? row * a.n : 0;
-    tile.n = mine ? int(a.n) : 0;
+  const NextRow<T> next_row;
+  RowStats<C> next{C(0), C(0)};
+  auto fetch = [&](int64_t row) {
+    tile.n = row < a.rows ? int(a.n) : 0;
+    if (row < a.rows) next = {kCentered ? a.mean[row] : C(0), a.rstd[row]};
+    if (a.vectors) next_row.fetch(tile, a.dy + row * a.n, a.x + row * a.n);
+  };
+  const int64_t step = int64_t(gridDim.x) * groups;
+  fetch(int64_t(blockIdx.x) * groups + threadIdx.x / a.lanes);
+  for (int64_t first = int64_t(blockIdx.x) * groups; first < a.rows; first += step) {
+    const int64_t row = first + threadIdx.x / a.lanes, at = row < a.rows ? row * a.n : 0;
     Packed<T, W> dy[K], x[K];
-    tile.load(dy, a.dy + at, narrow<T>(C(0)));
-    tile.load(x, a.x + at, narrow<T>(C(0)));
-    const RowStats<C> stats{kCentered && mine ? a.mean[row] : C(0), mine ? a.rstd[row] : C(0)};
+    if (a.vectors) {
+      next_row.take(tile, dy, x);
+    } else {
+      tile.load(dy, a.dy + at, narrow<T>(C(0)));
+      tile.load(x, a.x + at, narrow<T>(C(0)));
+    }
+    const RowStats<C> stats = next;
+    fetch(row + step);
+    tile.n = row < a.rows ? int(a.n) : 0;
     Sums s{C(0), C(0)};
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -79,7 +123,9 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
       tile.store(a.dx + at, k, out);
     }
   }
-  if (a.parts) store_parts(a.parts, a.n, tile, sums);
+  if (!a.parts) return;
+  __syncthreads();  // the memory of rows becomes that of sums
+  store_parts(a.parts, a.n, tile, sums);
 }
 
 // ---- rows that do not fit: dx by a block each, the columns apart ----
@@ -195,9 +241,10 @@ int64_t launch_backward(const LaunchContext& ctx, const char* name, BackwardArgs
   if (g.fits) {
     a.vectors = g.vectors && is_aligned(a.dy, 16) && a.n % kPackedWidth<T> == 0;
     const int64_t blocks = parts_of(min(kNormPartBlocks, g.blocks));
-    const size_t shared = a.lanes < g.threads ? size_t(2 * a.n) * sizeof(C) : 0;
+    const size_t of_parts = a.lanes < g.threads ? size_t(2 * a.n) * sizeof(C) : 0;
+    const size_t of_rows = a.vectors ? NextRow<T>::bytes(g.threads) : 0;
     launch(ctx, name, backward_kernel<T, kCentered>, dim3(unsigned(blocks)), dim3(unsigned(g.threads)),
-           shared, a);
+           max(of_parts, of_rows), a);
     return blocks;
   }
   a.vectors = g.vectors;

@@ -64,6 +64,14 @@ CASES = {
     "bfloat16": Case(dtype=torch.bfloat16),
     "int8": Case(pages=torch.int8),
     "int8 of bfloat16": Case(dtype=torch.bfloat16, pages=torch.int8, window=70),
+    # By tensor cores: tiles of 64, 128 and 256 elements, not all filled; more heads than a tile has rows.
+    "64 elements": Case(8, 2, 64, torch.bfloat16, window=37),
+    "128 elements": Case(20, 1, 72, torch.bfloat16),
+    "256 elements": Case(3, 1, 136, torch.bfloat16),
+    "int8 in 64": Case(4, 1, 48, torch.bfloat16, torch.int8, 37),
+    "int8 in 128": Case(17, 1, 128, torch.bfloat16, torch.int8),
+    "int8 in 256": Case(3, 3, 144, torch.bfloat16, torch.int8),
+    "bfloat16 of odd heads": Case(4, 2, 7, torch.bfloat16),
 }
 
 
@@ -149,10 +157,11 @@ def test_a_row_of_attention_depends_on_its_sequence_alone(name: str) -> None:
     assert torch.equal(torch.cat(got), want)
 
 
-@pytest.mark.parametrize("name", ["grouped", "int8", "window"])
+@pytest.mark.parametrize("name", ["grouped", "int8", "window", "bfloat16", "int8 of bfloat16"])
 def test_splits_as_blocks_and_one_after_the_other(name: str) -> None:
-    """Few rows have blocks for their splits of 1,024 keys, many go through them: the same bits."""
-    case, length = CASES[name]._replace(d=8), 2080
+    """Few rows have blocks for their splits of 256 keys, many go through them: the same bits, also where the
+    table has room for more pages."""
+    case, length = CASES[name]._replace(d=16), 2080
     if case.window:
         case = case._replace(window=1500)
     q, k, v = tokens_of(case, length)
@@ -162,23 +171,46 @@ def test_splits_as_blocks_and_one_after_the_other(name: str) -> None:
         pages = Pages(case, device, 66)
         pages.store(k, v, slots_of(table, length))
         results[device] = pages.attend(q[-40:], [table], [0, 40], [length])
-    close(results["cuda"], results["cpu"], 2e-6)
+    close(results["cuda"], results["cpu"], 1e-2 if case.dtype == torch.bfloat16 else 2e-6)
     for i in (-40, -32, -1):
-        one = pages.attend(q[i:][:1], [table], [0, 1], [length + 1 + i])
+        one = pages.attend(q[i:][:1], [table + 70 * [-9]], [0, 1], [length + 1 + i])
         assert torch.equal(one[0], results["cuda"][i])
 
 
-def test_strided_heads() -> None:
-    case = CASES["grouped"]
-    want, out = None, None
-    for strided in (False, True):
-        parts = [x.to("cuda") for x in tokens_of(case, 20)]
-        if strided:  # as a projection leaves them
-            parts = list(torch.cat(parts, 1).split([case.heads, case.kv_heads, case.kv_heads], 1))
+@pytest.mark.parametrize("name", ["window", "64 elements", "int8 in 64"])
+def test_what_a_window_hides_is_not_read(name: str) -> None:
+    """Neither pages before it, whose places in the table hold anything, nor keys of the page it begins in."""
+    case, length = CASES[name], 330
+    q, k, v = tokens_of(case, length)
+    first, results = length - case.window, []
+    for hidden in (False, True):
+        table = list(range(11))
+        pages = Pages(case, "cuda")
+        pages.store(k, v, slots_of(table, length))
+        if hidden:
+            nothing = torch.full((first % PAGE, case.kv_heads, case.d), NAN, dtype=case.dtype)
+            pages.store(nothing, nothing, slots_of(table, length)[first // PAGE * PAGE : first])
+            table[: first // PAGE] = [-9] * (first // PAGE)
+        results.append(pages.attend(q[-1:], [table], [0, 1], [length]))
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("name", ["grouped", "64 elements"])
+def test_strided_heads(name: str) -> None:
+    """As a projection leaves them, also from an address on that is no multiple of 16 bytes."""
+    case = CASES[name]
+    parts = [x.to("cuda") for x in tokens_of(case, 20)]
+    heads, results = [case.heads, case.kv_heads, case.kv_heads], []
+    for offset in (None, 0, 1):
+        if offset is not None:
+            whole = torch.empty(20 * sum(heads) * case.d + offset, dtype=case.dtype, device="cuda")
+            parts = list(
+                whole[offset:].view(20, sum(heads), case.d).copy_(torch.cat(parts, 1)).split(heads, 1)
+            )
         pages = Pages(case, "cuda")
         pages.store(*parts[1:], slots_of([4], 20))
-        want, out = out, pages.attend(parts[0], [[4]], [0, 20], [20])
-    assert torch.equal(out, want)
+        results.append(pages.attend(parts[0], [[4]], [0, 20], [20]))
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 def test_bad_slots_and_pages_are_reported() -> None:
