@@ -323,8 +323,26 @@ def gemm(step: str) -> Row:
     return Row("GEMM warp_tiles", "8,192 cubed float32", (part,))
 
 
-def grouped() -> Row:
+def grouped(step: str) -> Row:
     m, n, k, groups = 32 * K, 4 * K, 4 * K, 8
+    shape = "8 groups of 4,096 x 4,096 x 4,096 bf16"
+    if step == "wgmma":
+        tiles = (m / 128) * (n / 256)
+        part = Part(
+            "gemm/grouped_mm.cu",
+            r"^grouped_wgmma_tiles<BFloat16, true, false>",
+            384,
+            PROCESSORS,
+            2 * (m * k + groups * k * n + m * n),
+            2.0 * m * n * k,
+            "bf16",
+            (Loop("HGMMA", 4, k / 64), Loop("STSM", 16, tiles / PROCESSORS)),
+            4 * (128 + 256) * 128 + 128 * 256 + 1024,
+            8,
+            tiles,
+            rf"{PREFER}|STSM",
+        )
+        return Row("grouped_mm wgmma", shape, (part,))
     blocks = (m / 128) * (n / 128)
     part = Part(
         "gemm/grouped_mm.cu",
@@ -338,7 +356,7 @@ def grouped() -> Row:
         4 * 2 * 128 * 32 * 2,
         units=blocks,
     )
-    return Row("grouped_mm", "8 groups of 4,096 x 4,096 x 4,096 bf16", (part,))
+    return Row("grouped_mm mma", shape, (part,))
 
 
 def packed() -> Row:
@@ -409,7 +427,8 @@ ROWS: list[Row] = [
     gemm("wgmma"),
     gemm("mma"),
     gemm("warp_tiles"),
-    grouped(),
+    grouped("wgmma"),
+    grouped("mma"),
     packed(),
     quantised(),
 ]

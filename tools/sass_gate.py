@@ -90,6 +90,14 @@ RULES = [
         )
     ),
     Rule("gemm/grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
+    *(
+        Rule("gemm/grouped_mm.cu", name, 168, 0, 0, WGMMA_STORED, ("90a",), 0, 384, constants, most)
+        for name, constants, most in (
+            ("grouped_wgmma_tiles<.*true, true>", BY_ROWS, 1800),
+            ("grouped_wgmma_tiles<.*true, false>", BY_ROWS + BY_COLUMNS, 1800),
+            ("grouped_wgmma_tiles<.*false, false>", BY_COLUMNS, 1200),
+        )
+    ),
     Rule("gemm/grouped_mm.cu", "grouped_warp_tiles", 128, 0, 128, ("LDGSTS",)),
     # Shared memory has room for two blocks of heads of 128, each of which may have half of the registers. For
     # sm_80 ptxas keeps up to four numbers in local memory, outside of the products.

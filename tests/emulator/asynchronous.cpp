@@ -235,7 +235,10 @@ struct Operand {
 // Element k of A's row `row`, the i-th of a thread's two: from shared memory, or from the words of the four
 // lanes that hold the row.
 float left_at(const Product& p, size_t number, unsigned thread, int row, int i, int k) {
-  if (!p.words) return half_at(Operand(p.a).by_k(row + 8 * i, k), p.bfloat16);
+  if (!p.words) {
+    const Operand a(p.a);
+    return half_at(p.left_by_rows ? a.by_k(row + 8 * i, k) : a.by_column(row + 8 * i, k), p.bfloat16);
+  }
   const Product& holder = g_threads[thread / 4 * 4 + unsigned(k) % 8 / 2].products.items[number];
   const uint32_t word = holder.words[i + k / 8 * 2];
   return k % 2 ? high(word, p.bfloat16) : low(word, p.bfloat16);
@@ -355,9 +358,9 @@ void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, ui
   if (early()) return run_box(box);
   g_boxes.push_back(box);
 }
-void store_box(const void* shared, const TensorMap& map, int x, int y) {
+void store_box(const void* shared, const TensorMap& map, int x, int y, int z) {
   check_aligned("TMA", shared, 128);
-  const Box box{static_cast<char*>(const_cast<void*>(shared)), map, {x, y, 0, 0}, nullptr};
+  const Box box{static_cast<char*>(const_cast<void*>(shared)), map, {x, y, z, 0}, nullptr};
   if (early()) return run_store(box);
   self().boxes.items.push_back(box);
 }

@@ -38,7 +38,7 @@ struct TensorMap {
   int box_rows, box_cols;
 };
 void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier);
-void store_box(const void* shared, const TensorMap& map, int x, int y);
+void store_box(const void* shared, const TensorMap& map, int x, int y, int z);
 void commit_boxes();
 void wait_boxes_read(int left);
 
@@ -54,6 +54,7 @@ struct Product {
   uint64_t a, b;
   int n;
   bool transposed, add, bfloat16;
+  bool left_by_rows = true;  // else A in shared memory lies by rows of its transpose
 };
 void multiply_async(const Product& product);
 

@@ -1,7 +1,8 @@
 // Runs the grouped product on the emulated device, without the rest of warptape, so that a test can also
-// compile it with a planted fault: test_grouped DTYPE rows|transposed|along_k CUT OTHER N ENDS.... CUT is
-// what the ends cut (m, or k), OTHER the other one. Prints the largest error against sums in double and exits
-// with 1 where it is more than the dtype's rounding explains, with 3 where the kernel reports a bad end.
+// compile it with a planted fault: test_grouped DTYPE [mma_]rows|transposed|along_k CUT OTHER N ENDS.... CUT
+// is what the ends cut (m, or k), OTHER the other one. Prints the largest error against sums in double and
+// exits with 1 where it is more than the dtype's rounding explains, with 3 where the kernel reports a bad
+// end.
 #include WARPTAPE_TEST_SOURCE
 #include "tests/emulator/test_program.h"
 
@@ -91,7 +92,8 @@ int compare(const Case& x, const Result& r) {
 int main(int argc, char** argv) {
   using namespace warptape::kernels::cuda;
   if (argc < 7) return 2;
-  const std::string form = argv[2];
+  std::string form = argv[2];
+  if (form.starts_with("mma_")) form = form.substr(4), g_capability = 80;
   const int64_t cut = atol(argv[3]), other = atol(argv[4]);
   Case x{dtype_named(argv[1]), form == "along_k", form == "transposed", 0, atol(argv[5]), 0, {}};
   x.m = x.along_k ? other : cut, x.k = x.along_k ? cut : other;

@@ -140,12 +140,24 @@ WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h,
                    "{%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
                    "l"(map), "r"(x), "r"(y), "r"(h), "r"(b), "r"(shared_address(barrier)) : "memory"));
 }
+// The same of matrices behind each other, a map of tensor_map_of_matrices: of matrix z.
+WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int z, uint64_t* barrier) {
+  WT_HOPPER(
+      asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+                   "{%2, %3, %4}], [%5];" ::"r"(shared_address(shared)),
+                   "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)) : "memory"));
+}
 // The opposite: from shared memory, which was published, to where the box lies in the matrix; elements
 // outside of it are left out. The thread's boxes since the last commit_boxes() are a group.
 WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y) {
   WT_HOPPER(
       asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                    "r"(shared_address(shared)), "r"(x), "r"(y) : "memory"));
+}
+WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y, int z) {
+  WT_HOPPER(asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z) : "memory"));
 }
 WT_DEVICE void commit_boxes() { WT_HOPPER(asm volatile("cp.async.bulk.commit_group;" :: : "memory")); }
 // Until shared memory of all but the last N of this thread's groups was read. By the end of the kernel they
@@ -196,13 +208,14 @@ WT_DEVICE void wait_products() {
 #define WT_WGMMA(type)                                                                             \
   asm volatile("{\nwgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" WT_REGISTERS_0 \
                ", " WT_REGISTERS_1 ", " WT_REGISTERS_2 ", " WT_REGISTERS_3                         \
-               "}, %128, %129, 1, 1, 1, 0, 1;\n}"                                                  \
+               "}, %128, %129, 1, 1, 1, %130, %131;\n}"                                            \
                : WT_SUMS32(0), WT_SUMS32(32), WT_SUMS32(64), WT_SUMS32(96)                         \
-               : "l"(a), "l"(b))
+               : "l"(a), "l"(b), "n"(AAlongK ? 0 : 1), "n"(BAlongK ? 0 : 1))
 
-// D += A B, [64, 16] by [16, 256]: A by rows, B with its columns next to each other. Warp w of the group has
-// rows 16 w to 16 w + 15 of D; a lane's sums 4 j to 4 j + 3 are those of mma_16x8x16 for columns 8 j on.
-template <class T>
+// D += A B, [64, 16] by [16, 256]: memory runs along k in rows of A, in columns of B, where it says so, else
+// along the other dim. Warp w of the group has rows 16 w to 16 w + 15 of D; a lane's sums 4 j to 4 j + 3 are
+// those of mma_16x8x16 for columns 8 j on.
+template <class T, bool AAlongK, bool BAlongK>
 WT_DEVICE void multiply_async(float (&d)[128], uint64_t a, uint64_t b) {
   if constexpr (std::is_same_v<T, BFloat16>)
     WT_HOPPER(WT_WGMMA("bf16"));

@@ -52,6 +52,14 @@ inline TensorMap tensor_map(const char* op, DType dtype, const void* x, int64_t 
                               {cuuint32_t(box_cols), cuuint32_t(box_rows)});
 }
 
+// The same of x [count, rows, cols], matrices behind each other; a box is of one of them.
+inline TensorMap tensor_map_of_matrices(const char* op, DType dtype, const void* x, int64_t count,
+                                        int64_t rows, int64_t cols, int box_rows, int box_cols) {
+  return encode_tensor_map<3>(op, dtype, x, {cuuint64_t(cols), cuuint64_t(rows), cuuint64_t(count)},
+                              {cuuint64_t(cols) * 2, cuuint64_t(rows) * cuuint64_t(cols) * 2},
+                              {cuuint32_t(box_cols), cuuint32_t(box_rows), 1});
+}
+
 // The same of x [B, H, T, D] with unit stride in the last dim, the others multiples of 8; boxes of 64 columns
 // of `box_rows` rows of one head. The stride of a dim of size 1 is not used.
 inline TensorMap tensor_map_of_heads(const char* op, const View& x, int box_rows) {

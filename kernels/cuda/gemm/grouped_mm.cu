@@ -1,69 +1,17 @@
 // Products of groups. Nobody on the host knows how many rows a group has: a block finds its group and tile
 // from the ends in memory, and the grid has a block for every tile that there could be, of which those
 // beyond the last return at once. Tiles are the ladder's: 16-bit types by tensor cores (gemm/mma_tile.cuh),
-// float32 by gemm/warp_tile.cuh, all else by plain_tile.cuh.
-#include "kernels/cuda/common/block.cuh"
+// float32 by gemm/warp_tile.cuh, all else by plain_tile.cuh. On compute capability 9.0 persistent blocks take
+// 16-bit types: grouped_wgmma.cuh.
 #include "kernels/cuda/common/runtime.h"
+#include "kernels/cuda/gemm/grouped_wgmma.cuh"
 #include "kernels/cuda/gemm/mma_tile.cuh"
 #include "kernels/cuda/gemm/plain_tile.cuh"
 #include "kernels/cuda/gemm/warp_tile.cuh"
-#include "kernels/linalg/grouped_mm.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
 namespace {
-
-struct GroupedArgs {
-  GroupedMmPlan p;
-  FaultSink sink;
-  int64_t down, across;  // tiles of C: along k of one group's, else `down` of all that there could be
-  bool a_by_16, b_by_16, c_by_16;
-};
-
-// Where a group begins and ends, within what is cut; a bad end leaves it empty.
-struct Span {
-  int first, last;
-};
-WT_DEVICE Span span_of(const GroupedArgs& args, int64_t g) {
-  const GroupedMmPlan& p = args.p;
-  const int cut = int(p.cut());
-  const int first = g > 0 ? p.ends[g - 1] : 0, last = g < p.groups ? p.ends[g] : cut;
-  if (first >= 0 && first <= last && last <= cut) return {first, last};
-  if (g < p.groups) args.sink.report(last < first ? int64_t(last) - first : last, cut);
-  return {0, 0};
-}
-
-// What a block makes: C from row `row` on of the group, whose rows end at `last`. The rows that are in no
-// group are one more group, of k 0.
-struct RowTile {
-  int64_t group;
-  int row, last;
-};
-
-// The tile'th tile of the groups' rows, each group's cut by itself. All lanes of a warp call and find the
-// same; false where there are fewer tiles.
-template <int Rows>
-WT_DEVICE bool find_tile(const GroupedArgs& args, int tile, RowTile& found) {
-  const int lane = threadIdx.x % kWarp;
-  for (int64_t g0 = 0; g0 <= args.p.groups; g0 += kWarp) {
-    const Span span = g0 + lane <= args.p.groups ? span_of(args, g0 + lane) : Span{0, 0};
-    const int tiles = (span.last - span.first + Rows - 1) / Rows;
-    int upto = tiles;
-#pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, upto, step);
-      if (lane >= step) upto += other;
-    }
-    if (const unsigned beyond = __ballot_sync(kAllLanes, upto > tile)) {
-      const int owner = __ffs(int(beyond)) - 1;
-      const int row = span.first + (tile - (upto - tiles)) * Rows;
-      found = {g0 + owner, __shfl_sync(kAllLanes, row, owner), __shfl_sync(kAllLanes, span.last, owner)};
-      return true;
-    }
-    tile -= __shfl_sync(kAllLanes, upto, kWarp - 1);
-  }
-  return false;
-}
 
 // The product that a block has a tile of, and where that begins.
 template <class T>
@@ -136,19 +84,9 @@ __global__ void __launch_bounds__(PlainTile<T>::kThreads)
   Tile::run(strided(args.p, w.m, w.k), w.a, w.b, w.c, w.i0, w.j0, slices);
 }
 
-// Tiles of C that there could be. Of groups of rows each may have one that is not full, and the rest, too.
-void count_tiles(GroupedArgs& args, int side) {
-  const GroupedMmPlan& p = args.p;
-  args.across = ceil_div(p.n, side);
-  args.down = p.along_k ? ceil_div(p.m, side) : ceil_div(p.m, side) + p.groups;
-}
-int64_t blocks(const GroupedArgs& args) {
-  return args.down * args.across * (args.p.along_k ? args.p.groups : 1);
-}
-
 void launch_grouped(const LaunchContext& ctx, void (*kernel)(GroupedArgs), GroupedArgs args, int side,
                     int threads, size_t shared_bytes = 0) {
-  count_tiles(args, side);
+  count_tiles(args, side, side);
   launch(ctx, "grouped_mm", kernel, dim3(unsigned(blocks(args))), dim3(unsigned(threads)), shared_bytes,
          args);
 }
@@ -160,15 +98,16 @@ void launch_mma(const LaunchContext& ctx, const GroupedArgs& args) {
 }
 
 // 16 bytes at a time: of every matrix a row has so many.
-bool suits_mma(const GroupedMmPlan& p) {
+bool suits_tensor_cores(const GroupedMmPlan& p) {
   return p.n % kPiece == 0 && (p.along_k ? p.m : p.k) % kPiece == 0 && is_aligned(p.a, 16) &&
          is_aligned(p.b, 16) && is_aligned(p.c, 16);
 }
 
 template <class T>
 void run_half(const LaunchContext& ctx, const GroupedArgs& args) {
-  if (!suits_mma(args.p))
+  if (!suits_tensor_cores(args.p))
     return launch_grouped(ctx, grouped_plain<T>, args, PlainTile<T>::kSide, PlainTile<T>::kThreads);
+  if (capability(ctx.device_index) == 90) return grouped_wgmma<T>(ctx, args);
   if (args.p.along_k) return launch_mma<T, false, false>(ctx, args);
   if (args.p.b_transposed) return launch_mma<T, true, true>(ctx, args);
   launch_mma<T, true, false>(ctx, args);
@@ -180,7 +119,7 @@ void run_float(const LaunchContext& ctx, GroupedArgs args) {
   args.a_by_16 = p.along_k && by_16(p.a, p.m);
   args.b_by_16 = !p.b_transposed && by_16(p.b, p.n);
   args.c_by_16 = by_16(p.c, p.n);
-  count_tiles(args, WarpTile<2>::kSide);
+  count_tiles(args, WarpTile<2>::kSide, WarpTile<2>::kSide);
   if (blocks(args) < multi_processor_count(ctx.device_index))
     return launch_grouped(ctx, grouped_warp_tiles<1>, args, WarpTile<1>::kSide, kWarpStep.threads);
   launch_grouped(ctx, grouped_warp_tiles<2>, args, WarpTile<2>::kSide, kWarpStep.threads);

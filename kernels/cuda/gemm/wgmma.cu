@@ -15,7 +15,8 @@
 namespace warptape::kernels::cuda {
 namespace {
 
-using Tile = WgmmaTile;
+using Block = WgmmaBlock;
+template <class T> using Tile = WgmmaTile<T, true, false>;
 
 template <class T>
 struct WgmmaArgs {
@@ -24,25 +25,6 @@ struct WgmmaArgs {
   unsigned down, across;
   TensorMap a, b, c;
 };
-
-template <class T>
-WT_DEVICE void produce(const WgmmaArgs<T>& args, Tile::Memory& memory, Tile::Barriers& barriers) {
-  prefetch_map(&args.a), prefetch_map(&args.b);
-  Tile::SliceTurn turn;
-  for (unsigned tile = blockIdx.x; tile < args.down * args.across; tile += gridDim.x) {
-    const Tile::Place at(tile, args.down, args.across);
-    for (int k0 = 0; k0 < args.k; k0 += Tile::kK, turn.next()) {
-      Tile::Slice& to = memory.slices[turn.stage];
-      uint64_t* full = &barriers.full[turn.stage];
-      wait_barrier(&barriers.empty[turn.stage], turn.parity ^ 1);
-      arrive_and_expect(full, sizeof to);
-      load_box(to.left, &args.a, k0, at.i, full);
-#pragma unroll
-      for (int part = 0; part < Tile::kN / Tile::kPart; ++part)
-        load_box(to.right[part], &args.b, at.j + part * Tile::kPart, k0, full);
-    }
-  }
-}
 
 // x (1 + tanh(u)) / 2 as GeluTanh, by instructions that approximate: what is lost is far below 16 bits.
 WT_DEVICE float gelu_tanh(float x) {
@@ -57,7 +39,7 @@ struct Epilogue {
   WT_DEVICE static void apply(const WgmmaArgs<T>& args, float* sums, int col) {
     const int first = col + threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < Tile::kPart / kPiece; ++j) {
+    for (int j = 0; j < Block::kPart / kPiece; ++j) {
       float* d = sums + 4 * j;
       if constexpr (Bias) {
         const int at = first + j * kPiece;  // n is even: both columns are there, or none
@@ -72,30 +54,43 @@ struct Epilogue {
   }
 };
 
-template <class Epilogue, class T>
-WT_DEVICE void consume(const WgmmaArgs<T>& args, Tile::Memory& memory, Tile::Barriers& barriers) {
-  const Tile::Consumer me;
-  Tile::SliceTurn turn;
+template <class T>
+WT_DEVICE void produce(const WgmmaArgs<T>& args, Block::Memory& memory, Block::Barriers& barriers) {
+  prefetch_map(&args.a), prefetch_map(&args.b), prefetch_map(&args.c);
+  Block::SliceTurn turn;
   for (unsigned tile = blockIdx.x; tile < args.down * args.across; tile += gridDim.x) {
-    const Tile::Place at(tile, args.down, args.across);
-    Tile::Sums sums = {};
-    Tile::multiply<T>(sums, args.k, me, memory, barriers, turn);
-    Tile::store<T>(sums, me, memory, args.c, at.i, at.j,
-                   [&](float* part, int col) { Epilogue::apply(args, part, col); });
+    const Block::Place at(tile, args.down, args.across);
+    Tile<T>::fetch(args.a, args.b, at.i, at.j, 0, 0, args.k, memory, barriers, turn);
   }
-  Tile::stored(me);
+}
+
+template <class Epilogue, class T>
+WT_DEVICE void consume(const WgmmaArgs<T>& args, Block::Memory& memory, Block::Barriers& barriers) {
+  const Block::Consumer me;
+  Block::SliceTurn turn;
+  for (unsigned tile = blockIdx.x; tile < args.down * args.across; tile += gridDim.x) {
+    const Block::Place at(tile, args.down, args.across);
+    Block::Sums sums = {};
+    Tile<T>::multiply(sums, args.k, me, memory, barriers, turn, [](Block::Slice&, int) {});
+    Tile<T>::store(
+        sums, me, memory, [&](int p, float* part) { Epilogue::apply(args, part, at.j + p * Block::kPart); },
+        [&](int p, const char* part) {
+          if (me.lane == 0) store_box(part, &args.c, at.j + p * Block::kPart, at.i + me.row(), 0);
+        });
+  }
+  Tile<T>::stored(me);
 }
 
 template <class T, bool Bias, bool Gelu>
-__global__ void __launch_bounds__(Tile::kThreads, 1) wgmma_tiles(const __grid_constant__ WgmmaArgs<T> args) {
-  __shared__ Tile::Barriers barriers;
-  Tile::Memory& memory = Tile::memory();
+__global__ void __launch_bounds__(Block::kThreads, 1) wgmma_tiles(const __grid_constant__ WgmmaArgs<T> args) {
+  __shared__ Block::Barriers barriers;
+  Block::Memory& memory = Block::memory();
   if (threadIdx.x == 0) {
-    barriers.init(Tile::kWarps);
+    barriers.init(Block::kWarps);
     publish_barriers();
   }
   __syncthreads();
-  if (threadIdx.x < Tile::kGroup) {
+  if (threadIdx.x < Block::kGroup) {
     give_registers<24>();
     if (threadIdx.x == 0) produce(args, memory, barriers);
   } else {
@@ -113,18 +108,18 @@ auto kernel_of(const GemmStepPlan& p) {
 template <class T>
 void run(const LaunchContext& ctx, const GemmStepPlan& p) {
   const char* name = kWgmmaStep.name;
-  const int64_t down = ceil_div(p.m, Tile::kM), across = ceil_div(p.n, Tile::kN), tiles = down * across;
+  const int64_t down = ceil_div(p.m, Block::kM), across = ceil_div(p.n, Block::kN), tiles = down * across;
   const WgmmaArgs<T> args{int(p.n),
                           int(p.k),
                           static_cast<const T*>(p.bias),
                           unsigned(down),
                           unsigned(across),
-                          tensor_map(name, p.dtype, p.a, p.m, p.k, Tile::kM, Tile::kK),
-                          tensor_map(name, p.dtype, p.b, p.k, p.n, Tile::kK, Tile::kPart),
-                          tensor_map(name, p.dtype, p.c, p.m, p.n, Tile::kWarpRows, Tile::kPart)};
+                          Tile<T>::map_a(name, p.dtype, p.a, p.m, p.k),
+                          Tile<T>::map_b(name, p.dtype, p.b, 1, p.k, p.n),
+                          Tile<T>::map_c(name, p.dtype, p.c, 1, p.m, p.n)};
   const int64_t most = multi_processor_count(ctx.device_index);
-  launch(ctx, name, kernel_of<T>(p), dim3(unsigned(tiles < most ? tiles : most)), dim3(Tile::kThreads),
-         Tile::kSharedBytes, args);
+  launch(ctx, name, kernel_of<T>(p), dim3(unsigned(tiles < most ? tiles : most)), dim3(Block::kThreads),
+         Block::kSharedBytes, args);
 }
 
 }  // namespace

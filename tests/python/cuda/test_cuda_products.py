@@ -236,6 +236,17 @@ def test_groups_and_their_gradients(ends: tuple[int, ...], sizes: tuple[int, int
         close(got, want, TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_what_is_not_finite_stays_in_its_group(dtype: Any) -> None:
+    """Tiles reach beyond a group, into the rows and the matrix of the next one."""
+    x, weight, seed = values((40, 16), dtype), values((2, 16, 24), dtype, 1), values((40, 24), dtype, 2)
+    x[30:], weight[1], seed[30:] = float("nan"), float("nan"), float("inf")
+    offs = torch.tensor([30, 40], dtype=torch.int32)
+    y, dx, dw = (t.cpu() for t in gradients(x.cuda(), weight.cuda(), offs.cuda(), seed.cuda()))
+    for inside, outside in ((y[:30], y[30:]), (dx[:30], dx[30:]), (dw[0], dw[1])):
+        assert torch.isfinite(inside).all() and not torch.isfinite(outside).any()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_offsets_stay_on_the_device(dtype: Any) -> None:
     """A captured product and its gradients follow other offsets: nobody on the host read the first ones."""

@@ -47,11 +47,17 @@ WT_DEVICE void publish_writes() {}
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, 0, 0, barrier);
 }
+WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int z, uint64_t* barrier) {
+  emulator::load_box(shared, *map, x, y, z, 0, barrier);
+}
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h, int b, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, h, b, barrier);
 }
 WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y) {
-  emulator::store_box(shared, *map, x, y);
+  emulator::store_box(shared, *map, x, y, 0);
+}
+WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y, int z) {
+  emulator::store_box(shared, *map, x, y, z);
 }
 WT_DEVICE void commit_boxes() { emulator::commit_boxes(); }
 template <int N>
@@ -70,9 +76,9 @@ template <int N>
 WT_DEVICE void wait_products() {
   emulator::wait_products(N);
 }
-template <class T>
+template <class T, bool AAlongK, bool BAlongK>
 WT_DEVICE void multiply_async(float (&d)[128], uint64_t a, uint64_t b) {
-  emulator::multiply_async({d, nullptr, a, b, 256, false, true, std::is_same_v<T, BFloat16>});
+  emulator::multiply_async({d, nullptr, a, b, 256, BAlongK, true, std::is_same_v<T, BFloat16>, AAlongK});
 }
 template <class T, bool Add, int Eights>
 WT_DEVICE void multiply_rows_async(float (&d)[Eights][4], uint64_t a, uint64_t b) {

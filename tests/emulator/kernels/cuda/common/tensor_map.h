@@ -8,13 +8,20 @@ namespace warptape::kernels::cuda {
 
 using TensorMap = emulator::TensorMap;
 
-inline TensorMap tensor_map(const char* op, DType, const void* x, int64_t rows, int64_t cols, int box_rows,
-                            int box_cols) {
-  if (reinterpret_cast<uintptr_t>(x) % 16 || cols * 2 % 16 || rows < 1 || cols < 1 || box_rows > 256 ||
-      box_cols * 2 > 128)
+inline TensorMap tensor_map_of_matrices(const char* op, DType, const void* x, int64_t count, int64_t rows,
+                                        int64_t cols, int box_rows, int box_cols) {
+  if (reinterpret_cast<uintptr_t>(x) % 16 || cols * 2 % 16 || count < 1 || rows < 1 || cols < 1 ||
+      box_rows > 256 || box_cols * 2 > 128)
     raise_library_error(std::string(op) + ": TMA refuses this matrix");
-  return {
-      static_cast<char*>(const_cast<void*>(x)), {cols, rows, 1, 1}, {2, cols * 2, 0, 0}, box_rows, box_cols};
+  return {static_cast<char*>(const_cast<void*>(x)),
+          {cols, rows, count, 1},
+          {2, cols * 2, rows * cols * 2, 0},
+          box_rows,
+          box_cols};
+}
+inline TensorMap tensor_map(const char* op, DType dtype, const void* x, int64_t rows, int64_t cols,
+                            int box_rows, int box_cols) {
+  return tensor_map_of_matrices(op, dtype, x, 1, rows, cols, box_rows, box_cols);
 }
 
 inline TensorMap tensor_map_of_heads(const char* op, const View& x, int box_rows) {
