@@ -21,7 +21,8 @@
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static  // one block runs at a time
+// One block runs at a time. By the tag in their names shared.ld knows these from other static variables.
+#define __shared__ static __attribute__((abi_tag("shared")))
 
 // ---- vectors ----
 #define EMULATOR_VECTOR(T, name, align2, align4)                        \

@@ -7,55 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda_runtime.h"
+#include "test_device.h"
 
 namespace {
-
-int g_failures = 0;
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      ++g_failures;                                                   \
-    }                                                                 \
-  } while (0)
-#define OK(call) CHECK((call) == cudaSuccess)
-
-template <class... P, class... A>
-cudaError_t launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                   cudaStream_t stream, A... args) {
-  emulator::name_next_launch(name);
-  cudaLaunchConfig_t config{grid, block, shared, stream, nullptr, 0};
-  return cudaLaunchKernelEx(&config, kernel, args...);
-}
-template <class T>
-T* device_array(size_t n) {
-  void* p = nullptr;
-  OK(cudaMalloc(&p, n * sizeof(T)));
-  return static_cast<T*>(p);
-}
-template <class T>
-T* pinned_array(size_t n) {
-  void* p = nullptr;
-  OK(cudaHostAlloc(&p, n * sizeof(T), cudaHostAllocMapped));
-  return static_cast<T*>(p);
-}
-template <class T>
-std::vector<T> read(const T* p, size_t n) {
-  std::vector<T> v(n);
-  OK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
-  return v;
-}
-cudaStream_t new_stream() {
-  cudaStream_t s = nullptr;
-  OK(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, 0));
-  return s;
-}
-cudaEvent_t new_event(unsigned flags = cudaEventDisableTiming) {
-  cudaEvent_t e = nullptr;
-  OK(cudaEventCreateWithFlags(&e, flags));
-  return e;
-}
 
 // ---- kernels ----
 __global__ void set_value(int* out, int value) { *out = value; }
@@ -166,6 +120,11 @@ __global__ void unset_shared(int* out) {
   __shared__ int values[8];
   out[threadIdx.x] = values[threadIdx.x];
   values[threadIdx.x] = 0;
+}
+// Not shared memory: nothing may fill it.
+int launches_so_far() {
+  static int count = 0;
+  return ++count;
 }
 __global__ void write_at(int* out, int64_t i) { out[i] = 1; }
 __global__ void diverged(int* out) {
@@ -416,6 +375,7 @@ void check_shared() {
   for (int i = 0; i < 2; ++i) {
     OK(launch("unset_shared", unset_shared, 1, 8, 0, nullptr, d));
     for (int v : read(d, 8)) CHECK(v == -1);
+    CHECK(launches_so_far() == i + 1);
   }
 }
 
