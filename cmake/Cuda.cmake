@@ -185,8 +185,10 @@ function(warptape_cuda_plugin)
       list(APPEND host "${PROJECT_SOURCE_DIR}/kernels/cuda/${name}.cpp")
     endforeach()
     list(APPEND host ${stand_ins})
-    set(options -x c++ -fdata-sections)
-    if(WARPTAPE_EMULATED_RACES)  # races.cpp has the functions that the compiler calls
+    # conversions.cpp has what the compiler calls where a GPU may convert a float otherwise, races.cpp what it calls at
+    # each access of memory.
+    set(options -x c++ -fdata-sections -fsanitize=float-cast-overflow)
+    if(WARPTAPE_EMULATED_RACES)
       list(APPEND options -fsanitize=thread --param=tsan-distinguish-volatile=1)
     endif()
     set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")

@@ -7,6 +7,7 @@
 
 #include "internal.h"
 #include "races.h"
+#include "traffic.h"
 
 namespace emulator {
 namespace {
@@ -271,6 +272,9 @@ void copy_async(void* shared, const void* global, int bytes, int read) {
   check_aligned("cp.async", shared, static_cast<size_t>(bytes));
   check_aligned("cp.async", global, static_cast<size_t>(bytes));
   if (read < 0 || read > bytes) die("cp.async reads %d of %d bytes", read, bytes);
+  const auto* caller = static_cast<const char*>(__builtin_return_address(0));
+  traffic_access(caller, global, static_cast<size_t>(read), false);
+  traffic_access(caller + 1, shared, static_cast<size_t>(bytes), true);
   const Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, read};
   if (early()) return run_copy(copy);
   self().copies.items.push_back(copy);
@@ -286,6 +290,7 @@ void wait_copies(int left) {
 void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
   check_aligned("ldmatrix", row, 16);
   races_access(row, 16, false);
+  traffic_access(__builtin_return_address(0), row, 16, false);
   MatricesCall call{words, static_cast<const char*>(row), transposed};
   call_warp(run_matrices, &call);
 }

@@ -501,9 +501,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Pointers at{a, b, c, d, alpha, beta};
   if (!is_memory(handle->device, p, at, algorithm->data + 3)) return kInvalid;
   const emulator::Work product = work_of(p, at);
-  const auto error = emulator::enqueue(stream, [=] {
+  auto run = [=] {
     product();
     if (needed) std::memset(workspace, 0xcd, needed);  // it holds nothing that anybody may rely on
-  });
+  };
+  const auto error = emulator::enqueue(stream, run, {a, b, c, d, workspace}, "cuBLASLt");
   return error == cudaSuccess ? kOk : CUBLAS_STATUS_EXECUTION_FAILED;
 }

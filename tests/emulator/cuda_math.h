@@ -118,22 +118,24 @@ inline double __hiloint2double(int high, int low) {
   return std::bit_cast<double>(uint64_t(static_cast<unsigned>(high)) << 32 | static_cast<unsigned>(low));
 }
 
-// To integers as the hardware does it: out of range saturates. NaN gives 0 of 32 bits, the lowest of 64.
+// To integers as PTX's cvt does it: what is out of range saturates. NaN is 0 where neither the source is
+// double nor the integer of 64 bits, else the integer's highest bit alone.
 namespace emulator {
-template <class I>
-I saturated(double x) {
+template <class I, class F>
+I saturated(F x) {
   using Limits = std::numeric_limits<I>;
-  if (x != x) return sizeof(I) == 4 ? 0 : I(1) << 63;
-  if (x >= -static_cast<double>(Limits::lowest()) && std::is_signed_v<I>) return Limits::max();
-  if (!std::is_signed_v<I> && x >= ldexp(1.0, 8 * sizeof(I))) return Limits::max();
-  return x <= static_cast<double>(Limits::lowest()) ? Limits::lowest() : static_cast<I>(x);
+  constexpr F kEnd = F(2) * F(I(1) << (Limits::digits - 1));  // the first that is too large
+  if (x != x)
+    return sizeof(F) == 4 && sizeof(I) == 4 ? I(0) : static_cast<I>(uint64_t(1) << (8 * sizeof(I) - 1));
+  if (x >= kEnd) return Limits::max();
+  return x <= F(Limits::lowest()) ? Limits::lowest() : static_cast<I>(x);
 }
 }  // namespace emulator
-#define EMULATOR_CONVERT(from, T, to, I)                                                      \
-  inline I __##from##2##to##_rn(T x) { return emulator::saturated<I>(nearbyint(double(x))); } \
-  inline I __##from##2##to##_rz(T x) { return emulator::saturated<I>(trunc(double(x))); }     \
-  inline I __##from##2##to##_rd(T x) { return emulator::saturated<I>(floor(double(x))); }     \
-  inline I __##from##2##to##_ru(T x) { return emulator::saturated<I>(ceil(double(x))); }
+#define EMULATOR_CONVERT(from, T, to, I)                                                         \
+  inline I __##from##2##to##_rn(T x) { return emulator::saturated<I>(T(nearbyint(double(x)))); } \
+  inline I __##from##2##to##_rz(T x) { return emulator::saturated<I>(T(trunc(double(x)))); }     \
+  inline I __##from##2##to##_rd(T x) { return emulator::saturated<I>(T(floor(double(x)))); }     \
+  inline I __##from##2##to##_ru(T x) { return emulator::saturated<I>(T(ceil(double(x)))); }
 EMULATOR_CONVERT(float, float, int, int)
 EMULATOR_CONVERT(float, float, uint, unsigned)
 EMULATOR_CONVERT(float, float, ll, long long)

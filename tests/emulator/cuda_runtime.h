@@ -295,13 +295,20 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 
 #include "cuda_math.h"
 
+namespace emulator {
+template <class T>
+void look_at(T& argument) {
+  __builtin_clear_padding(&argument);  // where addresses of something else may lie
+  check_argument(&argument, sizeof argument, typeid(T).name());
+}
+}  // namespace emulator
+
 // Deduces the kernel's parameters from its pointer; the arguments are copied now and used when it runs.
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) {
   static_assert(sizeof...(P) == sizeof...(A) && (!std::is_reference_v<P> && ...));
   std::tuple<std::remove_cv_t<P>...> parameters(static_cast<A&&>(args)...);
-  std::apply([](const auto&... p) { (emulator::check_argument(&p, sizeof p, typeid(p).name()), ...); },
-             parameters);
+  std::apply([](auto&... p) { (emulator::look_at(p), ...); }, parameters);
   return emulator::launch(*config, reinterpret_cast<const void*>(kernel),
                           [kernel, parameters] { std::apply(kernel, parameters); });
 }

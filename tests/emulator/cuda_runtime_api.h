@@ -23,6 +23,7 @@
 //                                    first that it named; algorithms: all of them; solver: cuSOLVER refuses
 //                                    every routine
 //   WARPTAPE_EMULATOR_POINTERS=1     a kernel's arguments may hold no address in the host's heap or stack
+//   WARPTAPE_EMULATOR_TRAFFIC=FILE   gets a line for each launch: what its accesses moved (Note [Traffic])
 //   WARPTAPE_EMULATOR_LAUNCHES=FILE  gets a line for each kernel: its place in the plugin, most threads of a
 //                                    block, most dynamic shared memory
 //   WARPTAPE_EMULATOR_ORDER=forward|reverse|shuffled   of threads and of blocks; shuffled also runs work of
@@ -33,6 +34,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -266,12 +268,17 @@ namespace emulator {
 
 using Work = std::function<void()>;
 // Work of the host in stream order; also recorded by a capture and run again by each replay.
-cudaError_t enqueue(cudaStream_t stream, Work work);
+// `used` are addresses of memory that it touches.
+cudaError_t enqueue(cudaStream_t stream, Work work, const std::vector<const void*>& used = {},
+                    const char* name = "a library");
 // `body` runs once per thread of the grid.
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work body);
 // For messages and WARPTAPE_EMULATED_FAULT: what this host thread's next launch is called.
 void name_next_launch(const char* name);
-// Ends the process where the bytes of an argument hold an address in the heap or the stack of the host that
+// For an allocator: memory is given to a stream. See Note [Lifetimes].
+void begin_life(const void* p, size_t bytes, cudaStream_t stream);
+// Keeps what memory the argument names (Note [Lifetimes]). With WARPTAPE_EMULATOR_POINTERS it also
+// ends the process where the bytes of an argument hold an address in the heap or the stack of the host that
 // is neither a device's memory nor page-locked.
 void check_argument(const void* argument, size_t bytes, const char* type);
 

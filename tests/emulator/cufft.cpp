@@ -170,7 +170,9 @@ cufftResult cufftXtExec(cufftHandle plan, void* in, void* out, int direction) {
     emulator::die("cuFFT: %p is not %zu bytes of work memory", p.work, p.work_bytes);
   const bool forward = direction == CUFFT_FORWARD;
   p.stream_set = false;  // every call says where it runs
-  return emulator::enqueue(p.stream, [copy = p, in, out, forward] { transform(copy, in, out, forward); });
+  return emulator::enqueue(
+      p.stream, [copy = p, in, out, forward] { transform(copy, in, out, forward); }, {in, out, p.work},
+      "cuFFT");
 }
 
 }  // extern "C"

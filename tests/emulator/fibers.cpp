@@ -21,6 +21,7 @@
 #include "asynchronous.h"
 #include "internal.h"
 #include "races.h"
+#include "traffic.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -109,6 +110,8 @@ struct Block {
   Order order{};
   uint64_t salt = 0;
 } g;
+
+thread_local bool t_runs_kernel = false;  // of the host's threads, the one that runs it
 
 std::string where(unsigned thread) {
   char text[160];
@@ -384,6 +387,7 @@ void die(const char* format, ...) {
 }
 
 int lane() { return static_cast<int>(g.current % kWarp); }
+bool runs_kernel() { return t_runs_kernel; }
 unsigned thread_of_block() { return g.current; }
 std::string thread_name(unsigned thread) {
   const uint3 t = g.places[thread];
@@ -484,8 +488,9 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
   g.shared = shared_memory(shared_bytes);
   if (emulator_shared_begin)
     memset(emulator_shared_begin, 0xFF, static_cast<size_t>(emulator_shared_end - emulator_shared_begin));
-  g.running = true;
+  g.running = t_runs_kernel = true;
   races_begin_launch();
+  traffic_begin_launch();
   g.order = order();
   uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z, salt = random_bits();
   set_sequence();
@@ -497,9 +502,11 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
     memset(g.shared, 0xFF, shared_bytes);
     races_begin_block(b);
     run_block();
+    traffic_end_block();
   }
   races_end_launch();
-  g.running = false;
+  traffic_end_launch(name);
+  g.running = t_runs_kernel = false;
 }
 
 Order order() {

@@ -21,8 +21,9 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
 const char* next_launch_name();
 void count_launch(const void* kernel, unsigned threads, size_t shared);
 
-// For asynchronous.cpp and races.cpp: the thread that runs, its name, and where its stack and shared memory
-// lie.
+// For what watches kernels: whether one runs, the thread that runs, its name, and where its stack and shared
+// memory lie.
+bool runs_kernel();
 unsigned thread_of_block();
 std::string thread_name(unsigned thread);
 bool is_own_stack(const void* p);
@@ -89,8 +90,16 @@ struct Capture {
   std::vector<Work> work;
   std::vector<CUstream_st*> streams;
 };
-// How much of each stream's recorded work lies before a point: tells whether what forked was joined.
+// How much of each stream's work lies before a point: in a capture it tells whether what forked was joined.
 using Clock = std::map<CUstream_st*, size_t>;
+// See Note [Lifetimes].
+void merge(Clock& into, const Clock& from);
+void host_waited(const Clock& clock);
+// Addresses of device memory among the bytes of an argument are kept until taken_addresses().
+void take_addresses(const void* argument, size_t bytes);
+std::vector<const void*> taken_addresses();
+void note_uses(CUstream_st* stream, const std::vector<const void*>& addresses, const std::string& name);
+void forget_uses(const void* p, size_t bytes);
 // One recording of an event; or what no stream brings about, whose `help` moves on what does.
 struct Record {
   CUstream_st* stream = nullptr;
@@ -152,7 +161,8 @@ struct CUstream_st {
   std::deque<emulator::Task> queue;
   bool waiting = false;  // a thread is at its first task, which waits
   std::shared_ptr<emulator::Capture> capture;
-  emulator::Clock clock;
+  emulator::Clock clock;  // of the capture
+  emulator::Clock order;  // of all other work
   uint32_t number() const { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(this) >> 4); }
 };
 struct CUevent_st {

@@ -61,6 +61,10 @@ struct Launches {
 
 void check_argument(const void* argument, size_t bytes, const char* type) {
   static const bool wanted = getenv("WARPTAPE_EMULATOR_POINTERS");
+  {
+    auto held = lock();
+    take_addresses(argument, bytes);
+  }
   if (!wanted) return;
   const uintptr_t heap = heap_start(), heap_end = reinterpret_cast<uintptr_t>(sbrk(0));
   const Range stack = own_stack();

@@ -71,6 +71,11 @@ class Kept<View> {
   alignas(8) char scalar_[8] = {};
 };
 
+template <class T>
+void add_address(std::vector<const void*>& to, const T& argument) {
+  if constexpr (std::is_same_v<T, View>) to.push_back(argument.data);
+}
+
 // Queues slot(args...) on the CPU. The check for interrupts is off while it runs, for it runs under the
 // emulator's lock.
 template <class... P>
@@ -81,13 +86,16 @@ void forward(const LaunchContext& ctx, const char* name, Slot<void(const LaunchC
   LaunchContext host;
   host.deterministic = ctx.deterministic;
   host.allocate = Scratch::allocate;
-  auto error = emulator::enqueue(static_cast<cudaStream_t>(ctx.stream), [kept, host, &slot] {
+  std::vector<const void*> used;
+  (add_address(used, args), ...);
+  auto run = [kept, host, &slot] {
     Scratch scratch;
     cpu::Uninterrupted uninterrupted;
     LaunchContext own = host;
     own.allocator = &scratch;
     std::apply([&](auto&... k) { slot(own, k.get()...); }, *kept);
-  });
+  };
+  auto error = emulator::enqueue(static_cast<cudaStream_t>(ctx.stream), run, used, name);
   cuda::check(error, name);
   if (cuda::launch_blocking) cuda::finish_blocking(ctx, name);
 }

@@ -67,6 +67,7 @@ cudaError_t release(void* p, bool host) {
   auto it = g_allocations.find(reinterpret_cast<uintptr_t>(p));
   if (it == g_allocations.end() || (it->second.device == kPageLocked) != host) return cudaErrorInvalidValue;
   g_used[it->second.device] -= it->second.bytes;
+  forget_uses(p, it->second.bytes);
   munmap(it->second.mapping, it->second.mapped);
   g_allocations.erase(it);
   return cudaSuccess;

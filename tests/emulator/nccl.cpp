@@ -176,7 +176,9 @@ ncclResult_t queue(const Call& c, std::vector<std::shared_ptr<Record>>& waits) {
   waits.push_back(m->go[place]);
   const char* fail = getenv("WARPTAPE_EMULATED_NCCL_FAIL");
   if (fail && ++calls > atoi(fail)) error = ncclRemoteError;
-  return enqueue(c.stream, [w = world, key, place] { reach(*w, key, place); }) == cudaSuccess
+  return enqueue(
+             c.stream, [w = world, key, place] { reach(*w, key, place); }, {c.in, c.out}, "NCCL") ==
+                 cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;
 }

@@ -15,12 +15,14 @@
 // WARPTAPE_EMULATOR_RACES=0 switches it off.
 #include "races.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <unordered_map>
 #include <vector>
 
 #include "internal.h"
+#include "traffic.h"
 
 namespace emulator {
 namespace {
@@ -171,6 +173,7 @@ void races_access(const void* p, size_t bytes, bool write) {
   if (t_in_kernel && p) access(p, bytes, write, false);
 }
 void races_atomic(const void* p, size_t bytes) {
+  traffic_access(__builtin_return_address(0), p, bytes, true);
   if (!t_in_kernel) return;
   Races& r = races();
   r.last_atomic[r.block] = ++r.atomics;
@@ -180,13 +183,21 @@ void races_atomic(const void* p, size_t bytes) {
 }  // namespace emulator
 
 // ---- what the compiler calls ----
-using emulator::races_access;
-
 namespace {
-void aligned(const void* p, size_t bytes, bool write) {
+void seen(const void* pc, const void* p, size_t bytes, bool write) {
+  emulator::races_access(p, bytes, write);
+  emulator::traffic_access(pc, p, bytes, write);
+}
+void aligned(const void* pc, const void* p, size_t bytes, bool write) {
   if (emulator::t_in_kernel && reinterpret_cast<uintptr_t>(p) % bytes)
     emulator::die("%s %zu bytes at %p, which is not aligned to them", write ? "writes" : "reads", bytes, p);
-  races_access(p, bytes, write);
+  seen(pc, p, bytes, write);
+}
+void seen_range(const void* pc, const void* p, size_t bytes, bool write) {
+  emulator::races_access(p, bytes, write);
+  for (size_t i = 0; i < bytes; i += 16)
+    emulator::traffic_access(static_cast<const char*>(pc) + i, static_cast<const char*>(p) + i,
+                             std::min<size_t>(16, bytes - i), write);
 }
 }  // namespace
 
@@ -196,14 +207,15 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() { emulator::races_leave(); }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
-#define EMULATOR_TSAN(N)                                                \
-  void __tsan_read##N(void* p) { aligned(p, N, false); }                \
-  void __tsan_write##N(void* p) { aligned(p, N, true); }                \
-  void __tsan_unaligned_read##N(void* p) { races_access(p, N, false); } \
-  void __tsan_unaligned_write##N(void* p) { races_access(p, N, true); } \
-  void __tsan_volatile_read##N(void*) {}                                \
-  void __tsan_volatile_write##N(void*) {}                               \
-  void __tsan_unaligned_volatile_read##N(void*) {}                      \
+#define EMULATOR_CALLER __builtin_return_address(0)
+#define EMULATOR_TSAN(N)                                                         \
+  void __tsan_read##N(void* p) { aligned(EMULATOR_CALLER, p, N, false); }        \
+  void __tsan_write##N(void* p) { aligned(EMULATOR_CALLER, p, N, true); }        \
+  void __tsan_unaligned_read##N(void* p) { seen(EMULATOR_CALLER, p, N, false); } \
+  void __tsan_unaligned_write##N(void* p) { seen(EMULATOR_CALLER, p, N, true); } \
+  void __tsan_volatile_read##N(void*) {}                                         \
+  void __tsan_volatile_write##N(void*) {}                                        \
+  void __tsan_unaligned_volatile_read##N(void*) {}                               \
   void __tsan_unaligned_volatile_write##N(void*) {}
 EMULATOR_TSAN(1)
 EMULATOR_TSAN(2)
@@ -220,6 +232,6 @@ EMULATOR_TSAN_ATOMIC(8, uint8_t)
 EMULATOR_TSAN_ATOMIC(32, uint32_t)
 EMULATOR_TSAN_ATOMIC(64, uint64_t)
 #undef EMULATOR_TSAN_ATOMIC
-void __tsan_read_range(void* p, size_t n) { races_access(p, n, false); }
-void __tsan_write_range(void* p, size_t n) { races_access(p, n, true); }
+void __tsan_read_range(void* p, size_t n) { seen_range(EMULATOR_CALLER, p, n, false); }
+void __tsan_write_range(void* p, size_t n) { seen_range(EMULATOR_CALLER, p, n, true); }
 }

@@ -103,6 +103,7 @@ cudaError_t copy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, 
                            end_activity(did);
                          },
                          nullptr});
+  note_uses(stream, {dst, src}, "a copy");
   if (to.device == kPageable) drain(stream);
   return e;
 }
@@ -112,12 +113,14 @@ cudaError_t set(void* dst, int value, size_t bytes, CUstream_st* stream) {
   Place to = place_of(dst);
   if (bytes && (to.device == kPageable || to.bytes < bytes)) return cudaErrorInvalidValue;
   Activity did{Activity::Kind::Fill, begin_activity(), 0, stream->device, stream->number(), "", bytes};
-  return push(stream, {[=]() mutable {
-                         did.start = activity_clock();
-                         memset(dst, value, bytes);
-                         end_activity(did);
-                       },
-                       nullptr});
+  auto e = push(stream, {[=]() mutable {
+                           did.start = activity_clock();
+                           memset(dst, value, bytes);
+                           end_activity(did);
+                         },
+                         nullptr});
+  note_uses(stream, {dst}, "a fill");
+  return e;
 }
 
 }  // namespace
@@ -159,6 +162,7 @@ void name_next_launch(const char* name) { t_launch_name = name; }
 const char* next_launch_name() { return t_launch_name ? t_launch_name : "(unnamed)"; }
 
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work body) {
+  const std::vector<const void*> used = taken_addresses();
   return call([&] {
     std::string name = name_of(kernel);
     CUstream_st* stream = resolve(config.stream);
@@ -178,16 +182,18 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
     count_launch(kernel, block.x * block.y * block.z, shared);
     int device = t_device;
     Activity did{Activity::Kind::Kernel, begin_activity(), 0, device, stream->number(), name};
-    return push(stream, {[=, body = std::move(body)]() mutable {
-                           if (device_fault(device) != cudaSuccess) return;
-                           did.start = activity_clock();
-                           if (planted != cudaSuccess)
-                             device_fault(device) = planted;
-                           else
-                             run_grid(name.c_str(), grid, block, shared, body);
-                           end_activity(did);
-                         },
-                         nullptr});
+    const cudaError_t e = push(stream, {[=, body = std::move(body)]() mutable {
+                                          if (device_fault(device) != cudaSuccess) return;
+                                          did.start = activity_clock();
+                                          if (planted != cudaSuccess)
+                                            device_fault(device) = planted;
+                                          else
+                                            run_grid(name.c_str(), grid, block, shared, body);
+                                          end_activity(did);
+                                        },
+                                        nullptr});
+    note_uses(stream, used, name);
+    return e;
   });
 }
 

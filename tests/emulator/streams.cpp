@@ -44,10 +44,6 @@ void run_others() {
     if (!other->queue.empty() && random_bits() % 4 == 0) run_head(other);
 }
 
-void merge(Clock& into, const Clock& from) {
-  for (auto& [stream, count] : from) into[stream] = std::max(into[stream], count);
-}
-
 cudaError_t create(cudaStream_t* out, unsigned flags, int priority) {
   return call([&] {
     *out = new CUstream_st;
@@ -111,6 +107,8 @@ bool capturing(int device) {
 
 cudaError_t push(CUstream_st* stream, Task task) {
   if (!stream->capture) {
+    static size_t number = 0;
+    stream->order[stream] = ++number;
     stream->queue.push_back(std::move(task));
     return cudaSuccess;
   }
@@ -120,10 +118,13 @@ cudaError_t push(CUstream_st* stream, Task task) {
   return cudaSuccess;
 }
 
-cudaError_t enqueue(cudaStream_t handle, Work work) {
+cudaError_t enqueue(cudaStream_t handle, Work work, const std::vector<const void*>& used, const char* name) {
   return call([&] {
     CUstream_st* stream = resolve(handle);
-    return stream ? push(stream, {std::move(work), nullptr}) : cudaErrorInvalidResourceHandle;
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    const cudaError_t e = push(stream, {std::move(work), nullptr});
+    note_uses(stream, used, name);
+    return e;
   });
 }
 
@@ -137,6 +138,7 @@ void drain(CUstream_st* stream) {
     run_head(stream);
     run_others();
   }
+  host_waited(stream->order);
 }
 void drain_device(int device) {
   Access access;
@@ -181,7 +183,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
     CUstream_st* stream = resolve(handle);
     if (!stream) return cudaErrorInvalidResourceHandle;
     if (stream->capture) return invalidate(stream);
-    if (stream->queue.empty()) return cudaSuccess;
+    if (stream->queue.empty()) return host_waited(stream->order), cudaSuccess;
     run_head(stream);
     return cudaErrorNotReady;
   });
@@ -193,7 +195,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     auto record = event->last;
     if (!record) return cudaSuccess;
     auto from = record->capture;
-    if (!from && !stream->capture) return push(stream, {nullptr, record});
+    if (!from && !stream->capture)
+      return merge(stream->order, record->clock), push(stream, {nullptr, record});
     if (from && !from->active) return cudaErrorCapturedEvent;
     if (from && from->invalid) return cudaErrorStreamCaptureInvalidated;
     if (!from) return invalidate(stream), cudaErrorStreamCaptureIsolation;
@@ -258,6 +261,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
       record->capture = stream->capture;
       record->clock = stream->clock;
     } else {
+      record->clock = stream->order;
       stream->queue.push_back({[record] {
                                  record->done = true;
                                  record->time = std::chrono::steady_clock::now();
@@ -274,7 +278,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (auto e = unsafe_call(); e != cudaSuccess) return e;
     if (!event->last) return cudaSuccess;
     if (event->last->capture) return cudaErrorCapturedEvent;
-    if (event->last->done) return cudaSuccess;
+    if (event->last->done) return host_waited(event->last->clock), cudaSuccess;
     run_head(event->last->stream);
     return cudaErrorNotReady;
   });
@@ -287,6 +291,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Access access;
     run_others();
     run_until(event->last);
+    host_waited(event->last->clock);
     return cudaSuccess;
   });
 }

@@ -350,6 +350,22 @@ void check_memory() {
   CHECK(free == total);
 }
 
+// PTX's cvt: rounding, what is out of range, and NaN by the types of source and result.
+void check_conversions() {
+  constexpr auto kLow = std::numeric_limits<long long>::min(), kHigh = std::numeric_limits<long long>::max();
+  CHECK(__float2uint_rn(-1.0f) == 0 && __float2uint_rz(5e9f) == 4294967295u);
+  CHECK(__float2int_rz(INFINITY) == 2147483647 && __float2int_rz(-INFINITY) == -2147483647 - 1);
+  CHECK(__double2int_rd(-2147483648.5) == -2147483647 - 1 && __double2int_ru(2147483646.5) == 2147483647);
+  CHECK(__float2ll_rz(9.3e18f) == kHigh && __float2ll_rz(-9.3e18f) == kLow && __float2ll_rz(9e18f) < kHigh);
+  CHECK(__double2ull_rz(2e19) == ~0ull && __double2ull_rz(1.8e19) == 18000000000000000000ull);
+  CHECK(__double2ull_rz(-3.0) == 0 && __double2ll_rz(9223372036854775808.0) == kHigh);
+  // NaN: 0 unless the source has 64 bits or the result has, then the highest bit.
+  CHECK(__float2int_rn(NAN) == 0 && __float2uint_rn(NAN) == 0);
+  CHECK(__double2int_rn(NAN) == -2147483647 - 1 && __double2uint_rn(NAN) == 0x80000000u);
+  CHECK(__float2ll_rn(NAN) == kLow && __float2ull_rn(NAN) == 1ull << 63);
+  CHECK(__double2ll_rn(NAN) == kLow && __double2ull_rn(NAN) == 1ull << 63);
+}
+
 void check_math() {
   for (double x : {-0.9999999, -0.7, -0.2, 1e-12, 0.3, 0.6, 0.95, 0.999999999}) {
     double y = erfinv(x);
@@ -360,7 +376,7 @@ void check_math() {
   CHECK(std::fabs(sinpi(0.25) - std::sqrt(0.5)) < 1e-15 && std::fabs(cospi(-1.75) - std::sqrt(0.5)) < 1e-15);
   CHECK(rsqrtf(4.0f) == 0.5f && __float2int_rn(2.5f) == 2 && __float2int_rz(-2.9f) == -2);
   CHECK(__float2int_rn(3e9f) == 2147483647 && __double2ll_rd(-1e30) == std::numeric_limits<long long>::min());
-  CHECK(__float2uint_rn(-1.0f) == 0 && __float2int_rn(NAN) == 0);
+  check_conversions();
   CHECK(min(NAN, 1.0f) == 1 && max(1.0f, NAN) == 1 && min(3, 2u) == 2);
   CHECK(__brev(1) == 0x80000000u && __clz(0) == 32 && __ffs(8) == 4 && __umulhi(0x80000000u, 6) == 3);
   CHECK(__byte_perm(0x33221100, 0x77665544, 0x7531) == 0x77553311);

@@ -166,8 +166,8 @@ void threads() {
   CHECK(bad == 0 && stat("allocated_bytes.all.current") == 0);
 }
 
-// A block freed while another stream reads it is not handed out before that stream is done.
-void recorded_streams() {
+// A block freed while another stream reads it is not handed out before that stream is done, if that is said.
+void use_on_two_streams(bool recorded) {
   StreamHandle one = runtime().new_stream(0, 0), two = runtime().new_stream(0, 0);
   EventHandle written = runtime().new_event(0, false, false);
   OnStream on(one);
@@ -183,8 +183,9 @@ void recorded_streams() {
       OnStream reading(two);
       result.take(a.p);
     }
-    runtime().record_stream(static_cast<char*>(a.p) + 16, 0, two);  // any address within
+    if (recorded) runtime().record_stream(static_cast<char*>(a.p) + 16, 0, two);  // any address within
   }
+  if (!recorded) Buffer(1000).fill(6);  // the emulator ends the process
   CHECK(stat("active_bytes.all.current") > stat("allocated_bytes.all.current"));
   {
     Buffer b(1000);
@@ -198,6 +199,9 @@ void recorded_streams() {
   runtime().record_stream(&address, 0, two);  // not ours: no matter
   runtime().free_event(written);
 }
+
+void recorded_streams() { use_on_two_streams(true); }
+void unrecorded_stream() { use_on_two_streams(false); }
 
 void out_of_memory() {
   auto [free, total] = runtime().memory_info(0);
@@ -552,6 +556,7 @@ const std::map<std::string, void (*)()> kTests = {
     {"stress", stress},
     {"threads", threads},
     {"recorded_streams", recorded_streams},
+    {"unrecorded_stream", unrecorded_stream},
     {"out_of_memory", out_of_memory},
     {"host_memory", host_memory},
     {"graphs", graphs},

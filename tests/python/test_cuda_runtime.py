@@ -4,18 +4,13 @@ from the package: streams, allocators, graphs and errors through the interface t
 from __future__ import annotations
 
 import os
-import platform
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from emulated_kernels import CACHE, COMPILER, EMULATOR, ROOT, RUNTIME, needs_compiler
 
-ROOT = Path(__file__).resolve().parents[2]
-EMULATOR = ROOT / "tests" / "emulator"
-COMPILER = shutil.which("g++")
-CACHE = [found] if (found := shutil.which("ccache")) else []
 TESTS = (
     "bad_index",
     "broken_captures",
@@ -32,9 +27,7 @@ TESTS = (
     "threads",
 )
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or platform.machine() != "x86_64", reason="needs g++ and an x86-64 processor"
-)
+pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     core.append(ROOT / "kernels/runtime/per_thread.cpp")
     plugin = [
         *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
-        *(
-            EMULATOR / name
-            for name in (
-                "fibers.cpp",
-                "launches.cpp",
-                "asynchronous.cpp",
-                "memory.cpp",
-                "streams.cpp",
-                "cupti.cpp",
-                "races.cpp",
-                "runtime.cpp",
-            )
-        ),
+        *(EMULATOR / f"{name}.cpp" for name in RUNTIME),
         EMULATOR / "test_probe.cpp",
     ]
     flags = ["-std=c++20", "-O0", "-fPIC", "-Wall", "-Wextra", "-Werror"]
@@ -96,7 +77,7 @@ def run(program: Path, test: str, **env: str) -> subprocess.CompletedProcess[str
 
 def test_all_are_run(program: Path) -> None:
     assert sorted(run(program, "list").stdout.split()) == sorted(
-        [*TESTS, "dead_kernel", "failing_kernel", "uncached", "overrun"]
+        [*TESTS, "dead_kernel", "failing_kernel", "uncached", "overrun", "unrecorded_stream"]
     )
 
 
@@ -111,6 +92,11 @@ def test_runtime(program: Path, test: str) -> None:
 def test_runtime_when_streams_overtake(program: Path, test: str, seed: str) -> None:
     done = run(program, test, WARPTAPE_EMULATOR_ORDER="shuffled", WARPTAPE_EMULATOR_SEED=seed)
     assert done.returncode == 0, done.stderr
+
+
+def test_memory_that_another_stream_still_uses_is_found(program: Path) -> None:
+    done = run(program, "unrecorded_stream")
+    assert done.returncode < 0 and "8000 bytes at" in done.stderr and "'a copy' on stream" in done.stderr
 
 
 @pytest.mark.parametrize("test", ["bad_index", "kernel_launches", "graphs", "faults", "exit_with_tensors"])

@@ -4,56 +4,49 @@ promises, and must show what relies on more than that."""
 from __future__ import annotations
 
 import os
-import platform
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import warptape
+from emulated_kernels import (
+    CACHE,
+    COMPILER,
+    EMULATOR,
+    ORDERS,
+    ROOT,
+    RUNTIME,
+    SHOW_ACCESSES,
+    SHOW_CONVERSIONS,
+    compile_one,
+    link,
+    needs_compiler,
+    read_traffic,
+    too_much,
+)
 from warptape.doctor import find_lapack
 
-SOURCE = Path(__file__).resolve().parents[1] / "emulator"
-COMPILER = shutil.which("g++")
-CACHE = [found] if (found := shutil.which("ccache")) else []
-FILES = (
-    "fibers.cpp",
-    "launches.cpp",
-    "asynchronous.cpp",
-    "memory.cpp",
-    "streams.cpp",
-    "cupti.cpp",
-    "races.cpp",
-    "runtime.cpp",
-    "test_emulator.cpp",
-)
-ORDERS = ("forward", "reverse", "shuffled")
+FILES = tuple(f"{name}.cpp" for name in RUNTIME)
 
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or platform.machine() != "x86_64", reason="needs g++ and an x86-64 processor"
-)
+pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with test_emulator and test_findings."""
     folder = tmp_path_factory.mktemp("emulator")
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}"]
-    objects = []
-    for name in FILES:
-        kernels = name == "test_emulator.cpp"  # shared.ld knows code of kernels by its name
-        objects.append(str(folder / (name.replace(".cpp", ".cu") if kernels else name)) + ".o")
-        more = (
-            ["-fdata-sections", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"] if kernels else []
-        )
-        compile_one = [*CACHE, str(COMPILER), *flags, *more, "-c", str(SOURCE / name), "-o", objects[-1]]
-        subprocess.run(compile_one, check=True, timeout=600)
-    out = folder / "test_emulator"
-    script = f"-Wl,-T,{SOURCE / 'shared.ld'}"
-    subprocess.run(
-        [str(COMPILER), *objects, "-o", str(out), script, "-ldl", "-pthread"], check=True, timeout=600
-    )
-    return out
+    runtime = [compile_one(EMULATOR / name, folder / f"{name}.o", False) for name in FILES]
+    for name in ("test_emulator", "test_findings"):
+        shown = (*SHOW_ACCESSES, SHOW_CONVERSIONS)
+        kernels = compile_one(EMULATOR / f"{name}.cpp", folder / f"{name}.cu.o", True, EMULATOR, *shown)
+        link([*runtime, kernels], folder / name)
+    return folder
+
+
+@pytest.fixture
+def program(folder: Path) -> Path:
+    return folder / "test_emulator"
 
 
 def run(program: Path, check: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -121,6 +114,91 @@ def test_a_wrong_kernel_aborts(program: Path, kernel: str, says: str) -> None:
     assert says in done.stderr
 
 
+def find(folder: Path, kernel: str, which: int | str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
+    command = [str(folder / "test_findings"), kernel, str(which)]
+    return subprocess.run(command, env=clean | env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "moved", "touched"),
+    [
+        # Of the kernel with the fault and of the one without: sectors that move, and how many the requests
+        # touch for each that their bytes need.
+        ("rows_of_threads", (2 * 64 * 64 / 8, 2 * 64 * 64 / 8), (8, 1)),
+        ("every_second", (2 * 64 * 32 / 8, 64 * 32 / 8), (2, 1)),
+        ("four_passes", (4 * 2 * 2**18 / 8, 2 * 2**12 / 8), (1, 1)),
+        ("eight_at_once", (2 * 64, 2 * 64 / 2), (2, 1)),
+    ],
+)
+def test_traffic_is_counted(
+    folder: Path, tmp_path: Path, kernel: str, moved: tuple[float, float], touched: tuple[int, int]
+) -> None:
+    for which, expected in enumerate(moved):
+        launches = tmp_path / str(which)
+        done = find(folder, kernel, which, WARPTAPE_EMULATOR_TRAFFIC=str(launches))
+        assert done.returncode == 0, done.stderr
+        (launch,) = read_traffic(launches)
+        assert launch.name == kernel and launch.moved == expected, launch
+        assert launch.sectors == touched[which] * launch.needed, launch
+        assert bool(too_much(moved[1], [launch])) == (which == 0)
+        assert launch.conflicts == 0
+
+
+def test_bank_conflicts_are_counted(folder: Path, tmp_path: Path) -> None:
+    conflicts = []
+    for which in range(2):
+        launches = tmp_path / str(which)
+        assert find(folder, "columns", which, WARPTAPE_EMULATOR_TRAFFIC=str(launches)).returncode == 0
+        (launch,) = read_traffic(launches)
+        conflicts.append(launch.conflicts)
+        assert launch.moved == 2 * 32 * 32 / 8
+    assert conflicts == [32 * 31, 0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    # Of 3e9, -3e9, 5.5 and NaN, those that the host converts otherwise than PTX's cvt.
+    [
+        ("float_to_int", "yes no no yes"),
+        ("float_to_unsigned", "no yes no no"),
+        ("float_to_long", "no no no no"),
+        ("double_to_int", "yes no no no"),
+        ("float_to_byte", "yes yes no yes"),
+    ],
+)
+def test_a_conversion_that_a_gpu_does_otherwise_is_found(folder: Path, kernel: str, found: str) -> None:
+    for which, wrong in enumerate(found.split()):
+        done = find(folder, kernel, which)
+        if wrong == "yes":
+            assert done.returncode < 0 and "which a GPU does otherwise" in done.stderr, (which, done.stderr)
+        else:
+            assert done.returncode == 0, (which, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("nothing", True),
+        ("other's event", True),
+        ("too late", True),
+        ("capture", True),
+        ("event", False),
+        ("two events", False),
+        ("host", False),
+        ("host, by event", False),
+        ("host, by query", False),
+        ("capture, joined", False),
+        ("same stream", False),
+        ("other memory", False),
+    ],
+)
+def test_memory_given_to_a_stream_that_does_not_wait_is_found(folder: Path, how: str, found: bool) -> None:
+    done = find(folder, "give", how)
+    assert (done.returncode < 0) == found, done.stderr
+    assert ("while 'set' on stream" in done.stderr) == found
+
+
 @pytest.mark.parametrize("where", ["heap", "stack"])
 def test_a_pointer_to_the_hosts_memory_is_no_argument(program: Path, where: str) -> None:
     done = run(program, f"host {where}", WARPTAPE_EMULATOR_POINTERS="1")
@@ -152,13 +230,13 @@ def test_drivers(program: Path, env: dict[str, str], says: str) -> None:
 
 def test_the_stand_in_for_cublaslt(tmp_path: Path) -> None:
     """Products and their epilogues are right, and each planted mistake of a caller is refused."""
-    include = SOURCE.parents[1] / "kernels/include"
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}", f"-I{include}"]
+    include = ROOT / "kernels/include"
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{EMULATOR}", f"-I{include}"]
     objects = []
-    for name in (*FILES[:-1], "cublaslt.cpp", "test_cublaslt.cpp"):
+    for name in (*FILES, "cublaslt.cpp", "test_cublaslt.cpp"):
         objects.append(str(tmp_path / name) + ".o")
-        compile_one = [*CACHE, str(COMPILER), *flags, "-c", str(SOURCE / name), "-o", objects[-1]]
-        subprocess.run(compile_one, check=True, timeout=600)
+        command = [*CACHE, str(COMPILER), *flags, "-c", str(EMULATOR / name), "-o", objects[-1]]
+        subprocess.run(command, check=True, timeout=600)
     out = tmp_path / "test_cublaslt"
     subprocess.run([str(COMPILER), *objects, "-o", str(out), "-ldl", "-pthread"], check=True, timeout=600)
     done = subprocess.run([str(out)], capture_output=True, text=True, timeout=120, check=False)
@@ -170,23 +248,23 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with test_cufft and test_cusolver, whose libraries compute by the CPU's kernels."""
     folder = tmp_path_factory.mktemp("stand_ins")
     package = Path(str(warptape.__file__)).parent
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}", f"-I{SOURCE.parents[1]}"]
-    flags += [f"-I{SOURCE.parents[1] / 'kernels/include'}"]
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{EMULATOR}", f"-I{ROOT}"]
+    flags += [f"-I{ROOT / 'kernels/include'}"]
 
-    def compile_one(name: str) -> str:
+    def compile_part(name: str) -> str:
         out = str(folder / name) + ".o"
         subprocess.run(
-            [*CACHE, str(COMPILER), *flags, "-c", str(SOURCE / name), "-o", out], check=True, timeout=600
+            [*CACHE, str(COMPILER), *flags, "-c", str(EMULATOR / name), "-o", out], check=True, timeout=600
         )
         return out
 
-    runtime = [compile_one(name) for name in FILES[:-1]]
+    runtime = [compile_part(name) for name in FILES]
     libraries = [str(package / "libwarptape.so"), f"-Wl,-rpath,{package}", "-ldl", "-pthread"]
     for program, parts in (
         ("test_cufft", ["cufft.cpp"]),
         ("test_cusolver", ["cublas.cpp", "cusolver.cpp", "cusolver_ldl.cpp"]),
     ):
-        own = [compile_one(name) for name in (*parts, f"{program}.cpp")]
+        own = [compile_part(name) for name in (*parts, f"{program}.cpp")]
         command = [str(COMPILER), *own, *runtime, "-o", str(folder / program), *libraries]
         subprocess.run(command, check=True, timeout=600)
     return folder

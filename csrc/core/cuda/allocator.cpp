@@ -84,6 +84,9 @@ void* DeviceAllocator::allocate(size_t bytes) {
   block->stack = call.stack;
   note(MemoryAction::Alloc, *block, bytes, call.stack);
   live_.emplace(block->p, block);
+#if defined(WARPTAPE_CUDA_EMULATED)
+  emulator::begin_life(block->p, bytes, static_cast<cudaStream_t>(stream));
+#endif
   counts_.add(MemoryCounts::kAllocated, pool.small, block->size);
   counts_.add(MemoryCounts::kActive, pool.small, block->size);
   counts_.add(MemoryCounts::kRequested, pool.small, bytes);
