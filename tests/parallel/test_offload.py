@@ -215,6 +215,7 @@ def unsettled(self: HostParts) -> None:
 def test_a_planted_fault_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     want = alone("sgd")
     monkeypatch.setattr(HostParts, name, fault)
+    monkeypatch.setenv("WARPTAPE_EMULATOR_LIFETIMES", "0")  # which would end the process at the first
     try:
         got = trained("sgd", 1, offload_policy=CPUOffloadPolicy())
     except Exception:

@@ -227,7 +227,7 @@ GeneralArgs<C, F::kInputs> general_args(const ElementwisePlan& plan) {
   a.map.set_dims(plan.ndim, plan.sizes, plan.numel);
   for (int k = 0; k <= N; ++k) {
     const Operand& op = plan.operands[k];
-    a.data[k] = op.data;
+    a.data[k] = op.host_scalar ? nullptr : op.data;
     a.dtypes[k] = op.dtype;
     const bool fixed = k > 0 && is_uniform(plan, op);
     for (int d = 0; d < plan.ndim; ++d) a.map.strides[k][d] = fixed ? 0 : op.strides[d];

@@ -18,7 +18,7 @@ struct Table {
   static constexpr int kCapacity = kMost;
   int32_t count = 0;
   int32_t first[kMost + 1] = {};  // chunk at which an entry starts
-  Entry entries[kMost];
+  Entry entries[kMost] = {};
 };
 
 // What block blockIdx.x works on.

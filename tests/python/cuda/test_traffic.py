@@ -75,14 +75,11 @@ def small_rows() -> dict[str, Small]:
     def loss(x: Any) -> Any:
         return F.cross_entropy(x, targets)
 
-    def pair() -> Any:
-        return drawn(n), drawn(n)
-
     of_rows, of_many, of_loss, of_elements = rows / (64 * K), many / (64 * K), 8 / (32 * K), n / (256 * M)
     in_rows, leaf_rows, logits = (lambda: drawn(rows, K)), (lambda: leaf(rows, K)), (lambda: leaf(8, 50304))
     steps = 130_777 / 124_439_808
     return {
-        "add": Small(of_elements, pair, lambda p: p[0] + p[1]),
+        "add": Small(of_elements, lambda: (drawn(n), drawn(n)), lambda p: p[0] + p[1]),
         "GELU (tanh)": Small(of_elements, lambda: drawn(n), tanh_gelu),
         "GELU (tanh), backward": Small(of_elements, then_backward(lambda: tanh_gelu(leaf(n))), backward),
         "sum along rows": Small(

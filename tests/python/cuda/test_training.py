@@ -130,6 +130,7 @@ def test_same_bits_while_another_stream_is_busy(make: Callable[[str], Any]) -> N
     busy = wt.cuda.Stream()
     noise = wt.rand(200, 300, device="cuda")
     busy.wait_stream(wt.cuda.current_stream())
+    noise.record_stream(busy)
     for _ in range(3):
         with wt.cuda.stream(busy):
             for _ in range(5):
