@@ -127,7 +127,7 @@ RULES = [
     ),
     # A block is a warp, so registers bound nothing. Beside the sums of 256 columns some lie in local memory.
     Rule("attention/paged_mma.cu", "paged_mma<.*, (64|128)>", 255, 128, 64, MMA, ("90a",)),
-    Rule("attention/paged_mma.cu", "paged_mma<.*, 256>", 255, 128, 64, MMA, ("90a",), spills=64),
+    Rule("attention/paged_mma.cu", "paged_mma<.*, 256>", 255, 128, 64, MMA, ("90a",), spills=80),
     Rule("attention/paged_attention.cu", "paged_plain", 128, 128, 0, ("LDGSTS",), ("90a",)),
     Rule("attention/paged_attention.cu", "paged_merge", 128, arch=("90a",)),
     Rule("attention/attention_wgmma.cu", "wgmma_forward", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS),

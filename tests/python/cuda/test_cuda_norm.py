@@ -128,11 +128,12 @@ def test_layer_and_rms_norm(rows: int, n: int, dtype: Any, weights: str) -> None
     agree(lambda x, w: F.rms_norm(x, (n,), w, 1e-5), x, w, slack=slack * 4)
 
 
-def test_layer_norm_of_many_rows() -> None:
-    """More rows than blocks walk at once."""
+@pytest.mark.parametrize("rows, n", [(9000, 24), (600, 256)])
+def test_layer_norm_of_many_rows(rows: int, n: int) -> None:
+    """More rows than blocks walk at once; sums of columns where rows of several warps were."""
     agree(
-        lambda x, w, b: F.layer_norm(x, (24,), w, b),
-        *(numbers(s, torch.float32) for s in ((9000, 24), (24,), (24,))),
+        lambda x, w, b: F.layer_norm(x, (n,), w, b),
+        *(numbers(s, torch.float32) for s in ((rows, n), (n,), (n,))),
         slack=50,
     )
 
