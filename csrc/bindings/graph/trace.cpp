@@ -107,6 +107,18 @@ py::list describe_calls(const Graph& g) {
   return out;
 }
 
+std::vector<uint32_t> flags_of(const Graph& g) {
+  std::vector<uint32_t> out;
+  for (const graph::GraphCall& c : g.calls) out.push_back(c.op ? c.op->flags : 0);
+  return out;
+}
+
+std::vector<bool> are_pointwise(const Graph& g) {
+  std::vector<bool> out;
+  for (const graph::GraphCall& c : g.calls) out.push_back(c.op && c.op->batching == Batching::Pointwise);
+  return out;
+}
+
 py::dict constants(const Graph& g) {
   py::dict out;
   for (size_t i = 0; i < g.values.size(); ++i)
@@ -214,23 +226,9 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("values", describe_values, "[(kind, dtype, sizes, name, memory)] by value.")
       .def_property_readonly("calls", describe_calls, "[(op, arguments, results, source)] in order.")
       .def_property_readonly("constants", constants)
-      .def_property_readonly(
-          "flags",
-          [](const Graph& g) {
-            std::vector<uint32_t> out;
-            for (const graph::GraphCall& c : g.calls) out.push_back(c.op ? c.op->flags : 0);
-            return out;
-          },
-          "OpFlag of each call's op.")
-      .def_property_readonly(
-          "pointwise",
-          [](const Graph& g) {
-            std::vector<bool> out;
-            for (const graph::GraphCall& c : g.calls)
-              out.push_back(c.op && c.op->batching == Batching::Pointwise);
-            return out;
-          },
-          "Whether each call's op computes element by element.")
+      .def_property_readonly("flags", flags_of, "OpFlag of each call's op.")
+      .def_property_readonly("pointwise", are_pointwise,
+                             "Whether each call's op computes element by element.")
       .def_property_readonly(
           "modes",
           [](const Graph& g) {

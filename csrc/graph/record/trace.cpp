@@ -283,8 +283,7 @@ void Tracer::undo_writes() {
 // a gradient.
 void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
                               Result& out) {
-  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) &&
-                        !(op.flags & kDetaches);
+  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) && !(op.flags & kDetaches);
   {
     const NoGrad no_grad;
     op.run(op, args.data(), out);
