@@ -24,7 +24,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e
 
 def read_formulas() -> Iterator[tuple[str, int, str]]:
     """(slot, number of inputs, compute type) of every slot in the lists of the elementwise ops."""
-    headers = ROOT / "kernels" / "include" / "kernels"
+    headers = ROOT / "kernels/include/kernels/elementwise"
     text = (headers / "formulas.h").read_text()
     known = {m[1]: (BASES[m[2]], m[3]) for m in re.finditer(r"WT_FORMULA\((\w+),\s*(\w+)<([^>]+)>", text)}
     known |= {m[1]: (2, "kAny") for m in re.finditer(r"WT_FORMULA\((\w+), IntegerDivision", text)}
