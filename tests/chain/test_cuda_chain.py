@@ -27,6 +27,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def _conversions_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains are compared with the host, whose conversions of what an integer cannot hold are not PTX's."""
+    monkeypatch.setenv("WARPTAPE_EMULATOR_CONVERSIONS", "0")
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of compiled kernels."""

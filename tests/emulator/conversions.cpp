@@ -2,6 +2,7 @@
 // for NaN and for what the integer cannot hold. C++ leaves such a conversion open: the host's result is not
 // PTX's, whose cvt saturates, so a kernel that relies on either computes something else on a GPU. What is the
 // same on both goes on. Of integers below 32 bits nothing is promised: how nvcc converts to them is its own.
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda_runtime.h"
@@ -46,6 +47,7 @@ bool differs(const Type& to, F x) {
 // Of 32 and 64 bits the value itself is given; kernels have no long double.
 extern "C" void __ubsan_handle_float_cast_overflow(void* data, uint64_t value) {
   if (!emulator::runs_kernel()) return;
+  if (const char* asked = std::getenv("WARPTAPE_EMULATOR_CONVERSIONS"); asked && *asked == '0') return;
   const auto& c = *static_cast<const Conversion*>(data);
   const bool is_float = c.from->info == 32;
   const double x = is_float ? double(std::bit_cast<float>(uint32_t(value))) : std::bit_cast<double>(value);

@@ -24,6 +24,7 @@
 //                                    every routine
 //   WARPTAPE_EMULATOR_POINTERS=1     a kernel's arguments may hold no address in the host's heap or stack
 //   WARPTAPE_EMULATOR_LIFETIMES=0    memory that another stream may still use is given away (Note [Lifetimes])
+//   WARPTAPE_EMULATOR_CONVERSIONS=0  floats that an integer cannot hold are converted as the host does it
 //   WARPTAPE_EMULATOR_TRAFFIC=FILE   gets a line for each launch: what its accesses moved (Note [Traffic])
 //   WARPTAPE_EMULATOR_LAUNCHES=FILE  gets a line for each kernel: its place in the plugin, most threads of a
 //                                    block, most dynamic shared memory

@@ -20,6 +20,8 @@ from emulated_kernels import SECTOR, Launch, read_traffic, too_much  # noqa: E40
 from estimated_rows import ROWS, K, M, Row  # noqa: E402
 from time_limits import seconds  # noqa: E402
 
+pytestmark = pytest.mark.cuda
+
 
 class Small(NamedTuple):
     """A row in small: which part of the row's work it is, and a call that does it after one that prepares."""
