@@ -158,8 +158,7 @@ def make_stubs(folder: Path, cache: Path) -> None:
 def forget_configuration(folder: Path) -> None:
     """Lets CMake configure a build folder anew and keep its objects.
 
-    All but the bindings is the same for every Python. Of the folder's last build CMake would keep the Python,
-    and scikit-build-core, seeing that pip's isolated environment is another one, would delete the objects.
+    All but the bindings is the same for every Python, and CMake would keep the Python of the last build.
     """
     for name in ("CMakeCache.txt", ".skbuild-info.json"):
         (folder / name).unlink(missing_ok=True)
