@@ -6,6 +6,7 @@ The same source runs on both libraries; PyTorch gets its best switches (fused op
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import tempfile
@@ -22,7 +23,8 @@ from _images import images, resnet, small_net
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: a call does `units` of what the table counts; `calls` make a round, if fixed."""
+    """One measurement: a call does `units` of what the table counts; `calls` make a round, if fixed. `moved`
+    bytes have to be read and written, at least; products are of `dtype`."""
 
     name: str
     group: str
@@ -30,6 +32,8 @@ class Row:
     units: int = 1
     threaded: bool = False
     calls: int | None = None
+    moved: int = 0
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -182,8 +186,9 @@ class GPTSteps:
         if lib.__name__ == "torch":
             stand_in_for_parallel(lib)
         self.example = importlib.import_module("train_gpt")
+        files = importlib.import_module("gpt_text").standard_library()
         self.lib, self.settings, self.step = lib, self.example.DEFAULTS, 0
-        data = np.concatenate([np.fromfile(f, dtype=np.uint8) for f in self.example.standard_library()])
+        data = np.concatenate([np.fromfile(f, dtype=np.uint8) for f in files])
         self.text = self.example.Text(data, self.settings["block"], "cpu")
         lib.manual_seed(0)
         self.model = self.example.GPT(*(self.settings[name] for name in self.example.SHAPE))
@@ -290,6 +295,9 @@ ELEMENTWISE = {
     "relu": lambda lib, a, b: a.relu(),
     "add_": lambda lib, a, b: a.add_(b, alpha=1e-3),
 }
+
+
+STREAMS = {"add": 3, "where": 3, "add_": 3}  # tensors that are read or written; of the others 2
 
 
 def forward_backward(op: Callable[..., Any], *shape: int) -> Callable[[Any], Callable[[], Any]]:
@@ -445,7 +453,8 @@ def product_rows(dtype: str, short: str) -> list[Row]:
     rows = []
     for sizes in (*PRODUCTS, *LAYERS):
         work = product(dtype, *sizes, layer=sizes in LAYERS)
-        rows.append(Row(f"product_{short}[{label(sizes)}]", f"products_{short}", work, threaded=True))
+        name = f"product_{short}[{label(sizes)}]"
+        rows.append(Row(name, f"products_{short}", work, threaded=True, dtype=dtype))
     for channels, outputs, size, kernel, stride in CONVOLUTIONS:
         work = with_gradients(
             dtype,
@@ -456,7 +465,7 @@ def product_rows(dtype: str, short: str) -> list[Row]:
             (outputs, channels, kernel, kernel),
         )
         name = f"conv_{short}[{label((channels, outputs, size, kernel, stride))}]"
-        rows.append(Row(name, f"conv_{short}", work, threaded=True, calls=1))
+        rows.append(Row(name, f"conv_{short}", work, threaded=True, calls=1, dtype=dtype))
     for shape in ATTENTION:
         work = with_gradients(
             dtype,
@@ -464,7 +473,14 @@ def product_rows(dtype: str, short: str) -> list[Row]:
             *[shape] * 3,
         )
         rows.append(
-            Row(f"attention_{short}[{label(shape)}]", f"attention_{short}", work, threaded=True, calls=1)
+            Row(
+                f"attention_{short}[{label(shape)}]",
+                f"attention_{short}",
+                work,
+                threaded=True,
+                calls=1,
+                dtype=dtype,
+            )
         )
     return rows
 
@@ -506,7 +522,15 @@ def kernel_rows() -> list[Row]:
     ):
         for op, function in ELEMENTWISE.items():
             for shape in shapes:
-                rows.append(Row(f"{op}[{label(shape)}]", group, elementwise(function, *shape), threaded=True))
+                rows.append(
+                    Row(
+                        f"{op}[{label(shape)}]",
+                        group,
+                        elementwise(function, *shape),
+                        threaded=True,
+                        moved=4 * math.prod(shape) * STREAMS.get(op, 2) * (group == "elementwise_large"),
+                    )
+                )
     for group, ops in (("reductions", REDUCTIONS), ("softmax", SOFTMAX)):
         for op, function in ops.items():
             for shape in ((32, 256), (512, 512), (2048, 1024)):
@@ -531,7 +555,7 @@ ROWS = [
     Row("mlp_sgd", "mlp_sgd", mlp("SGD")),
     Row("mlp_adamw", "mlp_adamw", mlp("AdamW")),
     Row("gpt_f32", "gpt_f32", gpt("float32"), threaded=True, calls=3),
-    Row("gpt_bf16", "gpt_bf16", gpt("bfloat16"), threaded=True, calls=3),
+    Row("gpt_bf16", "gpt_bf16", gpt("bfloat16"), threaded=True, calls=3, dtype="bfloat16"),
     Row("lstm[200]", "lstm", language_model("LSTM", 200, 33278), threaded=True, calls=2),
     Row("lstm[650]", "lstm", language_model("LSTM", 650, 10000), threaded=True, calls=2),
     *image_rows(),

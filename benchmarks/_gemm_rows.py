@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples/gemm_ladder"))
 
 #: Dense peaks of the tensor cores in bfloat16 and of float32 without them, operations a second, from NVIDIA's
 #: data sheets, by what the device's name contains.
@@ -20,11 +25,20 @@ def peak_of(device: str, variant: str) -> float | None:
     return found and found[1 if variant.startswith("float32") else 0]
 
 
+def ladder_steps() -> Mapping[str, Any]:
+    """The steps of the library that GEMM_LADDER names: examples/gemm_ladder/gemm_ladder.py compiles it. Empty
+    without one."""
+    import gemm_ladder
+
+    path = os.environ.get("GEMM_LADDER")
+    return gemm_ladder.load(path) if path else {}
+
+
 def gemm_ladder(lib: Any, scale: float) -> dict[str, tuple[Callable[[], Any], float]]:
     """Every step that the device has, and the library: float32 at 4096, for the first steps are slow, and
     bfloat16 at 8192. Of PyTorch the library alone."""
     found: dict[str, tuple[Callable[[], Any], float]] = {}
-    steps = list(lib.cuda.gemm_ladder.values()) if lib.__name__ == "warptape" else []
+    steps = list(ladder_steps().values()) if lib.__name__ == "warptape" else []
     has = tuple(lib.cuda.get_device_capability())
     for dtype, full in (("float32", 4096), ("bfloat16", 8192)):
         n = max(128, int(full * scale) // 128 * 128)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from _gemm_rows import ladder_steps
 from gpu_ladder import Check, Step
 
 LOW = ("float32", "bfloat16", "float16")
@@ -267,9 +268,9 @@ def sort(wt: Any) -> Iterator[Check]:
 
 def gemm(*names: str) -> Callable[[Any], Iterator[Check]]:
     def build(wt: Any) -> Iterator[Check]:
-        draw = Draw(wt)
+        draw, steps = Draw(wt), ladder_steps()
         for name in names:
-            step = wt.cuda.gemm_ladder[name]
+            step = steps[name]
             for m, n, k in ((256, 256, 128), (130, 384, 512), (1024, 768, 2048)):
                 a, b = draw(m, k), draw(k, n)
                 for dtype in step.dtypes:
@@ -527,6 +528,7 @@ FLOAT32_GEMM = (
     "warp_tiles",
 )
 HOPPER = (9, 0)
+GEMM_LADDER = "GEMM_LADDER"  # names the library of examples/gemm_ladder
 STEPS: dict[str, Step] = {
     "device": Step(device),
     "elementwise": Step(elementwise),
@@ -546,17 +548,19 @@ STEPS: dict[str, Step] = {
     "graphs": Step(graphs),
     "streams": Step(streams),
     "training": Step(training),
-    "gemm_float32": Step(gemm(*FLOAT32_GEMM)),
-    "gemm_wmma": Step(gemm("wmma")),
-    "gemm_mma": Step(gemm("mma")),
+    "gemm_float32": Step(gemm(*FLOAT32_GEMM), needs=GEMM_LADDER),
+    "gemm_wmma": Step(gemm("wmma"), needs=GEMM_LADDER),
+    "gemm_mma": Step(gemm("mma"), needs=GEMM_LADDER),
     "attention_cudnn": Step(attention, {"WARPTAPE_ATTENTION": "cudnn"}),
     "attention_plain": Step(attention, {"WARPTAPE_ATTENTION": "plain"}),
     "attention_mma": Step(attention, {"WARPTAPE_ATTENTION": "mma"}),
     "decoding": Step(decoding),
     "paged": Step(paged),
-    "grouped": Step(grouped),
+    "grouped_mma": Step(grouped, {"WARPTAPE_GROUPED_MM": "mma"}),
     "quantized": Step(quantized),
-    "gemm_wgmma": Step(gemm("wgmma"), capability=HOPPER),
+    "gemm_wgmma": Step(gemm("wgmma"), capability=HOPPER, needs=GEMM_LADDER),
+    "grouped_wgmma": Step(grouped, {"WARPTAPE_GROUPED_MM": "wgmma"}, HOPPER),
+    "gemm_multicast": Step(gemm("multicast"), capability=HOPPER, needs=GEMM_LADDER),
     "attention_own": Step(attention, {"WARPTAPE_ATTENTION": "own"}, HOPPER),
     "masks_mma": Step(attention_masks, {"WARPTAPE_ATTENTION": "mma"}),
     "masks_own": Step(attention_masks, {"WARPTAPE_ATTENTION": "own"}, HOPPER),

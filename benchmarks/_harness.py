@@ -7,6 +7,7 @@ same machine. A worker reads requests, one JSON object a line, on stdin and answ
     {"prepare": ROW, "threads": N}  ->  {"ok": true}
     {"time": CALLS}                 ->  {"seconds": S}          one warm-up call, then CALLS calls
     {"peak": CALLS}                 ->  {"bytes": B}            warptape: the most that tensors held
+    {"flops": true}                 ->  {"flops": F}            warptape: of products in one call
     {"result": true}                ->  {"result": VALUE}       what the row wants compared, or null
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _roofline import count_flops
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("warptape", "torch")
@@ -59,11 +61,19 @@ class StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def load_library(name: str) -> types.ModuleType:
-    """Import a library; after torch, `import warptape` in this process means torch."""
+def load_library(name: str) -> Any:
+    """Import a library; after torch, `import warptape` in this process means torch.
+
+    An inference runtime takes its number of threads where a model is loaded: its `threads` holds it.
+    """
     if name == "torch":
         sys.meta_path.insert(0, StandIn())
-    return importlib.import_module(name)
+    library = importlib.import_module(name)
+    if hasattr(library, "set_num_threads"):
+        return library
+    runtime = types.SimpleNamespace(name=name, module=library, threads=1)
+    runtime.set_num_threads = lambda threads: setattr(runtime, "threads", threads)
+    return runtime
 
 
 def seconds_of(work: Any, calls: int) -> float:
@@ -106,6 +116,8 @@ def serve(library: str, module: str) -> None:
                 answer = {"ok": True}
             elif "time" in request:
                 answer = {"seconds": seconds_of(work, request["time"])}
+            elif "flops" in request:
+                answer = {"flops": count_flops(lib, work)}
             elif "peak" in request:
                 answer = {"bytes": peak_of(lib, work, request["peak"])}
             else:
@@ -158,6 +170,7 @@ class Measured:
     seconds: dict[str, list[float]]
     results: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    share: float | None = None  # of the machine's limit that warptape reaches: see _roofline.py
 
     def medians(self) -> dict[str, float]:
         return {library: float(np.median(times)) for library, times in self.seconds.items()}
@@ -180,20 +193,20 @@ def ratio_and_bound(rows: list[Measured]) -> tuple[float, float]:
 def measure(
     row: Any, workers: dict[str, Worker], rounds: int, round_seconds: float, threads: int
 ) -> Measured:
-    """Let both workers do the row's work by turns; a failure is kept in the result."""
-    measured = Measured(row.name, {library: [] for library in LIBRARIES})
+    """Let the workers do the row's work by turns; a failure is kept in the result."""
+    measured = Measured(row.name, {library: [] for library in workers})
     try:
         for worker in workers.values():
             worker.ask(prepare=row.name, threads=threads if row.threaded else 1)
-        calls = row.calls
+        calls, peer = row.calls, list(workers.values())[-1]
         if calls is None:  # as many as fill the time at the peer's speed
             for calls in (1, 10, 100, 1000, 10000):
-                spent = workers["torch"].ask(time=calls)["seconds"]
+                spent = peer.ask(time=calls)["seconds"]
                 if spent > round_seconds / 10:
                     break
             calls = max(1, round(calls * round_seconds / spent))
         for number in range(rounds):
-            for library in LIBRARIES if number % 2 else reversed(LIBRARIES):
+            for library in workers if number % 2 else reversed(workers):
                 time.sleep(PAUSE_SECONDS)
                 spent = workers[library].ask(time=calls)["seconds"]
                 measured.seconds[library].append(spent / calls / row.units)

@@ -6,7 +6,12 @@
 
 Ratios are time(warptape) / time(PyTorch) of medians over rounds in which both take turns, each in a
 process of its own; `bound` is the upper 95 % bound of the ratio by bootstrap, and a target is met when the
-bound is under it. Lines measured are kept in benchmarks/results as JSON (all times, machine, versions,
+bound is under it. `of limit` is the share of the machine's measured peak that warptape reaches, FLOP/s of
+products of that dtype or bytes/s, whichever limit is nearer (_roofline.py); it stands where the row's work is
+known: its products, convolutions, attention and recurrent layers are counted, large elementwise rows read and
+write each tensor once (above 100 % where the last cache holds them).
+
+Lines measured are kept in benchmarks/results as JSON (all times, machine, versions,
 commit) and as a Markdown table; other lines there stay as they were. A --quick run keeps nothing unless
 --out says where.
 """
@@ -23,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import numpy as np
 from _cpu_rows import GROUPS, ROWS, Group
 from _harness import (
     HERE,
@@ -35,6 +41,7 @@ from _harness import (
     ratio_and_bound,
     versions,
 )
+from _roofline import share
 
 LOSS_TOLERANCE = 0.01
 
@@ -46,6 +53,20 @@ def format_time(seconds: float) -> str:
     return f"{seconds * 1e9:.0f} ns"
 
 
+def percent(share: float | None) -> str:
+    return f"{share:.0%}" if share else ""
+
+
+def set_share(measured: Measured, row: Any, worker: Worker, threads: int) -> None:
+    """How near the row comes to the machine's limit, where its work is known."""
+    if measured.error:
+        return
+    threads = threads if row.threaded else 1
+    flops = worker.ask(flops=True)["flops"] / row.units
+    seconds = measured.medians()["warptape"]
+    measured.share = share(seconds, flops, row.moved / row.units, threads, row.dtype)
+
+
 def summary(group: Group, rows: list[Measured]) -> dict[str, Any]:
     """One line of the table out of its rows; rows that failed are named and make the target missed."""
     line: dict[str, Any] = {"name": group.name, "title": group.title, "target": group.target}
@@ -55,9 +76,17 @@ def summary(group: Group, rows: list[Measured]) -> dict[str, Any]:
         line["ratio"], line["bound"] = ratio_and_bound(good)
         line["medians"] = good[0].medians() if len(rows) == 1 else None
         line["rows"] = [
-            {"name": r.name, "ratio": ratio_and_bound([r])[0], "medians": r.medians(), "seconds": r.seconds}
+            {
+                "name": r.name,
+                "ratio": ratio_and_bound([r])[0],
+                "medians": r.medians(),
+                "seconds": r.seconds,
+                "share": r.share,
+            }
             for r in good
         ]
+        shares = [r.share for r in good if r.share]
+        line["share"] = float(np.exp(np.mean(np.log(shares)))) if shares else None
     losses = [
         r.results["warptape"]["validation_loss"] - r.results["torch"]["validation_loss"]
         for r in good
@@ -75,13 +104,13 @@ def summary(group: Group, rows: list[Measured]) -> dict[str, Any]:
 def markdown(lines: list[dict[str, Any]]) -> str:
     """The table, a line per target, and under it each row of the lines that are a mean of several."""
     text = [
-        "| work | target | ratio | bound | warptape | PyTorch | met |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| work | target | ratio | bound | warptape | PyTorch | of limit | met |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     notes = []
     for line in lines:
         if "ratio" not in line:
-            text.append(f"| {line['title']} | {line['target']} | | | | | failed |")
+            text.append(f"| {line['title']} | {line['target']} | | | | | | failed |")
         else:
             if line["medians"]:
                 times = [format_time(line["medians"][library]) for library in LIBRARIES]
@@ -89,6 +118,7 @@ def markdown(lines: list[dict[str, Any]]) -> str:
                 worst = max(line["rows"], key=lambda row: row["ratio"])
                 times = [f"mean of {len(line['rows'])}", f"worst {worst['ratio']:.2f}: {worst['name']}"]
             cells = [line["title"], line["target"], f"{line['ratio']:.3f}", f"{line['bound']:.3f}", *times]
+            cells.append(percent(line.get("share")))
             text.append("| " + " | ".join(map(str, cells)) + f" | {'yes' if line['met'] else 'no'} |")
         if "loss_difference" in line:
             ours, peers = (line["results"][library] for library in LIBRARIES)
@@ -101,11 +131,14 @@ def markdown(lines: list[dict[str, Any]]) -> str:
 
 
 def details(lines: list[dict[str, Any]]) -> str:
-    text = ["| row | ratio | warptape | PyTorch |", "| --- | --- | --- | --- |"]
+    text = ["| row | ratio | warptape | PyTorch | of limit |", "| --- | --- | --- | --- | --- |"]
     for line in lines:
         for row in line.get("rows", []) if line.get("medians") is None else []:
             ours, peers = (format_time(row["medians"][library]) for library in LIBRARIES)
-            text.append(f"| {line['name']}: {row['name']} | {row['ratio']:.2f} | {ours} | {peers} |")
+            limit = percent(row.get("share"))
+            text.append(
+                f"| {line['name']}: {row['name']} | {row['ratio']:.2f} | {ours} | {peers} | {limit} |"
+            )
     return "\n".join(text) + "\n" if len(text) > 2 else ""
 
 
@@ -187,6 +220,7 @@ def main() -> int:
                             workers[library] = Worker(library)
                     seconds = 0.002 if options.quick else 0.01
                     measured.append(measure(row, workers, options.rounds, seconds, options.threads))
+                    set_share(measured[-1], row, workers["warptape"], options.threads)
             lines.append({**summary(group, measured), "run": run})
             print(markdown(lines[-1:]).split("\n", 2)[2].strip(), flush=True)
     finally:

@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("out/distill_gpt"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    text = Text(open_text(None, options.out), BLOCK, "cpu")
+    text = Text(open_text("stdlib", options.out), BLOCK, "cpu")
     wt.manual_seed(1337)
     teacher, start = GPT(4, 4, 128, BLOCK), time.perf_counter()
     if options.teacher is not None:

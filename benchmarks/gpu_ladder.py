@@ -47,6 +47,7 @@ class Step:
     build: Callable[[Any], Iterator[Check]]
     env: dict[str, str] = field(default_factory=dict)
     capability: tuple[int, int] = (8, 0)
+    needs: str = ""  # a variable that must name a library
 
 
 # ---- one process ----------------------------------------------------------------------------------------
@@ -110,12 +111,13 @@ def run_step(name: str) -> int:
     import warptape as wt
     from _gpu_ladder_steps import STEPS
 
+    why = ""
     if (has := tuple(wt.cuda.get_device_capability())) < STEPS[name].capability:
-        print(
-            json.dumps(
-                {"skipped": f"needs compute capability {STEPS[name].capability}, has {has}", "end": True}
-            )
-        )
+        why = f"needs compute capability {STEPS[name].capability}, has {has}"
+    elif (needs := STEPS[name].needs) and not os.environ.get(needs):
+        why = f"{needs} names no library"
+    if why:
+        print(json.dumps({"skipped": why, "end": True}))
         return 0
     planted = dict(part.split("=") for part in os.environ.get("GPU_LADDER_PLANT", "").split(",") if part)
     if kind := planted.get(name):

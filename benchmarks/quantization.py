@@ -3,7 +3,8 @@ digits net, loss of the byte GPT.
 
     python benchmarks/quantization.py resnet [--batch 1] [--threads 2]       needs onnx and onnxruntime
     python benchmarks/quantization.py digits                                  needs scikit-learn; trains 20
-    epochs python examples/train_gpt.py --out run; python benchmarks/quantization.py gpt run/checkpoint.pt
+    epochs python examples/train_gpt.py --data stdlib --steps 800 --out run
+    python benchmarks/quantization.py gpt run/checkpoint.pt
 """
 
 from __future__ import annotations

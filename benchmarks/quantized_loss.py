@@ -1,6 +1,6 @@
 """The validation loss of a checkpoint of examples/train_gpt.py with its layers packed, in nats a byte.
 
-python examples/train_gpt.py --out run
+python examples/train_gpt.py --data stdlib --steps 800 --out run
 python benchmarks/quantized_loss.py run/checkpoint.pt
 """
 

@@ -1,4 +1,4 @@
-# Cross build for aarch64 Linux: -DCMAKE_TOOLCHAIN_FILE=cmake/Aarch64.cmake (docs/architectures.md). WARPTAPE_SYSROOT names
+# Cross build for aarch64 Linux: -DCMAKE_TOOLCHAIN_FILE=cmake/Aarch64.cmake (docs/reference/architectures.md). WARPTAPE_SYSROOT names
 # a folder with the target's Python headers, as .ci/aarch64 unpacks them.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

@@ -149,7 +149,10 @@ function(warptape_kernel_headers out)
   set(code "#include \"kernels/cuda/fused/chain_compile.h\"\n\nnamespace warptape::kernels::cuda {\nconst SourceText kKernelHeaders[] = {\n")
   set(count 0)
   foreach(file kernels/include/kernels/types.h kernels/include/kernels/complex.h kernels/include/kernels/float8.h
-          kernels/include/kernels/dispatch.h kernels/include/kernels/elementwise/formulas.h kernels/include/kernels/elementwise/gamma.h
+          kernels/include/kernels/dispatch.h kernels/include/kernels/elementwise/formulas.h
+          kernels/include/kernels/elementwise/ops/activation.h kernels/include/kernels/elementwise/ops/arithmetic.h
+          kernels/include/kernels/elementwise/ops/loss.h kernels/include/kernels/elementwise/ops/loss_backward.h
+          kernels/include/kernels/elementwise/ops/math.h kernels/include/kernels/elementwise/gamma.h
           kernels/cuda/common/standard.h kernels/cuda/common/launch.cuh
           kernels/cuda/common/math.cuh kernels/cuda/common/memory.cuh kernels/cuda/common/index.cuh kernels/cuda/elementwise/formula.cuh kernels/cuda/fused/chain.cuh
           kernels/cuda/common/block.cuh kernels/cuda/common/groups.cuh kernels/cuda/norm/norm_rows.cuh kernels/cuda/fused/chain_rows.cuh)
@@ -186,8 +189,8 @@ function(warptape_cuda_plugin)
     endforeach()
     list(APPEND host ${stand_ins})
     # conversions.cpp has what the compiler calls where a GPU may convert a float otherwise, races.cpp what it calls at
-    # each access of memory.
-    set(options -x c++ -fdata-sections -fsanitize=float-cast-overflow)
+    # each access of memory. Bytes of arguments that nobody set have a pattern that launches.cpp knows.
+    set(options -x c++ -fdata-sections -fsanitize=float-cast-overflow -ftrivial-auto-var-init=pattern)
     if(WARPTAPE_EMULATED_RACES)
       list(APPEND options -fsanitize=thread --param=tsan-distinguish-volatile=1)
     endif()

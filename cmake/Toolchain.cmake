@@ -27,8 +27,8 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # Headers that most files of a target include are parsed once. Objects made so cannot be shared between checkouts by
-# ccache: where that is found, it saves more.
-if(WARPTAPE_CCACHE)
+# ccache, which also keeps precompiled headers that a later edit made old: where that is in use, it saves more.
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES ccache)
   set(WARPTAPE_PCH_DEFAULT OFF)
 else()
   set(WARPTAPE_PCH_DEFAULT ON)

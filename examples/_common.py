@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import warptape as wt
 import warptape.distributed as dist
-from train_gpt import InputError, one_line, standard_library
+from gpt_text import standard_library
+from train_gpt import InputError, one_line
 from warptape import nn
 from warptape.nn.parallel import DistributedDataParallel
 from warptape.utils.data import DataLoader, DistributedSampler, TensorDataset

@@ -2,7 +2,7 @@
 
     python examples/train_gpt.py --out run
     python examples/export_gpt.py run/checkpoint.pt gpt
-    warptape generate gpt "def main("
+    warptape generate gpt "The hungry dog"
 
 The folder has config.json, model.safetensors and a tokenizer.json whose tokens are the 256 bytes.
 """

@@ -54,38 +54,46 @@ class Progress:
         self.resume_clock()
 
     def resume_clock(self) -> None:
-        self.since, self.bytes, self.steps = time.perf_counter(), 0, 0
+        self.since, self.bytes = time.perf_counter(), 0
 
     def trained(self, tokens: int) -> None:
         self.bytes += tokens
-        self.steps += 1
 
     def report(self, step: int, loss: float) -> None:
         speed = self.bytes / (time.perf_counter() - self.since)
         share = speed * self.flops / self.peak
         if self.bar is not None:
-            self.bar.update(self.steps)
+            self.bar.update(step - self.bar.n)
             known = {} if math.isnan(self.validation) else {"val": f"{self.validation:.4f}"}
             self.bar.set_postfix(loss=f"{loss:.4f}", **known, tokens_s=f"{speed:,.0f}", peak=f"{share:.0%}")
         else:
             print(f"step {step} loss {loss:.4f} tokens/s {speed:.0f} peak {100 * share:.1f}%", flush=True)
         self.resume_clock()
 
-    def validated(self, step: int, loss: float, xz: float) -> None:
-        self.validation = loss
-        bits = f"val bits/byte {loss / math.log(2):.4f} (xz {xz:.4f})"
+    def say(self, text: str) -> None:
         if self.bar is not None:
-            self.bar.write(f"step {step} val loss {loss:.4f}, {bits}")
+            self.bar.write(text)
         else:
-            print(f"val loss {loss:.4f}\n{bits}", flush=True)
-        self.resume_clock()
+            print(text, flush=True)
+
+    def validated(self, step: int, loss: float, name: str, beside: float) -> None:
+        """The loss in nats per byte, and in bits beside those of the text's floor, or of xz."""
+        self.validation = loss
+        bits = f"val bits/byte {loss / math.log(2):.4f} ({name} {beside:.4f})"
+        self.say(
+            f"val loss {loss:.4f}\n{bits}" if self.bar is None else f"step {step} val loss {loss:.4f}, {bits}"
+        )
+
+    def sample(self, step: int, text: bytes) -> None:
+        known = (c if c.isprintable() or c in "\n\t" else "?" for c in text.decode(errors="replace"))
+        self.say(f"--- sample after {step} steps\n{''.join(known).strip()}\n---")
 
     def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
 
 
-def plot(history: dict[str, list[list[float]]], xz: float, path: Path) -> str:
+def plot(history: dict[str, list[list[float]]], name: str, beside: float, path: Path) -> str:
     """Draw both losses over the steps as a PNG; returns what to tell the user."""
     try:
         import matplotlib
@@ -98,9 +106,24 @@ def plot(history: dict[str, list[list[float]]], xz: float, path: Path) -> str:
     for name, style in (("train", "-"), ("validation", "o-")):
         if history[name]:
             axes.plot(*zip(*history[name], strict=True), style, label=name, linewidth=1)
-    axes.axhline(xz * math.log(2), color="gray", linestyle=":", label="xz on the validation bytes")
+    label = "the text's entropy" if name == "floor" else f"{name} on the validation bytes"
+    axes.axhline(beside * math.log(2), color="gray", linestyle=":", label=label)
     axes.set(xlabel="step", ylabel="nats per byte", title="Loss")
     axes.legend()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return f"loss curve: {path}"
+
+
+def what_next(out: Path, data: str | None) -> str:
+    """Commands to go on with; the first two need tokenizers, of `pip install 'warptape[inference]'`."""
+    prompt = "The hungry dog" if data is None else "def main("
+    lines = [
+        "what next:",
+        f"  python examples/export_gpt.py {out}/checkpoint.pt {out}/model    a folder that others read",
+        f"  warptape generate {out}/model '{prompt}' --max-tokens 40",
+        "  python examples/train_gpt.py --data FILE_OR_FOLDER --out out/mine    your own text",
+        "  warptape-run --nproc-per-node 2 examples/train_gpt.py    two processes, the same curve",
+        "  warptape course    the notebooks; 11_train_gpt explains this program",
+    ]
+    return "\n".join(lines)

@@ -1,15 +1,19 @@
-"""Train a small GPT-2 shaped language model on the bytes of real text, then let it write some.
+"""Train a small GPT-2 shaped language model on the bytes of a text, and let it write some on the way.
 
-    python examples/train_gpt.py                               the source of Python's standard library
+    python examples/train_gpt.py                               sentences of a small English grammar
     python examples/train_gpt.py --data FILE_OR_FOLDER         any other text
+    python examples/train_gpt.py --data stdlib --steps 800     the source of Python's standard library
     python examples/train_gpt.py --dtype bfloat16 --steps 2000
     python examples/train_gpt.py --resume                      go on from the last checkpoint under --out
     warptape-run --nproc-per-node 2 examples/train_gpt.py      share every batch among processes
     warptape-run --nproc-per-node 8 examples/train_gpt.py --dp 2 --tp 2 --pp 2 --zero 1     and the model
     warptape-run --nproc-per-node 4 examples/train_gpt.py --experts 8 --dp 4 --ep 4    and its experts
 
-Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, where
-that is several files). With --dp, --cp, --tp, --pp, --ep or --zero the checkpoint is a folder, from which
+The entropy of the grammar is known, and no model's mean loss can be below it: it is printed beside the loss.
+For other text the program prints how many bits xz needs.
+
+Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, but for
+a single file). With --dp, --cp, --tp, --pp, --ep or --zero the checkpoint is a folder, from which
 --resume goes on with other numbers of these, too (--dp 1 in one process). A terminal shows a progress bar,
 anything else gets lines. Wrong input ends with one line and exit code 2. Processes that --max-restarts starts
 again go on from the last checkpoint.
@@ -22,7 +26,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import lzma
 import math
 import os
 import shutil
@@ -37,7 +40,7 @@ import numpy as np
 import warptape as wt
 import warptape.distributed as dist
 import warptape.nn.functional as F
-from gpt_text import readable_files, standard_library
+from gpt_text import LIBRARY, parts, reference
 from warptape import nn, optim
 from warptape.nn.parallel import DistributedDataParallel
 from warptape.parallel.context import positions
@@ -47,10 +50,11 @@ VOCABULARY = 256
 LOG_EVERY = 10
 WARMUP = 100
 VALIDATION_BYTES = 1 << 17
+SAMPLE = 140  # bytes
 DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
 SHAPE = ("layers", "heads", "width", "block", "experts")  # the settings that a checkpoint's weights depend on
 DEFAULTS: dict[str, Any] = {
-    "steps": 800,
+    "steps": 600,
     "layers": 4,
     "heads": 4,
     "width": 128,
@@ -59,7 +63,7 @@ DEFAULTS: dict[str, Any] = {
     "batch": 16,
     "lr": 4e-3,
     "seed": 1337,
-    "eval_every": 200,
+    "eval_every": 150,
     "dtype": "float32",
     "data": None,
 }
@@ -200,7 +204,7 @@ def training_step(model: Any, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ..
 
 def open_text(data: str | None, out: Path) -> np.ndarray:
     """The text as uint8 [bytes], mapped into memory; several files are first joined into out/text.bin."""
-    source = Path(data) if data else None
+    source = Path(data) if data and data != LIBRARY else None
     if source and not source.exists():
         raise InputError(f"--data {source}: no such file or folder")
     if source and source.is_file():
@@ -209,12 +213,11 @@ def open_text(data: str | None, out: Path) -> np.ndarray:
         path = out / "text.bin"
         if my_rank()[0] == 0:
             with atomic_file(path) as joined:
-                for file in readable_files(source) if source else standard_library():
-                    joined.write(file.read_bytes())
+                joined.writelines(parts(data))
         if dist.is_initialized():
             dist.barrier()
     if path.stat().st_size == 0:
-        raise InputError(f"--data {source or 'standard library'}: the text is empty")
+        raise InputError(f"--data {data}: the text is empty")
     return np.memmap(path, dtype=np.uint8, mode="r")
 
 
@@ -247,11 +250,6 @@ class Text:
         for start in range(0, rows, size):
             part = slice(start, start + size)
             yield tuple(wt.from_numpy(half[part].copy()).to(self.device).long() for half in (inputs, targets))
-
-    def xz_bits_per_byte(self) -> float:
-        """What xz needs for the bytes that the validation loss is the mean over."""
-        size = (len(self.validation) - 1) // self.block * self.block
-        return 8 * len(lzma.compress(self.validation[1 : size + 1].tobytes(), preset=9)) / size
 
 
 @wt.no_grad()
@@ -434,7 +432,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--seed", int, "seed of the weights, the batches and the samples")
     add("--eval-every", int, "steps between validations, each followed by a checkpoint")
     add("--dtype", str, "what matrix products are computed in", choices=sorted(DTYPES))
-    parser.add_argument("--data", help="a file or folder of text (default: the standard library's source)")
+    parser.add_argument(
+        "--data", help=f"a file or folder of text, or {LIBRARY} (default: a grammar's sentences)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     parser.add_argument("--out", type=Path, default=Path("out/train_gpt"), help="folder to write to")
     path: dict[str, Any] = {"type": Path, "nargs": "?", "const": Path(), "metavar": "CHECKPOINT"}
@@ -521,8 +521,8 @@ def load_folder(path: Path) -> dict[str, Any]:
         raise InputError(f"--resume {path}: cannot be read as a checkpoint ({one_line(error)})") from error
 
 
-def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
-    """Take the steps that are left, reporting, validating and saving on the way."""
+def train(run: Run, text: Text, out: Path, peak: float, beside: tuple[str, float]) -> None:
+    """Take the steps that are left, reporting, validating, saving and writing samples on the way."""
     from gpt_report import Progress
 
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
@@ -543,14 +543,23 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
         if run.step % settings["eval_every"] == 0 or last:
             value = run.validate(text, cast)
             run.history["validation"].append([run.step, value])
-            progress.validated(run.step, value, xz)
+            progress.validated(run.step, value, *beside)
             run.save(out)
-            progress.resume_clock()
+        if run.step in {max(1, settings["steps"] // 16), settings["steps"] // 4, settings["steps"]}:
+            model = run.whole(text.device)
+            if model is not None:
+                progress.sample(run.step, write(model, b"\n", SAMPLE, 1, settings["seed"], cast)[0])
+                model.train()
+        progress.resume_clock()
     progress.close()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    from gpt_report import machine_peak, plot  # here, so that the model can be had without the rest
+    from gpt_report import (
+        machine_peak,
+        plot,
+        what_next,
+    )  # here, so that the model can be had without the rest
 
     if dist.is_torchelastic_launched():
         dist.init_process_group()
@@ -567,25 +576,21 @@ def main(arguments: list[str] | None = None) -> int:
             time.sleep(2)  # or the launcher would stop the first rank before it has said so
         return 2
     settings, out = run.settings, options.out
-    peak, xz = machine_peak(text.device, DTYPES[settings["dtype"]]), text.xz_bits_per_byte()
+    peak = machine_peak(text.device, DTYPES[settings["dtype"]])
+    beside = reference(settings["data"], text.validation, settings["block"])
     print(f"text: {len(text.train):,} bytes to train on, {len(text.validation):,} to validate on")
     print(f"model: {run.parameters:,} parameters, {settings['dtype']} on {text.device}")
     print(f"machine: peak {peak / 1e9:,.0f} GFLOP/s, {wt.get_num_threads()} threads", flush=True)
     try:
-        train(run, text, out, peak, xz)
+        train(run, text, out, peak, beside)
     except KeyboardInterrupt:
         print("train_gpt.py: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
-    model = run.whole(text.device)
     if dist.is_initialized():
         dist.destroy_process_group()
-    if not leads:
-        return 0
-    print(plot(run.history, xz, out / "loss.png"))
-    cast = autocast(text.device, settings["dtype"])
-    for sample in write(model, b"\n", 300, 3, settings["seed"], cast):
-        known = (c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace"))
-        print(f"--- sample\n{''.join(known).strip()}")
+    if leads:
+        print(plot(run.history, *beside, out / "loss.png"))
+        print(what_next(options.out, settings["data"]))
     return 0
 
 

@@ -141,9 +141,8 @@ def each(model: Any, modules: list[Any], optimizer: Any, visit: Callable[..., No
     names: dict[int, str] = {}
 
     def part(name: str, tensor: Any, like: Any) -> wt.Tensor:
-        split = hasattr(like, "full_shape") and tensor.shape == like.shape
-        whole = expected(name, like.full_shape if split else tensor.shape, tensor.dtype)
-        return like.part_of(whole) if split else whole
+        whole = expected(name, tensor.shape, tensor.dtype)
+        return tensor.like_whole(whole) if hasattr(tensor, "like_whole") else whole
 
     for module in modules:
         for name, tensor in module.state_dict(keep_vars=True).items():

@@ -9,6 +9,7 @@
 --device NAME        run the op table on another device (`cuda`)
 --results FILE       append a line of JSON for each test as it ends
 --test-limit N       seconds after which a test's process ends, also within a call that nothing interrupts
+                     (default: 100 more than its timeout has, which needs the interpreter; 0: never)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+from tiers import Tiers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,9 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in (
         "parity: compares with PyTorch; skipped where torch is missing",
         "cuda: needs a CUDA device",
-        "slow: takes more than a few seconds",
+        "slow: takes long, and runs by `-m slow` (slow_tier.txt)",
+        "quick: a sample of each area, in three minutes (quick_tier.txt)",
     ):
         config.addinivalue_line("markers", marker)
+    config.pluginmanager.register(Tiers(config), "tiers")
     if (path := config.getoption("--results")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Results(path), "results")
     if sys.version_info >= (3, 14):  # a fork server's workers would need data sets that can be pickled
@@ -67,6 +71,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Ends the process of a test that hangs, by a thread of C that needs no GIL: pytest-xdist names the test
     and goes on with a new worker."""
     limit = item.config.getoption("--test-limit")
+    if limit is None:
+        limit = limit_of(item)
     if limit:
         faulthandler.dump_traceback_later(limit, exit=True)
     try:
@@ -74,6 +80,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     finally:
         if limit:
             faulthandler.cancel_dump_traceback_later()
+
+
+def limit_of(item: pytest.Item) -> float:
+    """Seconds that a test's process may take: more than pytest-timeout lets it, whose handler never runs
+    where threads wait for each other and for the interpreter. 0: any, as without that plugin."""
+    if not item.config.pluginmanager.hasplugin("timeout"):
+        return 0.0
+    marker = item.get_closest_marker("timeout")
+    seconds = marker.args[0] if marker and marker.args else item.config.getoption("timeout", None)
+    seconds = float(item.config.getini("timeout") or 0) if seconds is None else float(seconds)
+    return seconds + 100 if seconds else 0.0
 
 
 class Results:

@@ -19,10 +19,11 @@ EMULATOR = ROOT / "tests/emulator"
 COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
 RUNTIME = ("fibers", "launches", "lifetimes", "memory", "streams", "cupti", "races", "traffic", "conversions")
-RUNTIME += ("runtime", "asynchronous")
+RUNTIME += ("runtime", "asynchronous", "clusters")
 # As cmake/Cuda.cmake has them: what shows accesses, and conversions, of kernels to the emulator.
 SHOW_ACCESSES = ("-fsanitize=thread", "--param=tsan-distinguish-volatile=1")
 SHOW_CONVERSIONS = "-fsanitize=float-cast-overflow"
+SHOW_UNSET = "-ftrivial-auto-var-init=pattern"
 ORDERS = ("forward", "reverse", "shuffled")
 FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-fwrapv"]
 FLAGS += [f"-I{path}" for path in (EMULATOR, ROOT, ROOT / "kernels/include")]
@@ -96,9 +97,12 @@ def too_much(sectors: float, launches: Sequence[Launch]) -> str:
     return ""
 
 
-def run_program(program: Path, *arguments: object, order: str) -> subprocess.CompletedProcess[str]:
-    """Runs it, with its threads in that order and device memory out of reach of the host."""
+def run_program(
+    program: Path, *arguments: object, order: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs it, with its threads in that order and device memory out of reach of the host. `more` are
+    variables of the environment."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
-    env = clean | {"WARPTAPE_EMULATOR_ORDER": order, "WARPTAPE_EMULATOR_PROTECT": "1"}
+    env = clean | {"WARPTAPE_EMULATOR_ORDER": order, "WARPTAPE_EMULATOR_PROTECT": "1"} | more
     command = [str(program), *map(str, arguments)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=seconds(60), check=False)

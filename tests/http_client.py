@@ -19,8 +19,10 @@ class Connection:
 
     def head(self, method: str, path: str, size: int, more: str = "") -> bytes:
         """A request's headers."""
+        host = "{}:{}".format(*self._at)  # its true name, without which a server that takes all is none
         token = "" if self._token is None else f"Authorization: Bearer {self._token}\r\n"
-        return f"{method} {path} HTTP/1.1\r\nHost: x\r\n{token}{more}Content-Length: {size}\r\n\r\n".encode()
+        lines = f"Host: {host}\r\n{token}{more}Content-Length: {size}"
+        return f"{method} {path} HTTP/1.1\r\n{lines}\r\n\r\n".encode()
 
     async def send(self, data: bytes) -> None:
         """Any bytes, on a new connection where there is none."""

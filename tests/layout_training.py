@@ -43,7 +43,7 @@ def loss_by(measure: Callable[..., wt.Tensor]) -> Callable[..., wt.Tensor]:
 
 def whole(p: Any) -> wt.Tensor:
     """The whole of a parameter's gradient."""
-    return p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad.clone()
+    return p.grad.full_tensor().clone() if isinstance(p, tp.DTensor) else p.grad.clone()
 
 
 def plain_run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from http_client import Connection
-from serving_models import Process, get, write_repository
-from warptape.inference import LLM, SamplingParams
+from serving_models import Process, get, write_adapter, write_repository
+from time_limits import seconds
+from warptape.inference import LLM, LoRARequest, SamplingParams
 
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -30,31 +32,40 @@ KINDS: list[dict[str, Any]] = [
 PATH = "/v1/completions"
 
 
-def requests_of(count: int, tokens: int) -> list[dict[str, Any]]:
-    """Requests of every kind, each with a seed."""
+def requests_of(count: int, tokens: int, adapter: bool = False) -> list[dict[str, Any]]:
+    """Requests of every kind, each with a seed; `adapter`: one in three names "tuned"."""
     return [
         {"prompt": "abc" * (i % 7 + 1), "seed": i, "max_tokens": tokens, "ignore_eos": True, **KINDS[i % 5]}
+        | ({"model": "tuned"} if adapter and i % 3 == 1 else {})
         for i in range(count)
     ]
 
 
-def expected_of(folder: Path, requests: list[dict[str, Any]]) -> list[list[tuple[list[int], str]]]:
-    """The bare engine's answers: tokens and text."""
+def expected_of(
+    folder: Path, requests: list[dict[str, Any]], adapter: Path | None = None
+) -> list[list[tuple[list[int], str]]]:
+    """The bare engine's answers: tokens and text; with the adapter where a request names it."""
     llm = LLM(folder)
-    params = [SamplingParams(**{k: v for k, v in r.items() if k != "prompt"}) for r in requests]
-    outs = llm.generate([r["prompt"] for r in requests], params)
+    params = [
+        SamplingParams(**{k: v for k, v in r.items() if k not in ("prompt", "model")}) for r in requests
+    ]
+    lora = None if adapter is None else LoRARequest("tuned", 1, str(adapter))
+    each = [lora if "model" in request else None for request in requests]
+    outs = llm.generate([r["prompt"] for r in requests], params, lora_request=each)
     return [[(o.token_ids, o.text) for o in out.outputs] for out in outs]
 
 
 def memory(pid: int) -> int:
-    """Resident bytes of a process."""
+    """Resident bytes of a process; 0 where it ended."""
+    if not os.path.exists(f"/proc/{pid}"):
+        return 0
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def one_stream(
-    server: Process, request: dict[str, Any], pauses: list[float]
+    server: Process, request: dict[str, Any], pauses: list[float], came: asyncio.Event | None = None
 ) -> list[tuple[list[int], str]]:
-    """A stream's answers; notes the longest time between two of its events."""
+    """A stream's answers; notes the longest time between two of its events, and sets `came` at each."""
     connection = Connection(server.url, server.token)
     tokens: dict[int, list[int]] = {}
     texts: dict[int, str] = {}
@@ -63,6 +74,8 @@ async def one_stream(
         async for event in connection.stream(PATH, {"model": "llm", "return_token_ids": True, **request}):
             now = time.monotonic()
             longest, last = max(longest, now - last), now
+            if came is not None:
+                came.set()
             assert "error" not in event, event
             for choice in event["choices"]:
                 i = choice["index"]
@@ -74,32 +87,83 @@ async def one_stream(
     return [(tokens[i], texts[i]) for i in sorted(tokens)]
 
 
+# What an encoder is asked beside the streams.
+READ: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/embeddings", {"model": "bert", "input": [f"text {i}" for i in range(40)]}),
+    (
+        "/v1/rerank",
+        {"model": "bert", "query": "a", "documents": [f"{'text ' * (i % 5)}{i}" for i in range(30)]},
+    ),
+]
+
+
 async def kills(
-    server: Process, folder: Path, count: int, clients: int = 6, every: float = 1.0, expected: Any = None
+    server: Process,
+    folder: Path,
+    count: int,
+    clients: int = 6,
+    every: float = 1.0,
+    expected: Any = None,
+    adapter: Path | None = None,
 ) -> dict[str, Any]:
-    """kill -9 of workers while clients stream; `expected`: of requests_of(20, 300)."""
-    requests = requests_of(20, 300)
-    expected = expected or expected_of(folder, requests)
-    done, wrong, killed, turn = 0, 0, 0, iter(range(1 << 30))
+    """kill -9 of workers while clients stream and others have texts read; `expected`: of requests_of(20,
+    300). With an adapter, which is loaded at run time, a third of the streams is its. Every other kill waits
+    for tokens and a text, so that it meets answers under way and not only workers that load, however slow the
+    machine; and each client and reader has one more answer after the last."""
+    requests = requests_of(20, 300, adapter is not None)
+    expected = expected or expected_of(folder, requests, adapter)
+    if adapter is not None:
+        order = {"lora_name": "tuned", "lora_path": str(adapter), "model": "llm"}
+        status, answer = await asyncio.to_thread(server.post, "/v1/load_lora_adapter", order)
+        assert status == 200, answer
+    done, wrong, killed, turn, read, other = 0, 0, 0, iter(range(1 << 30)), 0, 0
     pauses: list[float] = []
+    tokens, texts = asyncio.Event(), asyncio.Event()
 
     async def client() -> None:
         nonlocal done, wrong
-        while killed < count:
-            i = next(turn) % len(requests)
-            got = await one_stream(server, requests[i], pauses)
+        last = False
+        while not last:
+            last, i = killed >= count, next(turn) % len(requests)
+            got = await one_stream(server, requests[i], pauses, tokens)
             done, wrong = done + 1, wrong + (got != expected[i])
+
+    async def asked(connection: Connection, path: str, body: Any) -> Any:
+        status, answer = await connection.post(path, body)
+        said = json.loads(answer) if status == 200 else {}
+        return said.get("data") or said.get("results") or (status, answer)
+
+    async def reader(path: str, body: Any, first: Any) -> None:
+        nonlocal read, other
+        connection, last = Connection(server.url, server.token), False
+        while not last:
+            last = killed >= count
+            read, other = read + 1, other + (await asked(connection, path, body) != first)
+            texts.set()
+            await asyncio.sleep(0.05)
+        connection.close()
 
     async def killer() -> None:
         nonlocal killed
         while killed < count:
             await asyncio.sleep(every * random.uniform(0.3, 1.0))
-            for pid in await asyncio.to_thread(server.worker_pids):
-                os.kill(pid, signal.SIGKILL)
+            pids = await asyncio.to_thread(server.worker_pids)
+            tokens.clear()
+            texts.clear()
+            if killed % 2 == 0:
+                await asyncio.gather(tokens.wait(), texts.wait())
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # it ended, and another is to come
+                    os.kill(pid, signal.SIGKILL)
             killed += 1
 
-    await asyncio.gather(killer(), *(client() for _ in range(clients)))
-    return {"kills": killed, "streams": done, "different": wrong, "longest pause s": round(max(pauses), 2)}
+    alone = [
+        (path, body, await asked(Connection(server.url, server.token), path, body)) for path, body in READ
+    ]
+    assert all(isinstance(answer, list) for *_, answer in alone), alone
+    await asyncio.gather(killer(), *(client() for _ in range(clients)), *(reader(*each) for each in alone))
+    streams = {"streams": done, "different": wrong, "texts read": read, "read differently": other}
+    return {"kills": killed, **streams, "longest pause s": round(max(pauses), 2)}
 
 
 def gauges(server: Process) -> dict[str, float]:
@@ -157,10 +221,48 @@ BASES: list[tuple[str, Any]] = [
         "max_tokens": 2, "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
         "response_format": {"type": "text"}, "stream_options": None, "top_p": 0.9}),
     ("/v1/embeddings", {"model": "bert", "input": ["a", [1, 2]], "dimensions": 4}),
+    ("/v1/rerank", {"model": "bert", "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1,
+                    "return_documents": True, "max_tokens_per_doc": 9, "truncate_prompt_tokens": -1}),
+    ("/v1/score", {"model": "bert", "text_1": ["a", "b"], "text_2": ["c", "d"], "truncate_prompt_tokens": 9}),
+    ("/v1/classify", {"model": "bert", "input": ["a", [1, 2]], "user": "u"}),
+    ("/v1/messages", {
+        "model": "llm", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}], "stop_sequences": ["x"],
+        "stream": True}),
+    ("/v1/messages/count_tokens", {"model": "llm", "messages": [{"role": "user", "content": "hi"}]}),
+    ("/v1/responses", {
+        "model": "llm", "max_output_tokens": 2, "input": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "function", "name": "f", "parameters": {}}],
+        "text": {"format": {"type": "text"}}}),
+    ("/api/chat", {"model": "llm", "messages": [{"role": "user", "content": "hi"}], "stream": False,
+                   "options": {"num_predict": 2, "stop": ["x"]}}),
+    ("/api/generate", {"model": "llm", "prompt": "hi", "options": {"num_predict": 2}, "think": False}),
+    ("/api/embed", {"model": "bert", "input": ["a", "b"]}),
+    ("/api/show", {"model": "llm"}),
+    ("/tokenize", {"model": "llm", "prompt": "hi", "return_token_strs": True}),
+    ("/detokenize", {"model": "llm", "tokens": [1, 2]}),
     ("/v2/models/llm/infer", {
         "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["hi"]}],
         "parameters": {"max_tokens": 2, "temperature": 0.5}, "id": "7"}),
 ]  # fmt: skip
+
+
+def orders_of(llm: Path, adapter: Path) -> list[tuple[str, Any]]:
+    """Orders of admins, right before they are mutated.
+
+    Args:
+        llm: the model's folder.
+        adapter: of it.
+    """
+    return [
+        ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(adapter), "model": "llm"}),
+        ("/v1/unload_lora_adapter", {"lora_name": "a"}),
+        ("/v1/update_weights", {"path": str(llm), "model": "llm", "in_flight": "finish"}),
+    ]
+
+
+# In the body of an answer whose status was sent before it failed.
+FAILED = (b"the server failed", b"server_error", b"api_error", b"worker_failed")
 ODD: list[Any] = [
     None,
     True,
@@ -213,20 +315,21 @@ def mutated_bytes(rng: random.Random, data: bytes) -> bytes:
     return bytes(out)
 
 
-async def mutated(server: Process, count: int, clients: int = 8, seed: int = 0) -> dict[str, Any]:
-    """Odd requests: no crash, no 500, and memory that stays."""
+async def mutated(server: Process, count: int, bases: Any = BASES, clients: int = 8) -> dict[str, Any]:
+    """Odd requests: no crash, no 500, no stream that ends with one, and memory that stays."""
     statuses: dict[int, int] = {}
     bad: list[Any] = []
     turn = iter(range(count))
+    routes: dict[str, dict[int, int]] = {path: {} for path, _ in bases}
     marks: list[list[int]] = []  # MB of each process, after each fifth
     pids = [server.process.pid, *server.worker_pids()]
 
     async def client(number: int) -> None:
-        rng, connection = random.Random(seed * 1000 + number), Connection(server.url, server.token)
+        rng, connection = random.Random(number), Connection(server.url, server.token)
         for i in turn:
             if i % max(1, count // 5) == 0 or i == count - 1:
                 marks.append([memory(pid) >> 20 for pid in pids])
-            path, base = rng.choice(BASES)
+            path, base = bases[i % len(bases)]
             kind, more = rng.random(), ""
             if kind < 0.6:
                 data = json.dumps(mutated_json(rng, base)).encode("utf-8", "surrogatepass")
@@ -238,26 +341,28 @@ async def mutated(server: Process, count: int, clients: int = 8, seed: int = 0) 
                                    "Content-Encoding: gzip\r\n", "X-Request-Id: \x01\r\n"])  # fmt: skip
             head = connection.head("POST", path, len(data), more)
             raw = kind > 0.99
-            sent = mutated_bytes(rng, head + data) if raw else head + data
+            sent, body = mutated_bytes(rng, head + data) if raw else head + data, b""
             try:
                 await connection.send(sent)
-                status, headers = await asyncio.wait_for(connection.answer(), 20)
+                status, headers = await asyncio.wait_for(connection.answer(), seconds(60))
                 if status:
-                    async for _ in connection.body(headers):
-                        pass
+                    async for part in connection.body(headers):
+                        body += part
             except (ConnectionError, asyncio.IncompleteReadError, ValueError):
                 status = -1
             if raw or status <= 0:
                 connection.close()
-            statuses[status] = statuses.get(status, 0) + 1
-            if status >= 500 and status != 504:
-                bad.append((status, path, data[:300]))
+            for each in (statuses, routes[path]):
+                each[status] = each.get(status, 0) + 1
+            if (status >= 500 and status != 504) or any(text in body for text in FAILED):
+                bad.append((status, path, data[:300], body[-300:]))
 
     await asyncio.gather(*(client(i) for i in range(clients)))
     alive = get(server.url + "/readyz", server.token)[0] == 200 and pids[1:] == server.worker_pids()
     return {
         "mutated": count,
         "statuses": dict(sorted(statuses.items())),
+        "routes": routes,
         "500s": len(bad),
         "first": bad[:3],
         "alive": alive,
@@ -361,20 +466,24 @@ def main() -> None:
     parser.add_argument("--overload", type=float, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = write_repository(Path(name))
+        folder = write_repository(Path(name) / "models")
+        llm = folder / "llm" / "1"
+        adapter = write_adapter(Path(name) / "adapter", llm)
         rows = []
         short = ("--header-seconds", 0.3, "--body-seconds", 0.3, "--deadline-seconds", 30)
         if options.kills or options.disconnects:
-            with Process(folder, "--access-log", "off") as server:
+            with Process(folder, "--access-log", "off", "--admin-token", "boss", token=None) as server:
+                server.token = "boss"
                 if options.kills:
-                    row = asyncio.run(kills(server, folder / "llm" / "1", options.kills))
-                    rows.append((row, row["different"] == 0 and row["longest pause s"] <= 2))
+                    row = asyncio.run(kills(server, llm, options.kills, adapter=adapter))
+                    same = row["different"] == row["read differently"] == 0
+                    rows.append((row, same and row["longest pause s"] <= 2))
                 if options.disconnects:
                     row = asyncio.run(disconnects(server, options.disconnects))
                     rows.append((row, row["page use"] == row["requests left"] == 0))
         if options.mutated:
-            with Process(folder, *short, "--access-log", "off") as server:
-                row = asyncio.run(mutated(server, options.mutated))
+            with Process(folder, *short, "--access-log", "off", "--admin-token", "secret") as server:
+                row = asyncio.run(mutated(server, options.mutated, [*BASES, *orders_of(llm, adapter)]))
                 rows.append((row, row["500s"] == 0 and row["alive"]))
         if options.overload:
             row = asyncio.run(overload(folder, options.overload))

@@ -15,10 +15,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import warptape as wt
 from model_configs import BERT, SMALL
+from safetensors.numpy import load_file, save_file
 from time_limits import seconds
-from warptape.models import Decoder, DecoderConfig, Encoder
+from warptape.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 
 EOS = 256
 CONTEXT = 512
@@ -54,22 +56,40 @@ def write_llm(folder: Path, seed: int = 0, **more: Any) -> Path:
     return folder
 
 
-def write_encoder(folder: Path) -> Path:
-    """A BERT with bytes for tokens, whose vectors are means."""
+def write_adapter(folder: Path, model: Path, seed: int = 1) -> Path:
+    """A PEFT folder for the Llama in a folder."""
+    folder.mkdir()
+    rng, tensors = np.random.default_rng(seed), {}
+    for name, weight in load_file(str(model / "model.safetensors")).items():
+        if name.endswith(("q_proj.weight", "down_proj.weight")):
+            at = "base_model.model." + name.removesuffix(".weight")
+            rows, columns = weight.shape
+            tensors[at + ".lora_A.weight"] = rng.normal(size=(4, columns)).astype(np.float32)
+            tensors[at + ".lora_B.weight"] = rng.normal(size=(rows, 4)).astype(np.float32)
+    assert tensors
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    settings = {"peft_type": "LORA", "lora_alpha": 8, "r": 4, "target_modules": ["q_proj", "down_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def write_encoder(folder: Path, base: EncoderConfig = BERT) -> Path:
+    """An encoder with bytes for tokens, whose vectors are means."""
     folder.mkdir(parents=True, exist_ok=True)
     wt.manual_seed(0)
-    config = dataclasses.replace(BERT, vocab_size=257, max_position_embeddings=64)
+    config = dataclasses.replace(base, vocab_size=257, max_position_embeddings=64)
     Encoder(config).save_pretrained(folder)
     write_tokenizer(folder)
     return folder
 
 
 def write_repository(folder: Path) -> Path:
-    """Models `llm` and `bert`, a version of each. The cache is small, and soon full."""
+    """Models `llm` and `bert`, a version of each; `bert` gives vectors, and has a head with one label. The
+    cache is small, and soon full."""
     write_llm(folder / "llm" / "1")
     config = {"parameters": {"kv_cache_memory_bytes": 8 << 20}}
     (folder / "llm" / "config.json").write_text(json.dumps(config))
-    write_encoder(folder / "bert" / "1")
+    write_encoder(folder / "bert" / "1", dataclasses.replace(BERT, task="sequence", labels=("fits",)))
     return folder
 
 
@@ -90,7 +110,7 @@ class Process:
         log: the lines of the access log.
     """
 
-    def __init__(self, repository: Path, *flags: Any, token: str | None = "secret") -> None:
+    def __init__(self, repository: Path | str, *flags: Any, token: str | None = "secret") -> None:
         command = [sys.executable, "-m", "warptape.serve", str(repository), "--port", "0", *map(str, flags)]
         if token is not None:
             command += ["--token", token]
@@ -100,10 +120,13 @@ class Process:
         )
         self.log: list[dict[str, Any]] = []
         self.errors: list[str] = []
-        first = self.process.stderr.readline()
-        found = re.search(r"http://\S+", first)
-        assert found, first + self.process.stderr.read()
-        self.url = found[0]
+        found, before = None, ""
+        while found is None:  # a download says how it goes on
+            line = self.process.stderr.readline()
+            assert line, before
+            before += line
+            found = re.search(r"at (http://\S+)", line)
+        self.url = found[1]
         self._threads = [
             threading.Thread(target=self._read, daemon=True),
             threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True),
@@ -111,13 +134,28 @@ class Process:
         for each in self._threads:
             each.start()
         end = time.monotonic() + seconds(60)
-        while get(self.url + "/readyz", token)[0] != 200:
+        while get(self.url + "/readyz", token, seconds(60))[0] != 200:
             assert time.monotonic() < end and self.process.poll() is None, self.errors
             time.sleep(0.02)
 
     def _read(self) -> None:
         for line in self.process.stdout:
             self.log.append(json.loads(line))
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Status and JSON."""
+        status, body = get(self.url + path, self.token)
+        return status, json.loads(body or b"null")
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and JSON."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=seconds(60)) as reply:
+                return reply.status, json.loads(reply.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read() or b"null")
 
     def worker_pids(self) -> list[int]:
         """Of the workers that run now."""

@@ -131,7 +131,7 @@ def train(name: str, optimizer: str, steps: int, way: Way | None = None, micro: 
     def whole(p: Any, value: wt.Tensor | None) -> Any:
         if value is None:
             return wt.ones(1)
-        return p.full_tensor(value) if way else value.detach().clone()
+        return value.detach().full_tensor().clone() if way else value.detach().clone()
 
     wt.manual_seed(11)
     net: Any

@@ -158,7 +158,7 @@ class GPT2(nn.Module):
 
 
 def gpt_plan(sequence: bool = False) -> dict[str, Any]:
-    """For examples/train_gpt.py's model; docs/parallel.md shows it."""
+    """For examples/train_gpt.py's model; docs/guides/parallel.md shows it."""
     plan: dict[str, Any] = {
         "tokens": Rowwise(),
         "layers.*.attention": tp.divide("heads", width_of_input=True),

@@ -29,7 +29,7 @@ def train(
     `copies` of the model, each split by the plan, they share the batch."""
 
     def whole(p: Any, value: wt.Tensor) -> wt.Tensor:
-        return p.full_tensor(value) if isinstance(p, tp.ParallelParameter) else value.detach().clone()
+        return value.detach().full_tensor().clone() if isinstance(p, tp.DTensor) else value.detach().clone()
 
     build, _, vocabulary = MODELS[name]
     wt.manual_seed(11)

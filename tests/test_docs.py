@@ -2,10 +2,13 @@
 
 A comment above a block, `<!-- block: ... -->`, says how: `ranks=N` under the launcher, with those blocks of
 the page that have the same; `alone` in a process of its own; `no-run: reason` leaves it out, and MAX_LEFT_OUT
-counts these. What a block takes for granted stands above it in a comment, too, `<!-- given: ... -->`.
+counts these. What a block takes for granted stands above it in a comment, too, `<!-- given: ... -->`. Such a
+comment that no block follows runs in its place among the blocks of one rank: there it checks their results.
 """
 
+import functools
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -17,10 +20,11 @@ import warptape
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LEFT_OUT = 8
+GIVEN = r"^<!-- given:\n(?P<{}>(?:(?!-->).*\n)*)-->\n+"
 BLOCK = re.compile(
-    r"(?:^<!-- given:\n(?P<given>.*?)^-->\n+)?(?:^<!-- block: (?P<words>[^\n]*) -->\n+)?"
-    r"^```python\n(?P<code>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
+    rf"(?:{GIVEN.format('given')})?(?:^<!-- block: (?P<words>.*) -->\n+)?"
+    rf"^```python\n(?P<code>(?:(?!```).*\n)*)```$|{GIVEN.format('apart')}",
+    re.MULTILINE,
 )
 
 
@@ -28,6 +32,9 @@ def programs(text):
     """{(ranks, n): source} of a page, and the blocks that are left out. Lines keep their numbers."""
     found, left_out = {}, []
     for block in BLOCK.finditer(text):
+        if block["apart"] is not None:
+            found[1, 0] = found.get((1, 0), "") + block["apart"]
+            continue
         words = block["words"] or ""
         if words.startswith("no-run: "):
             left_out.append(words)
@@ -43,9 +50,14 @@ def programs(text):
     return found, left_out
 
 
+# A rank that is through first ends the store, which others may still need.
+TOGETHER = "\nfrom warptape import distributed\nif distributed.is_initialized():\n    distributed.barrier()\n"
+
+
 def run(source, name, ranks, folder):
+    folder.mkdir(exist_ok=True)
     path = folder / f"page_{name}.py"
-    path.write_text(source)
+    path.write_text(source + (TOGETHER if ranks > 1 else ""))
     (folder / "examples").symlink_to(ROOT / "examples")
     launcher = ["-m", "warptape.distributed.run", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *launcher, str(path)]
@@ -77,6 +89,8 @@ def test_a_planted_fault_is_found(tmp_path):
     page = "```python\nx = 1\n```\n\n" + left_out + "```python\ny = x + z\n```\n"
     found, left_out = programs(page)
     assert left_out == ["no-run: a GPU"]
+    checked, _ = programs("```python\nx = 1\n```\n\n<!-- given:\nassert x == 2\n-->\n\nWords.\n")
+    assert run(checked[1, 0], "checked", 1, tmp_path / "checked").returncode == 1
     done = run(found[1, 0], "page", 1, tmp_path)
     assert done.returncode == 1
     assert 'page.py", line 12' in done.stderr
@@ -152,10 +166,176 @@ def test_the_site_builds(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     page = (tmp_path / "api/nn/index.html").read_text()
     assert 'id="warptape.nn.Linear"' in page
-    assert not re.findall(r'<(?:script|img)[^>]*src="https?:|<link[^>]*stylesheet[^>]*href="https?:', page)
+    lesson = (tmp_path / "course/07_graphs/index.html").read_text()
+    assert (tmp_path / "course/07_graphs_1.svg").exists() and 'src="../07_graphs_1.svg"' in lesson
+    assert "<math" in lesson and "<li>It is gone after the pass" in lesson  # of the answers
+    assert 'href="course/"' in (tmp_path / "index.html").read_text()
+    for each in (page, lesson):
+        assert not re.findall(
+            r'<(?:script|img)[^>]*src="https?:|<link[^>]*stylesheet[^>]*href="https?:', each
+        )
+
+
+def course_pages():
+    spec = importlib.util.spec_from_file_location("course_pages", ROOT / "tools/course_pages.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    return tool
+
+
+@pytest.mark.parametrize("path", course_pages().NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_page_of_the_course_has_all_of_its_notebook(path):
+    """Each cell, output and picture; formulas wait as marks, and links lead to pages."""
+    tool = course_pages()
+    text, files = tool.page(path)
+    cells = json.loads(path.read_text())["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    pictures = [output for output in outputs if set(tool.PICTURES) & set(output.get("data", {}))]
+    assert len(files) == len(pictures) == text.count("![](")
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert text.count("\n~~~python\n") == len(code)
+    assert text.count("\n~~~text\n") == len(outputs) - len(pictures)
+    assert all("".join(cell["source"]).rstrip() in text for cell in code)
+    words = re.sub(r"^~~~\w+\n.*?\n~~~$", "", text, flags=re.M | re.S)
+    assert "$" not in words and ".ipynb)" not in words
+
+
+def test_markdown_of_notebooks_becomes_that_of_the_site():
+    prose = course_pages().prose
+    assert prose("so\n- a\n- b") == "so\n\n- a\n- b"
+    assert prose("[all](README.md)") == "[all](index.md)"
+    assert prose("[x](02_y.ipynb) <details>") == '[x](02_y.md) <details markdown="1">'
+    pytest.importorskip("latex2mathml")
+    assert "<mi>x</mi>" in course_pages().on_page_content(prose("a $x_1$ and *b*"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_fits_the_column_of_the_site(page):
+    code = [block["code"] for block in BLOCK.finditer(page.read_text()) if block["code"]]
+    assert [line for each in code for line in each.splitlines() if len(line) > 88] == []
+
+
+GENERATED = {"reference/ops.md", "measurements/ops.md", "measurements/compatibility.md"}
+
+
+def test_pages_are_short():
+    long = {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:] if page.read_text().count("\n") > 400}
+    assert long <= GENERATED
+    assert PAGES[0].read_text().count("\n") <= 130
+
+
+def test_the_readmes_tables_are_for_reading():
+    cells = re.findall(r"(?<=\|)[^|\n]+(?=\|)", PAGES[0].read_text())
+    assert cells and [cell for cell in cells if len(re.sub(r"\]\([^)]*\)", "]", cell).split()) > 20] == []
+
+
+def test_environment_variables_are_listed():
+    """Each that the sources ask for by name, and no other."""
+    page = (ROOT / "docs/guides/environment_variables.md").read_text()
+    listed = set(re.findall(r"`(WARPTAPE_[A-Z_]+)`", page))
+    files = [
+        path
+        for top in ("csrc", "kernels", "python/warptape")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in (".cpp", ".h", ".py") and "torch/" not in str(path)
+    ]
+    asked = {name for path in files for name in re.findall(r'"(WARPTAPE_[A-Z_]+)"', path.read_text())}
+    assert listed == asked - BUILT_IN
+
+
+BUILT_IN = {"WARPTAPE_CUBLAS_DIR", "WARPTAPE_CUDNN_DIR"}  # macros of the build
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+TOPS = "csrc|kernels|python|tests|tools|docs|notebooks|examples|benchmarks|cmake"
+IN_CODE = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)/?`")
+IN_COMMENT = re.compile(rf"(?<![\w/.<\"'])((?:{TOPS})/[\w/-]+\.(?:py|cpp|h|cuh|cu|sh))\b")
+SOURCE = re.compile(r"\w\.(?:pyi?|cpp|h|cuh?|cmake|sh|ipynb|md|toml|ld)$")
+INSTALLED = {"warptape/extension.h", "warptape/include/warptape.h"}  # the build puts them there
+
+
+@functools.cache
+def tree():
+    """Files and folders of the tree, and all ends of their paths."""
+    paths = [path.relative_to(ROOT) for top in TOPS.split("|") for path in (ROOT / top).rglob("*")]
+    parts = [path.parts for path in [*paths, *(path.relative_to(ROOT) for path in ROOT.iterdir())]]
+    return {"/".join(part[i:]) for part in parts for i in range(len(part))}
+
+
+def not_there(text):
+    """Files and folders that a page names in code and that the tree has not."""
+    named = {n for n in IN_CODE.findall(text) if re.match(rf"(?:{TOPS})/", n) or SOURCE.search(n)}
+    return sorted(named - tree() - INSTALLED)
+
+
+HAND_WRITTEN = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(path for top in TOPS.split("|") for path in sorted((ROOT / top).rglob("*.md"))),
+    *course_pages().NOTEBOOKS,
+]
+
+
+def test_files_that_pages_name_are_there():
+    assert {str(page): found for page in HAND_WRITTEN if (found := not_there(page.read_text()))} == {}
+    planted = "`tests/test_docs.py` and `test_docs.py`, but `csrc/ops/lost.cpp` and `lost.py`; `tests/`"
+    assert not_there(planted) == ["csrc/ops/lost.cpp", "lost.py"]
+
+
+def test_files_that_comments_name_are_there():
+    sources = [
+        path
+        for top in ("csrc", "kernels", "python", "tests", "tools", "examples", "benchmarks")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in (".py", ".cpp", ".h", ".cu", ".cuh", ".cmake") and path != Path(__file__)
+    ]
+    named = {name: path for path in sources for name in IN_COMMENT.findall(path.read_text())}
+    assert len(named) > 100
+    includes = {name for name in named if (ROOT / "kernels/include" / name).exists()}
+    assert {name: str(named[name]) for name in named.keys() - tree() - includes} == {}
+
+
+# Comments, blocks, tables and formulas in lines of their own are no prose; others and code are a word.
+NO_PROSE = re.compile(r"<!--.*?-->|^```.*?^```|^\s*\|[^\n]*$|\$\$.*?\$\$", re.M | re.S)
+ONE_WORD = re.compile(r"`[^`]*`|\$[^$]*\$")
+SENTENCE_ENDS = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=#)|(?<=[.!?:;])[)\"*_]*\s+")
+LONG_SENTENCES = 68  # of all other pages, most in guides and in enumerations: may only fall
+
+
+def long_sentences(text):
+    """Those of more than 25 words; a colon or semicolon ends one, too."""
+    text = re.sub(r"(?<=\])\([^)]*\)", "", ONE_WORD.sub("code", NO_PROSE.sub("\n\n", text)))
+    parts = [" ".join(part.split()) for part in SENTENCE_ENDS.split(text)]
+    return [part for part in parts if len(re.findall(r"[\w'%/.-]*\w[\w'%/.-]*", part)) > 25]
+
+
+def prose_of(page):
+    if page.suffix == ".md":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def test_sentences_are_short():
+    first = [
+        page
+        for page in [*PAGES, ROOT / "notebooks/README.md", *course_pages().NOTEBOOKS]
+        if page.suffix == ".ipynb" or page.parent.name in (ROOT.name, "tutorials", "notebooks", "docs")
+    ]
+    assert len(first) > 25
+    assert {page.name: found for page in first if (found := long_sentences(prose_of(page)))} == {}
+    others = [page for page in [*PAGES, ROOT / "CONTRIBUTING.md"] if page not in first]
+    found = [
+        each
+        for page in others
+        if str(page.relative_to(ROOT / "docs" if page in PAGES else ROOT)) not in GENERATED
+        for each in long_sentences(page.read_text())
+    ]
+    assert len(found) <= LONG_SENTENCES, found
+    assert not long_sentences("word " * 24 + "`x = 1`.\n\n```\n" + "word " * 30 + "\n```\n")
+    assert len(long_sentences("word " * 24 + "`x = 1` $a + b$.")) == 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
-import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -35,22 +34,34 @@ def test_files_are_up_to_date(generate: ModuleType) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+PUBLIC = """
+import importlib, inspect, json, sys
+names = {}
+for path in sys.argv[1:]:
+    found = vars(importlib.import_module(path))
+    names[path] = [n for n, value in found.items() if not n.startswith("_") and not inspect.ismodule(value)]
+print(json.dumps(names))
+"""
+
+
 def test_stubs_have_the_public_names(generate: ModuleType) -> None:
-    for bit, name in generate.MODULES.items():
-        tree = ast.parse(generate.stub_path(bit).read_text())
+    # In a process of its own: names that come at their first use are not there yet.
+    paths = [*generate.MODULES.values(), "warptape"]
+    command = [sys.executable, "-W", "ignore", "-c", PUBLIC, *paths]
+    public = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for name in paths:
+        tree = ast.parse(generate.stub_path(name).read_text())
         declared = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         declared |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
         declared |= {n.asname for node in tree.body if isinstance(node, ast.ImportFrom) for n in node.names}
-        module = importlib.import_module(name)
-        public = {n for n in dir(module) if not n.startswith("_") and n != "annotations"}
-        assert [n for n in public - declared if not inspect.ismodule(getattr(module, n))] == []
+        assert {*public[name]} - declared <= {"annotations"}
 
 
 @pytest.mark.parametrize(
     ("tool", "file"),
     [
-        ("generate", "docs/ops.md"),
-        ("compatibility", "docs/compatibility.md"),
+        ("generate", "docs/reference/ops.md"),
+        ("compatibility", "docs/measurements/compatibility.md"),
         ("torch_names", "python/warptape/torch/names.txt"),
     ],
 )

@@ -28,6 +28,15 @@ KINDS = [
     *itertools.product(("gpt2", "llama", "mistral", "qwen3"), ("float32", "bfloat16"), (None,)),
     ("llama", "bfloat16", "int8"),
     ("llama", "float32", "int4"),
+    ("gemma3", "bfloat16", None),
+    ("smollm3", "float32", None),
+    ("gpt-neox", "float32", None),
+    ("glm4", "bfloat16", "int8"),
+    ("gemma2", "bfloat16", None),
+    ("qwen2-moe", "float32", None),
+    ("qwen3-moe", "bfloat16", "int8"),
+    ("gpt-oss", "float32", None),
+    ("deepseek-v3", "bfloat16", None),
 ]
 
 

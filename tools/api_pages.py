@@ -65,13 +65,14 @@ GROUPS = {
         "parallel.experts parallel.dtensor parallel.plan parallel.verification"
     ),
     "Models": (
-        "models inference serve ao.quantization ao.binary ao.distillation ao.pruning ao.report ao.shrink"
+        "models inference serve rl ao.quantization ao.binary ao.distillation ao.low_precision ao.pruning "
+        "ao.report ao.shrink"
     ),
     "Devices": (
         "accelerator cpu cuda cuda.nvtx mps xpu backends.cpu backends.cuda backends.cudnn backends.mps"
     ),
     "Tools": (
-        "utils profiler autograd.profiler autograd.profiler_python autograd.profiler_util "
+        "utils tools.trace profiler autograd.profiler autograd.profiler_python autograd.profiler_util "
         "autograd.profiler_trace testing doctor "
         "utils.benchmark utils.collect_env utils.cpp_extension utils.debugging utils.deterministic "
         "utils.dlpack utils.flop_counter utils.hooks utils.module_tracker torch torch.coverage torch.wheel"
@@ -367,6 +368,7 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(text: str, **_: Any) -> str:
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """Of mkdocs: links to files of the tree, which lie outside of the site, become their names."""
-    return re.sub(r"\[([^\]]+)\]\(\.\./\.\./[^)]*\)", r"\1", text)
+    out = re.escape("../" * (page.file.src_uri.count("/") + 1))
+    return re.sub(rf"\[([^\]]+)\]\({out}[^)]*\)", r"\1", text)

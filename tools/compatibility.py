@@ -1,4 +1,5 @@
-"""Writes docs/compatibility.md: which of PyTorch's public names are here, and how public programs ran.
+"""Writes docs/measurements/compatibility.md: which of PyTorch's public names are here, and how public
+programs ran.
 
 It runs with the installed warptape. PyTorch's names are those of python/warptape/torch/names.txt
 (tools/torch_names.py), the programs' rows those of benchmarks/results/programs.json, which
@@ -26,13 +27,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks/programs"))
 from _sources import SOURCES  # noqa: E402
 
-OUT, RESULTS = ROOT / "docs" / "compatibility.md", ROOT / "benchmarks" / "results"
+OUT, RESULTS = ROOT / "docs" / "measurements" / "compatibility.md", ROOT / "benchmarks" / "results"
 SHOWN = 40  # missing names per namespace
 
 HEAD = """# What of PyTorch is here
 
 Written by `python tools/compatibility.py`; do not edit. Names, arguments, defaults and errors are those of
-PyTorch 2.13; `docs/differences.md` lists what is known to differ, `docs/ops.md` every op.
+PyTorch 2.13; `docs/explanation/differences.md` lists what is known to differ, `docs/reference/ops.md` every
+op.
 
 `python -m warptape.torch.coverage script.py` says which names a program uses and which are missing.
 """

@@ -3,6 +3,7 @@
     python tools/ecosystem.py --pytorch PYTHON                   # every script
     python tools/ecosystem.py --pytorch PYTHON einops -k layers  # of these scripts the cases named like this
     python tools/ecosystem.py --pytorch PYTHON einops --check    # write nothing
+    python tools/ecosystem.py --names [FILE]                     # names of torch that do not resolve
 
 A script `X_cases.py` names what it needs in its head (inline script metadata, PEP 723). Two environments are
 made for it below --environments: one without PyTorch, with the wheel of `python -m warptape.torch.wheel` and
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ecosystem_names
 import tomllib
 import warptape
 from warptape.torch import wheel as torch_wheel
@@ -272,8 +274,14 @@ def main() -> int:
         "scripts", nargs="*", help="names of scripts without _cases.py; all where none is given"
     )
     parser.add_argument("-k", default="", metavar="TEXT", help="only cases with this in their names")
+    parser.add_argument("--pytorch", type=Path, help="a Python that has PyTorch 2.13 and NumPy")
     parser.add_argument(
-        "--pytorch", type=Path, required=True, help="a Python that has PyTorch 2.13 and NumPy"
+        "--names",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="names of a list, or that installed packages use, which do not resolve: ecosystem_names.py",
     )
     parser.add_argument(
         "--wheel", type=Path, help="a wheel of warptape instead of the package that runs this"
@@ -284,6 +292,10 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=900, metavar="SECONDS", help="of a run; default 900")
     parser.add_argument("--check", action="store_true", help="write no results")
     args = parser.parse_args()
+    if args.names is not None:
+        return ecosystem_names.report(args.names if args.names.is_file() else None)
+    if args.pytorch is None:
+        parser.error("--pytorch is needed")
     every = {path.stem.removesuffix("_cases"): path for path in sorted(SCRIPTS.glob("*_cases.py"))}
     if unknown := [name for name in args.scripts if name not in every]:
         parser.error(f"no script for {', '.join(unknown)}; there are {', '.join(every)}")

@@ -293,12 +293,13 @@ def gemm(step: str) -> Row:
     """8,192 x 8,192 x 8,192. cuBLASLt was measured at 770 to 800 TFLOP/s in bfloat16."""
     n = 8 * K
     work = 2.0 * n**3
-    if step == "wgmma":
+    if step in ("wgmma", "multicast"):
+        cluster = 2 if step == "multicast" else 1
         tiles = (n / 128) * (n / 256)
         # A block is persistent: in the mean it makes tiles / 132 tiles, each 128 slices of 4 products.
         part = Part(
-            "gemm/wgmma.cu",
-            r"^wgmma_tiles<BFloat16, false, false>",
+            f"gemm_ladder/{step}.cu",
+            rf"^wgmma_tiles<BFloat16, false, false, {cluster}>",
             384,
             PROCESSORS,
             3 * 2 * n * n,
@@ -310,11 +311,11 @@ def gemm(step: str) -> Row:
             tiles,
             rf"{PREFER}|STSM",
         )
-        return Row("GEMM wgmma", "8,192 cubed bf16", (part,), at_rate(work, 0.9 * 785))
+        return Row(f"GEMM {step}", "8,192 cubed bf16", (part,), at_rate(work, 0.9 * 785))
     blocks = (n / 128) ** 2
     if step == "mma":
         part = Part(
-            "gemm/mma.cu",
+            "gemm_ladder/mma.cu",
             r"^mma_tiles<BFloat16>",
             256,
             blocks,
@@ -447,6 +448,7 @@ ROWS: list[Row] = [
     attention_backward("mma"),
     paged(),
     gemm("wgmma"),
+    gemm("multicast"),
     gemm("mma"),
     gemm("warp_tiles"),
     grouped("wgmma"),

@@ -1,7 +1,7 @@
 """Executes notebooks and stores their outputs in them.
 
     python tools/execute_notebooks.py                          all of notebooks/
-    python tools/execute_notebooks.py notebooks/graphs.ipynb
+    python tools/execute_notebooks.py notebooks/07_graphs.ipynb
 
 Each runs from its first cell to its last in a new kernel of this Python. Which cell took how long, and which
 version of Python ran it, is not stored, nor where the kernel kept a cell's source: two runs of a notebook

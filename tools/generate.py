@@ -1,5 +1,5 @@
-"""Writes what follows from the declarations of the ops: the stubs, python/warptape/**/*.pyi, docs/ops.md, and
-the ops in the headers for extensions.
+"""Writes what follows from the declarations of the ops: the stubs, python/warptape/**/*.pyi,
+docs/reference/ops.md, and the ops in the headers for extensions.
 
 It runs with the installed warptape. tests/test_generated.py compares.
 """
@@ -20,34 +20,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import warptape
-from warptape import _C
-from warptape._missing import ROOMS, torch_names
+from warptape import _C, core
+from warptape._missing import ROOMS, public_name, torch_names, wing
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/op/facts.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
 WINDOWS, MASKED = 1 << 30, 1 << 31
-FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 2048: "random"}
-NO_GRADIENT = 1024
 # The module that has the ops of a place, and whose stub declares them.
 MODULES = {
-    FUNCTION: "warptape",
+    FUNCTION: "warptape.core",
     NN: "warptape.nn.functional",
     LINALG: "warptape.linalg",
     SPECIAL: "warptape.special",
     FFT: "warptape.fft",
     WINDOWS: "warptape.signal.windows",
     MASKED: "warptape.masked",
-}
-PATHS = {
-    FUNCTION: "",
-    METHOD: "Tensor.",
-    NN: "nn.functional.",
-    LINALG: "linalg.",
-    SPECIAL: "special.",
-    FFT: "fft.",
-    WINDOWS: "signal.windows.",
-    MASKED: "masked.",
 }
 # Inside a class or this module, names such as bool and dtype mean something else: private aliases do not.
 TYPES = {
@@ -178,12 +166,12 @@ from typing import Any, TypeAlias, overload
 
 import warptape
 
-from . import fft, linalg, masked, return_types, special
-from ._tensor import Tensor
+from . import core, fft, linalg, masked, return_types, special
+from .core import Tensor
 from .nn import functional
 from .signal import windows
 
-_functions = warptape
+_functions = core
 _nn = functional
 _linalg = linalg
 _special = special
@@ -235,7 +223,7 @@ def all_ops() -> list[Op]:
     """Every op's declaration, sorted by name; overloads keep the order in which they are tried."""
     ops = [
         Op(n, p, [Arg(*a) for a in args], r, s, list(names), doc, autocast)
-        for n, p, args, r, s, names, doc, autocast in _C._list_ops()
+        for n, p, args, r, s, names, doc, autocast, *_ in _C._list_ops()
     ]
     return sorted(ops, key=lambda op: op.name)
 
@@ -274,7 +262,7 @@ def result_name(op: Op) -> str:
 def results_stub() -> str:
     """The text of return_types.pyi."""
     lines = ['"""The named tuples that ops return. Written by tools/generate.py; do not edit."""', ""]
-    lines += ["from typing import NamedTuple", "", "from warptape._tensor import Tensor"]
+    lines += ["from typing import NamedTuple", "", "from warptape.core import Tensor"]
     for name, kind in sorted(vars(_C._return_types).items()):
         if not name.startswith("_"):
             lines += ["", f"class {name}(NamedTuple):"]
@@ -366,8 +354,12 @@ def stub_text() -> str:
 def import_of(module: str, name: str, value: Any) -> str | None:
     """The line by which the stub of `module` takes `name` from where it is defined, if it is named there."""
     if isinstance(value, types.ModuleType):
-        home, _, defined = value.__name__.rpartition(".")
+        has_stub = module == "warptape" and not name.startswith("__")
+        own = public_name(value.__name__) if has_stub else value.__name__
+        home, _, defined = own.rpartition(".")
         return f"from {home} import {defined} as {name}" if value.__spec__ else None
+    if module == "warptape" and name in core.__all__ and vars(core)[name] is value:
+        return f"from warptape.core import {name} as {name}"
     if vars(_C).get(name) is value:
         return f"from warptape._C import {name} as {name}"
     home, defined = getattr(value, "__module__", None) or "", getattr(value, "__name__", "")
@@ -388,6 +380,17 @@ def type_of(value: Any) -> str:
     return f"_{kind}" if kind in ("dtype", "device") else kind if kind in vars(_C) else "Any"
 
 
+def public_rooms() -> dict[str, str]:
+    """The public names, which type checkers find, of modules that lie elsewhere in the package, and where."""
+    return {
+        name: room
+        for name, room in sorted({**ROOMS, **wing()}.items())
+        if not any(part.startswith("_") for part in name.split("."))
+        or f"torch.{name}" in torch_names()
+        or name == "_tensor"  # which files of this package name, too
+    }
+
+
 def submodules(module: types.ModuleType) -> Iterator[str]:
     """The public modules in a package, without its compiled libraries."""
     for file in pkgutil.iter_modules(getattr(module, "__path__", ())):
@@ -395,12 +398,13 @@ def submodules(module: types.ModuleType) -> Iterator[str]:
         if not file.name.startswith("_") and spec and (spec.origin or "").endswith(".py"):
             yield file.name
     if module is warptape:
-        yield from (name for name in ROOMS if "." not in name)
+        yield from (name for name in public_rooms() if "." not in name)
 
 
 def public_names(module: types.ModuleType) -> dict[str, Any]:
     """What a module answers to: its own names, those that it computes when asked, and its submodules."""
-    computed = inspect.getclosurevars(vars(module)["__getattr__"]).nonlocals["computed"]
+    late = vars(module).get("__getattr__")
+    computed = inspect.getclosurevars(late).nonlocals["computed"] if late else {}
     names = {name: get() for name, get in computed.items()}
     for found in submodules(module):
         names[found] = importlib.import_module(f"{module.__name__}.{found}")
@@ -417,9 +421,9 @@ def public_names(module: types.ModuleType) -> dict[str, Any]:
     }
 
 
-def module_stub(bit: int) -> str:
-    """The text of the stub of a module with ops: these by declaration, other names by inspection."""
-    module = importlib.import_module(MODULES[bit])
+def module_stub(place: str, bit: int) -> str:
+    """The text of the stub of a module: its ops by declaration, other names by inspection."""
+    module = importlib.import_module(place)
     ops = grouped(op for op in all_ops() if op.flags & bit)
     imports, values, functions = [], [], []
     for name, value in public_names(module).items():
@@ -432,133 +436,39 @@ def module_stub(bit: int) -> str:
     if module is warptape:
         imports.append("from warptape.version import __version__ as __version__")
     else:
-        names = ("Generator", "Size", "Tensor", "memory_format", "return_types")
-        imports += [f"from warptape import {name}" for name in names]
+        names = ("Generator", "Size", "Tensor", "memory_format") if module is not core else ()
+        imports += [f"from warptape.core import {name}" for name in names]
+        imports.append("from warptape import return_types")
     text = MODULE_HEADER.format(name=module.__name__)
     return text + "\n".join([*sorted(imports), "", *values, "", *functions]) + "\n"
 
 
-def stub_path(bit: int) -> Path:
+def stub_path(name: str) -> Path:
     """Where that stub lies: beside its module."""
-    file = importlib.import_module(MODULES[bit]).__file__
+    file = importlib.import_module(name).__file__
     assert file is not None
     return (ROOT / "python" / Path(file).relative_to(Path(warptape.__file__).parents[1])).with_suffix(".pyi")
 
 
-def table_rows() -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """The op table's rows by the path that they test, and by the other paths that are held against it."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    import op_table.checks
-
-    rows: dict[str, list[Any]] = defaultdict(list)
-    spelled: dict[str, list[Any]] = defaultdict(list)
-    for row in op_table.ROWS:
-        try:
-            op_table.checks.resolve(warptape, row)
-        except op_table.checks.Missing:
-            continue  # its tests are skipped: they say nothing of any path
-        rows[row.name].append(row)
-        if row.ref is not None or row.seeded:
-            for path in row.spellings:
-                spelled[path].append(row)
-    return rows, spelled
-
-
-def differentiable(row: Any) -> bool:
-    """The row's gradient is checked."""
-    return bool(row.grad and "float64" in row.dtypes)
-
-
-def checks_of(rows: list[Any]) -> str:
-    """What the op table checks of one path, in words."""
-    samples = sum(len(row.samples(row.rng())) for row in rows)
-    words = [f"{samples} sample{'s' * (samples != 1)}"]
-    words.append(", ".join(sorted({d for row in rows for d in row.dtypes})))
-    if any(map(differentiable, rows)):
-        twice = any(differentiable(row) and row.second for row in rows)
-        words.append("gradient and second gradient" if twice else "gradient")
-    if any(row.broadcast and row.ref is not None for row in rows):
-        words.append("broadcasting")
-    errors = sum(len(row.errors) for row in rows)
-    if errors:
-        words.append(f"{errors} refusal{'s' * (errors != 1)}")
-    return "; ".join(words)
-
-
-def spelling_of(path: str, rows: list[Any]) -> str:
-    """What is checked of a path that is another spelling of the rows' ops."""
-    from op_table.table import expected_dtype, writes
-
-    names = ", ".join(f"`{name}`" for name in sorted({row.name for row in rows}))
-    inplace = writes(path)
-    dtypes = {d for row in rows for d in row.dtypes if not inplace or expected_dtype(row.result, d) == d}
-    what = f"the bytes of {names}" + (", in place" if inplace else "")
-    if any(differentiable(row) and not row.view for row in rows):
-        what += ", and its gradient"
-    return f"{what}; {', '.join(sorted(dtypes))}"
-
-
-def facts_of(group: list[Op]) -> str:
-    """What the declarations of one name say of it, beside its arguments."""
-    facts = [text for bit, text in FACTS.items() if any(op.flags & bit for op in group)]
-    if all(op.flags & NO_GRADIENT for op in group):
-        facts.append("no gradient")
-    on_cpu, on_cuda = ({op.autocast[i] for op in group} - {"keep"} for i in (0, 1))
-    if on_cpu == on_cuda and on_cpu:
-        facts.append(f"autocast: {', '.join(sorted(on_cpu))}")
-    else:
-        facts += [
-            f"autocast on {d}: {', '.join(sorted(r))}" for d, r in (("CPU", on_cpu), ("CUDA", on_cuda)) if r
-        ]
-    return ", ".join(facts)
-
-
-def ops_page() -> str:
-    """The text of docs/ops.md."""
-    rows, spelled = table_rows()
-    by_path: dict[str, list[Op]] = defaultdict(list)
-    for op in all_ops():
-        for bit, path in PATHS.items():
-            if op.flags & bit:
-                by_path[path + op.name].append(op)
-    lines = [
-        "# Ops",
-        "",
-        "Written by `tools/generate.py` from the declarations of the ops and the rows of the op table.",
-        "",
-        f"{len(by_path)} public names. A row of the table (`tests/op_table`) is checked against a NumPy or",
-        "SciPy reference (or, where the result is random, for what its distribution allows) in the dtypes",
-        "named, in several memory layouts and, where it says so, for gradients by finite differences, second",
-        "gradients and refusals. Another spelling of a row's op (its method, its in-place form, an alias) is",
-        "run on the row's samples: it must give the same bytes, and the same gradient, as the row's path.",
-        "",
-        "| op | declaration | facts | checked |",
-        "| --- | --- | --- | --- |",
-    ]
-    for path, group in sorted(by_path.items()):
-        declared = "<br>".join(f"`{op.signature}`".replace("|", "\\|") for op in group)
-        found = [checks_of(rows[path])] if path in rows else []
-        found += [spelling_of(path, spelled[path])] if path in spelled else []
-        lines.append(f"| {path} | {declared} | {facts_of(group)} | {'; also '.join(found) or '-'} |")
-    return "\n".join(lines) + "\n"
-
-
 def texts() -> dict[Path, str]:
     """What to write, by file."""
-    stubs = {stub_path(bit): module_stub(bit) for bit in MODULES}
+    stubs = {stub_path(name): module_stub(name, bit) for bit, name in [*MODULES.items(), (0, "warptape")]}
     package = ROOT / "python/warptape"
-    stubs |= {package / "_C.pyi": stub_text(), package / "return_types.pyi": results_stub()}
-    for public, room in ROOMS.items():  # what type checkers find under the public name
-        if public.rpartition(".")[2].startswith("_") and f"torch.{public}" not in torch_names():
-            continue
+    stubs |= {package / "_C.pyi": stub_text(), package / "core/namespaces/return_types.pyi": results_stub()}
+    rooms = public_rooms()
+    for public, room in rooms.items():
         text = f'"""{room}, by its public name. Written by tools/generate.py; do not edit."""\n\n'
         text += f"from warptape.{room} import *\n"
-        stubs[package.joinpath(*public.split(".")).with_suffix(".pyi")] = text
+        path = package.joinpath(*public.split("."))
+        holds_others = any(other.startswith(f"{public}.") for other in rooms)
+        stubs[path / "__init__.pyi" if holds_others else path.with_suffix(".pyi")] = text
     sys.path.insert(0, str(ROOT / "tools"))
     from generate_headers import header_texts
+    from generate_pages import ops_checks, ops_page
 
     headers = {ROOT / path: text for path, text in header_texts(all_ops()).items()}
-    return {**stubs, **headers, ROOT / "docs/ops.md": ops_page()}
+    pages = {"reference": ops_page(all_ops()), "measurements": ops_checks(all_ops())}
+    return {**stubs, **headers, **{ROOT / f"docs/{shelf}/ops.md": text for shelf, text in pages.items()}}
 
 
 def main() -> int:
@@ -574,7 +484,7 @@ def main() -> int:
             continue
         different.append(path)
         if not check:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     for path in different:
         print(f"{path.relative_to(ROOT)} {'differs' if check else 'written'}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FUNCTION, METHOD, NN, OUT, LINALG, SPECIAL, FFT = (1 << bit for bit in (0, 1, 2, 3, 4, 6, 7))
-FOLDER = Path("python/warptape/include/ATen/ops")
+FOLDER = Path("python/warptape/torch/include/ATen/ops")
 HEADER = "// Written by tools/generate.py from the declarations of the ops.\n"
 TYPES = {
     "Tensor": "const Tensor&",

@@ -11,15 +11,17 @@ the host asks for more than 48 (CUDA C++ Programming Guide, technical specificat
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from sass_gate import Kernel, demangle, read_kernels
+from sass_gate import Kernel, demangle, need_tool
 
 REGISTERS, REGISTER_UNIT, WARP = 64 << 10, 256, 32
 PLAIN_SHARED, MOST_SHARED = 48 << 10, 227 << 10
+RESERVED = 1 << 10  # the system's, of each block: in cuobjdump's figure from 9.0 on, and in no limit
 
 
 def launches(file: Path, plugin: Path) -> dict[str, tuple[int, int]]:
@@ -33,6 +35,25 @@ def launches(file: Path, plugin: Path) -> dict[str, tuple[int, int]]:
         most[place] = (max(before[0], threads), max(before[1], shared))
     readable = demangle({names[place] for place in most if place in names})
     return {readable[names[place]]: found for place, found in most.items() if place in names}
+
+
+def usage(file: Path) -> list[Kernel]:
+    """Registers and static shared memory of each kernel in an object, for each of its architectures."""
+    command = [need_tool("cuobjdump"), "-res-usage", str(file)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found, arch = [], ""
+    for line in text.splitlines():
+        if m := re.match(r"arch = sm_(\w+)", line):
+            arch = m[1]
+        elif m := re.match(r" Function (\S+):$", line):
+            found.append(Kernel(m[1], arch))
+        elif m := re.match(r"  REG:(\d+) STACK:\d+ SHARED:(\d+)", line):
+            reserved = RESERVED if int(arch.rstrip("af")) >= 90 else 0
+            found[-1].registers, found[-1].shared = int(m[1]), max(0, int(m[2]) - reserved)
+    readable = demangle(kernel.name for kernel in found)
+    for kernel in found:
+        kernel.name = readable[kernel.name]
+    return found
 
 
 def faults(kernel: Kernel, threads: int, dynamic: int) -> list[str]:
@@ -62,7 +83,7 @@ def main() -> int:
     file, plugin, *paths = map(Path, sys.argv[1:])
     objects = [o for path in paths for o in (sorted(path.rglob("*.cu.o")) if path.is_dir() else [path])]
     launched = launches(file, plugin)
-    found, seen = check(launched, (k for o in objects for k in read_kernels(o)))
+    found, seen = check(launched, (k for o in objects for k in usage(o)))
     print("\n".join(found))
     print(
         f"{len(launched)} kernels were launched, {seen} of them are in the objects, {len(found)} do not fit"

@@ -5,8 +5,8 @@
     python tools/parity.py --dtype float64 --aspect gradient linalg.eigh
     python tools/parity.py --update cumsum sort         # their lines of expected_failures.txt anew
     python tools/parity.py --all                        # the default selection of everything; writes the
-                                                        # table in docs/compatibility.md and the list of
-                                                        # tests/parity/expected_failures.txt
+                                                        # table in docs/measurements/compatibility.md and
+                                                        # the list of tests/parity/expected_failures.txt
 
 It needs PyTorch 2.13 and expecttest.
 """

@@ -510,7 +510,7 @@ def compared(theirs: dict[str, list[str]], ours: dict[str, list[str]], part: flo
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """Rows for docs/compatibility.md."""
+    """Rows for docs/measurements/compatibility.md."""
     lines = ["| file | pass in PyTorch | left out | of the others pass here | share | first causes |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     total: collections.Counter[str] = collections.Counter()
@@ -527,7 +527,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def left_out_table(rows: dict[str, dict[str, Any]]) -> str:
-    """For docs/compatibility.md: what is left out on purpose, and of how many tests."""
+    """For docs/measurements/compatibility.md: what is left out on purpose, and of how many tests."""
     count: collections.Counter[str] = collections.Counter()
     for row in rows.values():
         count.update(row["left out"])

@@ -1,7 +1,7 @@
 """A gate on the machine code of the hot CUDA kernels, which needs no GPU.
 
     python tools/sass_gate.py build/csrc/CMakeFiles/warptape_cuda.dir    objects of a build
-    python tools/sass_gate.py softmax.cubin gemm/wgmma.cu.o                      some files
+    python tools/sass_gate.py softmax.cubin gemm_ladder/wgmma.cu.o               some files
     python tools/sass_gate.py --compile --arch 90a                               compiles the hot sources
     python tools/sass_gate.py --rows build                                       chains with norms, by NVRTC
 
@@ -70,23 +70,41 @@ WGMMA = ("UTMALDG", "HGMMA", "SYNCS")
 WGMMA_STORED = (*WGMMA, "STSM", "UTMASTG")
 
 RULES = [
-    Rule("gemm/naive.cu", "naive", 64),
-    Rule("gemm/coalesced.cu", "coalesced", 64),
-    Rule("gemm/shared_tile.cu", "shared_tile", 64),
-    Rule("gemm/register_tile.cu", "register_tile", 128),
-    Rule("gemm/vectorised.cu", "vectorised", 128, 128, 128),
-    Rule("gemm/async_copy.cu", "async_copy", 128, 0, 128, ("LDGSTS",)),
+    Rule("gemm_ladder/naive.cu", "naive", 64),
+    Rule("gemm_ladder/coalesced.cu", "coalesced", 64),
+    Rule("gemm_ladder/shared_tile.cu", "shared_tile", 64),
+    Rule("gemm_ladder/register_tile.cu", "register_tile", 128),
+    Rule("gemm_ladder/vectorised.cu", "vectorised", 128, 128, 128),
+    Rule("gemm_ladder/async_copy.cu", "async_copy", 128, 0, 128, ("LDGSTS",)),
     Rule("gemm/warp_tiles.cu", "warp_tiles<[12]>", 128, 0, 128, ("LDGSTS",)),
-    Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("90a",)),
-    Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
-    Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, MMA),
+    Rule("gemm_ladder/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("90a",)),
+    Rule("gemm_ladder/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
+    Rule("gemm_ladder/mma.cu", "mma_tiles", 128, 0, 128, MMA),
     # An epilogue that is chosen at each sum, or a division, is thousands of instructions more.
     *(
-        Rule("gemm/wgmma.cu", name, 168, 0, 0, WGMMA_STORED, ("90a",), 0, 384, BY_ROWS + BY_COLUMNS, most)
-        for name, most in (
-            ("wgmma_tiles<.*false, false>", 700),
-            ("wgmma_tiles<.*true, false>", 1200),
-            ("wgmma_tiles<.*true>", 2300),
+        Rule(
+            f"gemm_ladder/{step}.cu",
+            name,
+            168,
+            0,
+            0,
+            needs,
+            ("90a",),
+            0,
+            384,
+            BY_ROWS + BY_COLUMNS,
+            most,
+        )
+        for step, name, needs, most in (
+            ("wgmma", "wgmma_tiles<.*false, false, 1>", WGMMA_STORED, 700),
+            ("wgmma", "wgmma_tiles<.*true, false, 1>", WGMMA_STORED, 1200),
+            ("wgmma", "wgmma_tiles<.*true, 1>", WGMMA_STORED, 2300),
+            (
+                "multicast",
+                "wgmma_tiles<.*false, false, 2>",
+                (*WGMMA_STORED, "UCGABAR_ARV", "UCGABAR_WAIT"),
+                800,
+            ),
         )
     ),
     Rule("gemm/grouped_mm.cu", "grouped_mma", 128, 0, 128, MMA),
@@ -126,10 +144,10 @@ RULES = [
         spills=4,
     ),
     # A block is a warp, so registers bound nothing. Beside the sums of 256 columns some lie in local memory.
-    Rule("attention/paged_mma.cu", "paged_mma<.*, (64|128)>", 255, 128, 64, MMA, ("90a",)),
-    Rule("attention/paged_mma.cu", "paged_mma<.*, 256>", 255, 128, 64, MMA, ("90a",), spills=80),
-    Rule("attention/paged_attention.cu", "paged_plain", 128, 128, 0, ("LDGSTS",), ("90a",)),
-    Rule("attention/paged_attention.cu", "paged_merge", 128, arch=("90a",)),
+    Rule("attention/paged_mma.cu", "paged_mma<.*, (64|128)>", 255, 128, 64, MMA),
+    Rule("attention/paged_mma.cu", "paged_mma<.*, 256>", 255, 128, 64, MMA, spills=80),
+    Rule("attention/paged_attention.cu", "paged_plain", 128, 128, 0, ("LDGSTS",)),
+    Rule("attention/paged_attention.cu", "paged_merge", 128),
     Rule("attention/attention_wgmma.cu", "wgmma_forward", 168, 0, 128, WGMMA, ("90a",), 0, 384, BY_ROWS),
     Rule(
         "attention/attention_wgmma_backward.cu",
@@ -153,7 +171,13 @@ RULES = [
     # float64 moves two numbers in 16 bytes and has more registers to keep; it is not trained in.
     Rule("nn/softmax.cu", r"softmax(_long)?(_backward)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
     Rule("norm/norm.cu", r"\bnorm(_long)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
-    Rule("norm/norm.cu", r"^backward_kernel<", 128, 128, 128, ("LDGSTS",), ("90a",)),
+    Rule("norm/norm.cu", r"^backward_kernel<", 128, 128, 128, ("LDGSTS",)),
+    # The sums along channels have instructions on local memory, which these numbers bound.
+    Rule("norm/channel_norm.cu", "^map_kernel<", 64, 128, 128),
+    Rule("norm/channel_norm.cu", r"^norm_kernel<", 96, 128, 128),
+    Rule("norm/channel_norm.cu", r"^norm_long_kernel<", 64, 128, 128, spills=4),
+    Rule("norm/channel_norm.cu", "^reduce_rows_kernel<", 64, 128, spills=25),
+    Rule("norm/channel_norm.cu", "^reduce_columns_kernel<.*, 4>", 80, 128, spills=64),
     Rule(ROWS, "backward|float|rms_norm", 128, 128, 128, (), (NVRTC_ARCHITECTURE,)),
     # Two rows of bfloat16 are held, and as numbers of float32 once more, in all the registers that there are.
     Rule(ROWS, "layer_norm_forward_BFloat16", 128, 128, 128, (), (NVRTC_ARCHITECTURE,), spills=10),
@@ -332,6 +356,11 @@ def table(kernels: Iterable[Kernel]) -> str:
     return "\n".join(lines)
 
 
+def source_file(source: str) -> Path:
+    """Where the source of a rule lies: among warptape's kernels, or the examples."""
+    return next(p for folder in ("kernels/cuda", "examples") if (p := ROOT / folder / source).exists())
+
+
 def compile_source(source: Path, arch: str, out: Path) -> Path:
     """As the build does, to a cubin."""
     flags = [
@@ -387,7 +416,7 @@ def compile_rows(build: Path, out: Path) -> list[Kernel]:
 
 
 def gather(paths: Iterable[Path], archs: Iterable[str], compiles: bool) -> dict[str, list[Kernel]]:
-    """Kernels by source: "gemm/mma.cu"."""
+    """Kernels by source: "nn/loss.cu"."""
     sources = {rule.source for rule in RULES}
     followed = {rule.source for rule in RULES if rule.wgmma_threads}
     found: dict[str, list[Kernel]] = {}
@@ -395,7 +424,7 @@ def gather(paths: Iterable[Path], archs: Iterable[str], compiles: bool) -> dict[
         if compiles:
             for source in sorted(sources - {ROWS}):
                 for arch in archs:
-                    at = compile_source(ROOT / "kernels/cuda" / source, arch, Path(folder))
+                    at = compile_source(source_file(source), arch, Path(folder))
                     found.setdefault(source, []).extend(read_kernels(at, source in followed))
         for path in paths:
             files = sorted(path.rglob("*.cu.o")) if path.is_dir() else [path]

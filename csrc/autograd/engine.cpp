@@ -2,6 +2,7 @@
 // run what is ready, newest first. Iterative throughout: the depth of the graph costs no stack.
 #include "autograd/engine.h"
 
+#include <atomic>
 #include <cmath>
 #include <exception>
 
@@ -22,14 +23,15 @@ struct Running {
 PerThread<Running> running;
 
 struct BackwardRegion {
-  explicit BackwardRegion(bool begins) : begins_(begins && !thread_state().deferral && backward_region) {
-    if (begins_) backward_region(true);
+  explicit BackwardRegion(bool begins)
+      : begins_(begins && !thread_state().deferral && installed_deferred_calls()) {
+    if (begins_) installed_deferred_calls()->begin_backward();
   }
   // Throws what a kernel throws, unless the pass has thrown before.
   ~BackwardRegion() noexcept(false) {
     if (!begins_) return;
     try {
-      backward_region(false);
+      installed_deferred_calls()->end_backward();
     } catch (...) {
       if (std::uncaught_exceptions() == exceptions_) throw;
     }
@@ -165,7 +167,7 @@ static bool has_nan(const Tensor& t) {
 void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
   if (!thread_state().anomaly_check_nan) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined() || gradients[i].device().is_meta() || is_sparse(gradients[i])) continue;
+    if (!gradients[i].defined() || gradients[i].device().is_meta() || is_opaque(gradients[i])) continue;
     WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
              "th output.",
              node.extras && !node.extras->traceback.empty()
@@ -245,8 +247,6 @@ void Pass::run_node(State& s) {
   }
 }
 
-void (*backward_region)(bool begins) = nullptr;
-
 void Pass::run() {
   const BackwardRegion region(noted);
   Restore<Pass*> mark(running->pass, this);
@@ -277,12 +277,20 @@ static Tensor root_gradient(const Tensor& root, const Tensor& given) {
            "; pass gradient= or reduce the output");
   WT_CHECK(is_floating(root.dtype()), DtypeError,
            "backward: grad can be implicitly created only for real scalar outputs but got ", root.dtype());
+  if (has_dispatch(root)) return tape_frontend()->ones_like(root);
   return full(root.sizes(), 1.0, options_of(root));
 }
 
 Node* current_node() { return running->node; }
 
 bool in_backward_pass() { return running->pass != nullptr; }
+
+int64_t current_pass_number() { return running->pass ? running->pass->number : -1; }
+
+int64_t Pass::next_number() {
+  static std::atomic<int64_t> passes = 0;
+  return passes.fetch_add(1, std::memory_order_relaxed);
+}
 
 void queue_callback(std::function<void()> f) {
   WT_CHECK(running->pass, Error, "Final callbacks can only be installed during backward pass.");

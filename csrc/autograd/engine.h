@@ -24,9 +24,6 @@ WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor
                                         TensorList inputs, const BackwardOptions& options,
                                         DeferredBackward* rest = nullptr);
 
-// Set by graph/: called around a pass that comes to nodes of a compiled region, outside of one.
-extern WT_API void (*backward_region)(bool begins);
-
 // Calls `f` at the end of the pass that runs on this thread, if the pass gets there; otherwise `f` is just
 // destroyed. RuntimeError outside of a backward pass.
 WT_API void queue_callback(std::function<void()> f);
@@ -38,5 +35,7 @@ WT_API void check_not_released(const Node& node);
 WT_API Node* current_node();
 // Whether a backward pass runs on this thread, hooks included.
 WT_API bool in_backward_pass();
+// The number of the pass that runs on this thread, -1 outside of one.
+WT_API int64_t current_pass_number();
 
 }  // namespace warptape

@@ -12,8 +12,6 @@ PackedTensor::~PackedTensor() = default;
 TensorHook::~TensorHook() = default;
 NodeHook::~NodeHook() = default;
 
-Ref<PackedTensor> (*pack_saved_tensor)(const Tensor& t) = nullptr;
-
 void* Node::operator new(size_t size) { return FreeList<Node, Pooled::Node>::allocate(size); }
 void Node::operator delete(void* p) { FreeList<Node, Pooled::Node>::deallocate(p); }
 
@@ -21,11 +19,11 @@ namespace {
 std::atomic<uint64_t> next_sequence{1};
 
 // Nodes whose last reference went while another node was being destroyed on this thread.
-struct Graveyard {
+struct DeferredDeletion {
   std::vector<Node*> waiting;
-  bool digging = false;
+  bool running = false;
 };
-PerThread<Graveyard> graveyard;
+PerThread<DeferredDeletion> deferred_deletion;
 }  // namespace
 
 uint64_t next_node_sequence() { return next_sequence.load(std::memory_order_relaxed); }
@@ -35,19 +33,19 @@ Node::Node(const NodeType* t) : type(t), sequence(next_sequence.fetch_add(1, std
 Node::~Node() { drop_data(); }
 
 void Node::destroy(Node* n) {
-  Graveyard& g = *graveyard;
-  if (g.digging) {
+  DeferredDeletion& g = *deferred_deletion;
+  if (g.running) {
     g.waiting.push_back(n);
     return;
   }
-  g.digging = true;
+  g.running = true;
   delete n;
   while (!g.waiting.empty()) {
     Node* next = g.waiting.back();
     g.waiting.pop_back();
     delete next;
   }
-  g.digging = false;
+  g.running = false;
 }
 
 void Node::release_saved() {
@@ -71,9 +69,9 @@ SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output)
            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference "
            "mode in computation tracked by autograd; clone() them outside of inference mode");
   version_ = t.version();
-  tensor_ = is_output ? alias(t) : t;
+  tensor_ = is_output ? detach(t) : t;
   if (thread_state().saved_tensor_hooks) {
-    packed_ = pack_saved_tensor(is_output ? tensor_ : t);
+    packed_ = tape_frontend()->pack(is_output ? tensor_ : t);
     if (packed_) {
       tensor_ = Tensor();
       if (!is_output) packed_->history = gradient_edge(t);
@@ -97,8 +95,8 @@ Tensor SavedTensor::unpack(Node& owner) const {
         " instead. Clone it before the in-place change, or enable anomaly detection to find the forward "
         "call");
   }
-  if (is_output_ && out.defined() && thread_state().grad_mode) {
-    out = alias(out);
+  if (is_output_ && out.defined() && (thread_state().grad_mode || has_dispatch(out))) {
+    out = detach(out);
     set_gradient_edge(out, {Ref<Node>::share(&owner), output_});
   }
   return out;

@@ -54,15 +54,13 @@ struct NodeType {
       nullptr;  // Python objects in the node's data, for the bindings' collector
 };
 
-// What a saved-tensors hook made of a tensor. Made by the function that the bindings set in
-// `pack_saved_tensor`.
+// What a saved-tensors hook made of a tensor, by TapeFrontend::pack (autograd/tape.h).
 struct WT_API PackedTensor : RefCounted<PackedTensor> {
   virtual ~PackedTensor();
   virtual Tensor unpack() = 0;
   static void destroy(PackedTensor* p) { delete p; }
   Edge history;  // of the tensor that was packed: what a hook gives back need not have any
 };
-extern WT_API Ref<PackedTensor> (*pack_saved_tensor)(const Tensor& t);
 
 // A tensor kept for backward, with the version it was saved at. An output of the node itself is kept as an
 // alias without history (a handle would be a reference cycle) and gets its history back when it is unpacked.

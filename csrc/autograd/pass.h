@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "autograd/engine.h"
-#include "autograd/view.h"
+#include "autograd/inplace_view.h"
 
 namespace warptape {
 
@@ -27,11 +27,14 @@ class Pass {
   void seed(const Edge& edge, Tensor gradient);
   void resume(const DeferredBackward& rest);
   void run();
+  const int64_t number = next_number();  // of this pass among all of the process
   std::vector<Tensor> results;
   std::vector<std::function<void()>> callbacks;  // for the end
   bool noted = false;                            // some node was recorded in a compiled region
 
  private:
+  static int64_t next_number();
+
   struct Capture {
     uint32_t output;  // of the node
     size_t slot;      // in the result

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "autograd/view.h"
+#include "autograd/inplace_view.h"
 
 namespace warptape {
 namespace {

@@ -3,9 +3,10 @@
 #include <mutex>
 
 #include "autograd/engine.h"
+#include "autograd/inplace_view.h"
 #include "autograd/recording.h"
-#include "autograd/view.h"
 #include "core/errors.h"
+#include "core/frontend.h"
 #include "core/memory/free_list.h"
 #include "kernels/runtime/interrupt.h"
 #include "tensor/before_write.h"
@@ -14,9 +15,15 @@
 
 namespace warptape {
 
-std::string (*capture_traceback)() = nullptr;
+namespace {
 const OpaqueTape* opaque_tape = nullptr;
-const SparseTape* sparse_tape = nullptr;
+}  // namespace
+
+TapeFrontend::~TapeFrontend() = default;
+void install(const OpaqueTape& tape) { opaque_tape = &tape; }
+bool has_dispatch(const Tensor& t) {
+  return t.defined() && !t->plain && any_dispatch() && tape_frontend()->has_dispatch(t);
+}
 
 int64_t& recording_transforms() { return own_thread_state().recording_transforms; }
 
@@ -74,6 +81,7 @@ struct LeafData {
 // The first gradient of a leaf: taken over when nobody else holds it and it is laid out as the leaf; under
 // create_graph it stays as it is.
 Tensor as_first(const Tensor& leaf, Tensor gradient) {
+  if (has_dispatch(gradient)) return tape_frontend()->accumulate(leaf, {}, gradient);
   if (thread_state().grad_mode || is_sparse(gradient)) return gradient;
   bool own = gradient.ref()->use_count() == 1 && only_own(gradient.storage()) && !gradient->python;
   bool same_layout = gradient.strides() == leaf.strides() ||
@@ -85,8 +93,9 @@ Tensor as_first(const Tensor& leaf, Tensor gradient) {
 }
 
 // Adds outside of the leaf, where another pass adds to it no longer; what fails leaves the leaf as it was.
-Tensor sum_with(AutogradMeta& m, std::mutex& stripe, Tensor old, const Tensor& gradient) {
+Tensor sum_with(AutogradMeta& m, std::mutex& stripe, const Tensor& leaf, Tensor old, const Tensor& gradient) {
   try {
+    if (has_dispatch(old)) return tape_frontend()->accumulate(leaf, old, gradient);
     return tape_add(old, gradient);
   } catch (...) {
     std::lock_guard lock(stripe);
@@ -111,10 +120,10 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
       lock.unlock();
       gradient = as_first(leaf, std::move(gradient));
       first = true;
-    } else if (thread_state().grad_mode || is_sparse(m.grad) || is_sparse(gradient)) {
+    } else if (thread_state().grad_mode || is_opaque(m.grad) || is_opaque(gradient)) {
       Tensor old = std::exchange(m.grad, Tensor());
       lock.unlock();
-      gradient = sum_with(m, stripe, std::move(old), gradient);
+      gradient = sum_with(m, stripe, leaf, std::move(old), gradient);
       first = true;
     } else if (m.grad.same(settled) || (!records && ready(m.grad) && ready(gradient))) {
       raw_add(m.grad, m.grad, gradient);
@@ -198,8 +207,8 @@ void set_gradient_edge(const Tensor& t, Edge edge) {
 Ref<Node> make_node(const NodeType& type) {
   auto n = Ref<Node>::adopt(new Node(&type));
   n->noted = thread_state().deferral || thread_state().times_backward;
-  if (thread_state().anomaly_mode && capture_traceback) {
-    n->more().traceback = capture_traceback();
+  if (thread_state().anomaly_mode) {
+    n->more().traceback = frontend().traceback();
     n->more().parent = Ref<Node>::share(current_node());
   }
   return n;
@@ -219,7 +228,7 @@ void set_history(const Tensor& out, const Ref<Node>& node) {
   if (is_differentiable(out.dtype())) set_gradient_edge(out, {node, index});
 }
 
-Tensor detach(const Tensor& t) { return is_opaque(t) ? opaque_tape->detach(t) : alias(t); }
+Tensor detach(const Tensor& t) { return is_opaque(t) || has_dispatch(t) ? opaque_tape->detach(t) : alias(t); }
 
 // ---- the tape's own two ops ----------------------------------------------------------------------------
 
@@ -259,7 +268,7 @@ Tensor tape_cast(const Tensor& t, DType dtype) {
 }
 
 Tensor tape_add(const Tensor& a, const Tensor& b) {
-  if (is_sparse(a) || is_sparse(b)) return sparse_tape->add(a, b);
+  if (is_sparse(a) || is_sparse(b)) return tape_frontend()->add_sparse(a, b);
   if (is_opaque(a) || is_opaque(b)) return opaque_tape->add(a, b);
   Tensor out = empty_like_layout(a, a.dtype());
   raw_add(out, a, b);
@@ -495,7 +504,7 @@ Ref<Node> grad_fn(const Tensor& t) {
 }
 
 void check_inplace(const Tensor& t, const char* op, bool recorded) {
-  if (is_opaque(t)) t.data();  // raises
+  if (is_opaque(t) && !has_dispatch(t)) t.data();  // raises
   before_write(t);
   for (int64_t d = 0; d < t.ndim() && t.numel() > 0; ++d)
     WT_CHECK(

@@ -3,6 +3,7 @@
 
 #include "autograd/node.h"
 #include "core/context.h"
+#include "core/frontend.h"
 #include "tensor/factory.h"
 
 namespace warptape {
@@ -100,10 +101,7 @@ struct GradMode : Restore<bool> {
   explicit GradMode(bool on) : Restore(own_thread_state().grad_mode, on) {}
 };
 
-// Set by the bindings: the Python traceback of the call that is being recorded.
-extern WT_API std::string (*capture_traceback)();
-
-// The ops that the tape itself needs, differentiable. Of opaque tensors those do it that `opaque_tape` has.
+// The ops that the tape itself needs, differentiable. Of opaque tensors those do it that OpaqueTape has.
 WT_API Tensor tape_add(const Tensor& a, const Tensor& b);
 WT_API Tensor tape_reduce_to(const Tensor& t, IntList sizes);
 WT_API Tensor tape_cast(const Tensor& t, DType dtype);
@@ -118,17 +116,38 @@ struct OpaqueTape {
   Tensor (*take_region)(const Tensor& base_gradient, const Region& region);
   Tensor (*replace_region)(const Tensor& base_gradient, const Tensor& part, const Region& region);
 };
-extern WT_API const OpaqueTape* opaque_tape;
+WT_API void install(const OpaqueTape& tape);
 inline bool is_opaque(const Tensor& t) { return t.defined() && t.storage().is_opaque(); }
 
-// What the tape asks of sparse tensors: opaque ones, whose places and values Python has. Null without Python.
-struct SparseTape {
-  bool (*is_sparse)(const Tensor& opaque);
-  Tensor (*add)(const Tensor& a, const Tensor& b);  // one of them or both are sparse
+// What the tape asks of Python, the part of Frontend that knows tensors: hooks on saved tensors, sparse
+// tensors, opaque ones whose indices and values Python has, and tensors of classes that implement
+// __torch_dispatch__, of which an op is a call of their class (kTorchDispatch), so that the tape reaches what
+// they hold by ops alone.
+class WT_API TapeFrontend {
+ public:
+  virtual ~TapeFrontend();
+  // What the innermost hook makes of the tensor, while hooks are set (ThreadState::saved_tensor_hooks).
+  virtual Ref<PackedTensor> pack(const Tensor& saved) = 0;
+  virtual bool is_sparse(const Tensor& opaque) = 0;
+  virtual Tensor add_sparse(const Tensor& a, const Tensor& b) = 0;  // one of them or both are sparse
   // A table's gradient [rows, dim] of the values [*, dim] at the indices [*], but for those of row `without`.
-  Tensor (*of_rows)(const Tensor& indices, const Tensor& values, int64_t rows, int64_t without);
+  virtual Tensor sparse_gradient(const Tensor& indices, const Tensor& values, int64_t rows,
+                                 int64_t without) = 0;
+
+  std::atomic<bool> any_dispatch{false};  // there was a tensor with __torch_dispatch__: before, none is asked
+  virtual bool has_dispatch(const Tensor& t) = 0;  // of one that is not plain
+  // What a leaf's gradient becomes with another; `old` is undefined where it has none.
+  virtual Tensor accumulate(const Tensor& leaf, const Tensor& old, const Tensor& gradient) = 0;
+  virtual Tensor ones_like(const Tensor& root) = 0;
 };
-extern WT_API const SparseTape* sparse_tape;
-inline bool is_sparse(const Tensor& t) { return is_opaque(t) && sparse_tape && sparse_tape->is_sparse(t); }
+inline TapeFrontend* tape_frontend() { return frontend().tape(); }  // null without Python
+inline bool is_sparse(const Tensor& t) {
+  return is_opaque(t) && tape_frontend() && tape_frontend()->is_sparse(t);
+}
+inline bool any_dispatch() {
+  const TapeFrontend* tape = tape_frontend();
+  return tape && tape->any_dispatch.load(std::memory_order_relaxed);
+}
+WT_API bool has_dispatch(const Tensor& t);
 
 }  // namespace warptape

@@ -2,7 +2,6 @@
 // values.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <cxxabi.h>
 
@@ -130,7 +129,7 @@ class GilRelease {
 void copy_unlocked(const Tensor& dst, const Tensor& src);  // what may wait for a device lets go of the GIL
 Scalar item_unlocked(const Tensor& t);
 
-// ---- dtype, device, Size, Generator objects (values.cpp) ----
+// ---- dtype, device, Size, Generator objects (dtype_device.cpp) ----
 PyObject* wrap(DType t);  // the singleton, new reference
 PyObject* wrap(Device d);
 PyObject* wrap_size(IntList sizes);
@@ -145,7 +144,7 @@ Generator* generator_of(PyObject* o);        // borrowed; null when o is none of
 const char* layout_name(PyObject* o);
 const char* memory_format_name(PyObject* o);
 void init_layouts(PyObject* module);
-void init_values(PyObject* module);
+void init_dtypes_devices(PyObject* module);
 
 // ---- tensors (tensor_object.cpp) ----
 struct TensorObject {
@@ -194,6 +193,7 @@ void init_profiler(PyObject* module);
 void init_graph(PyObject* module);       // graph.cpp: compiled regions
 void init_trace(PyObject* module);       // trace.cpp: graphs of ops
 void init_extensions(PyObject* module);  // extension.cpp: ops and functions of extensions
+void init_frontend();                    // frontend.cpp
 void init_inference(PyObject* module);   // inference.cpp: the engine
 
 // Python number or 0-dim tensor to Scalar; false when o is neither. A device's tensor is waited for, unless
@@ -207,11 +207,11 @@ PyObject* wrap(Result&& result, PyTypeObject* named);
 // ---- parts of the Tensor type ----
 PyObject* tensor_getitem(PyObject* self, PyObject* index);  // indexing.cpp
 int tensor_setitem(PyObject* self, PyObject* index, PyObject* value);
-void init_data(PyObject* module);       // data.cpp: tensor(), NumPy, lists
-void init_exchange(PyObject* module);   // exchange.cpp: bytes, DLPack
-void init_shared(PyObject* module);     // shared.cpp: memory of several processes
-void init_autograd(PyObject* module);   // autograd.cpp
-extern PyNumberMethods number_methods;  // number.cpp
+void init_numpy(PyObject* module);         // numpy.cpp: tensor(), NumPy, lists
+void init_bytes_dlpack(PyObject* module);  // bytes_dlpack.cpp: bytes, DLPack
+void init_storages(PyObject* module);      // storage.cpp: memory of several processes
+void init_autograd(PyObject* module);      // autograd.cpp
+extern PyNumberMethods number_methods;     // number.cpp
 PyObject* tensor_richcompare(PyObject* a, PyObject* b, int op);
 
 }  // namespace warptape::bindings

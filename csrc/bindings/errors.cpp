@@ -7,6 +7,7 @@
 #include <new>
 
 #include "graph/record/region.h"
+#include "op/forms.h"
 #include "ops/linalg/linalg.h"
 
 namespace warptape::bindings {
@@ -24,17 +25,6 @@ PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObje
   return type.release();
 }
 
-// The warning names the line that called the op.
-void warn_in_python(const char* text) {
-  GilGuard gil;
-  Object category = Object::share(PyExc_UserWarning);
-  if (std::string_view(text).starts_with("TracerWarning: ")) {
-    Object jit = checked(PyImport_ImportModule("warptape.jit"));
-    category = checked(PyObject_GetAttrString(jit.get(), "TracerWarning"));
-  }
-  if (PyErr_WarnEx(category.get(), text, 1) < 0) throw PythonErrorSet();
-}
-
 }  // namespace
 
 void sleep_until_exit() {
@@ -42,7 +32,6 @@ void sleep_until_exit() {
 }
 
 void init_errors(PyObject* module) {
-  warning_hook = warn_in_python;
   shape_error = make_error(module, "ShapeError", PyExc_RuntimeError, PyExc_ValueError,
                            "Shapes do not fit: what was expected, what came.");
   dtype_error = make_error(module, "DtypeError", PyExc_RuntimeError, PyExc_TypeError,
@@ -63,6 +52,7 @@ void init_errors(PyObject* module) {
                              "A connection between ranks failed or was refused.");
   store_error =
       make_error(module, "DistStoreError", dist, nullptr, "A key of the store did not come in time.");
+  make_error(module, "QueueEmptyError", store_error, nullptr, "A queue of the store has no value.");
 }
 
 namespace {
@@ -72,14 +62,15 @@ std::string text(const std::exception& e, const char* op) {
   std::string what = e.what();
   if (!op || what.find(op) != std::string::npos) return what;
   // An op over a list reports, in the first line, what the op of one tensor reports, as in PyTorch.
-  if (std::string_view(op).starts_with("_foreach_")) return what + "\n(for a tensor of " + op + ")";
+  const OpGroup* group = find_op(op);
+  if (group && is_over_lists(*group->overloads[0])) return what + "\n(for a tensor of " + op + ")";
   return std::string(op) + ": " + what;
 }
 
 }  // namespace
 
 void set_python_error(const char* op) {
-  if (const char* noted = std::exchange(*graph::failed_op, nullptr)) op = noted;
+  if (const char* recorded = std::exchange(*graph::failed_op, nullptr)) op = recorded;
   try {
     throw;
   } catch (const PythonErrorSet&) {

@@ -1,6 +1,6 @@
 // The engine of warptape.inference: see csrc/inference/engine.h.
+#include "bindings/bound_object.h"
 #include "bindings/common.h"
-#include "bindings/made.h"
 #include "inference/engine.h"
 #include "inference/speculate.h"
 
@@ -107,7 +107,7 @@ py::dict stats(const Engine& e) {
   int64_t waiting, running, idle;
   {
     const GilRelease release;
-    s = e.stats(), waiting = e.waiting(), running = e.running(), idle = idle;
+    s = e.stats(), waiting = e.waiting(), running = e.running(), idle = e.idle_pages();
   }
   py::dict out;
   out["steps"] = s.steps;
@@ -120,7 +120,7 @@ py::dict stats(const Engine& e) {
   out["accepted_tokens"] = s.accepted_tokens;
   out["waiting"] = waiting;
   out["running"] = running;
-  out["idle_pages"] = e.idle_pages();
+  out["idle_pages"] = idle;
   return out;
 }
 
@@ -144,6 +144,15 @@ py::tuple schedule(
 void init_inference(PyObject* module) {
   auto m = py::reinterpret_borrow<py::module_>(module);
   m.def("_schedule", schedule, "The scheduler alone: (shares, preempted), see csrc/inference/scheduler.h.");
+  m.def("_token_logprobs", [](const py::object& logits, const std::vector<Token>& tokens) {
+    const Tensor t = tensor_arg(logits.ptr(), "_token_logprobs");
+    Tensor out;
+    {
+      const GilRelease release;
+      out = inference::token_logprobs(t, tokens);
+    }
+    return object(out);
+  });
   m.def("_propose_ngram",
         [](const std::vector<Token>& tokens, int64_t shortest, int64_t longest, int64_t count) {
           return inference::propose_ngram(tokens, shortest, longest, count);

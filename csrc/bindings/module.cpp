@@ -10,33 +10,36 @@
 #include "core/device_runtime.h"
 #include "core/environment.h"
 #include "core/memory/memory_trace.h"
-#include "kernels/linalg/linalg.h"
-#include "kernels/runtime/interrupt.h"
 #include "kernels/runtime/parallel.h"
+#include "kernels/runtime/services.h"
 
 namespace warptape::bindings {
 namespace {
 
-// Runs the handlers of signals that came; Ctrl-C's raises KeyboardInterrupt. Outside of the main thread it
-// does nothing.
-void check_signals() {
-  GilGuard gil;
-  if (PyErr_CheckSignals() < 0) throw PythonErrorSet();
-}
-
-// The LAPACK library that pip installed, or nothing.
-std::string find_lapack() {
-  GilGuard gil;
-  try {
-    pybind11::object spec = pybind11::module_::import("importlib.util").attr("find_spec")("scipy_openblas32");
-    if (spec.is_none()) return "";
-    const auto package = spec.attr("origin").cast<std::string>();
-    return package.substr(0, package.rfind('/')) + "/lib/libscipy_openblas.so";
-  } catch (pybind11::error_already_set& e) {
-    e.restore();
-    throw PythonErrorSet();
+class PythonServices final : public kernels::Services {
+ public:
+  // Runs the handlers of signals that came; Ctrl-C's raises KeyboardInterrupt. Outside of the main thread it
+  // does nothing.
+  void check_interrupt() override {
+    GilGuard gil;
+    if (PyErr_CheckSignals() < 0) throw PythonErrorSet();
   }
-}
+
+  // Of what pip installed.
+  std::string lapack_library() override {
+    GilGuard gil;
+    try {
+      auto find = pybind11::module_::import("importlib.util").attr("find_spec");
+      pybind11::object spec = find("scipy_openblas32");
+      if (spec.is_none()) return "";
+      const auto package = spec.attr("origin").cast<std::string>();
+      return package.substr(0, package.rfind('/')) + "/lib/libscipy_openblas.so";
+    } catch (pybind11::error_already_set& e) {
+      e.restore();
+      throw PythonErrorSet();
+    }
+  }
+};
 
 // What is neither hot nor a tensor: settings, statistics, build information.
 void bind_settings(pybind11::module_& m) {
@@ -124,16 +127,17 @@ PYBIND11_MODULE(_C, m) {
     }
   });
   try {
+    b::init_frontend();
     b::init_errors(m.ptr());
     warptape::check_environment();
-    b::init_values(m.ptr());
+    b::init_dtypes_devices(m.ptr());
     b::init_layouts(m.ptr());
     b::init_tensor_type(m.ptr());
     b::init_overrides(m.ptr());
     b::init_ops(m.ptr());
-    b::init_data(m.ptr());
-    b::init_exchange(m.ptr());
-    b::init_shared(m.ptr());
+    b::init_numpy(m.ptr());
+    b::init_bytes_dlpack(m.ptr());
+    b::init_storages(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
     b::init_profiler(m.ptr());
@@ -144,8 +148,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_extensions(m.ptr());
     b::init_cuda(m);
     b::init_distributed(m);
-    warptape::kernels::cpu::set_interrupt_check(b::check_signals);
-    warptape::kernels::set_lapack_finder(b::find_lapack);
+    warptape::kernels::install(*new b::PythonServices);
   } catch (const warptape::PythonErrorSet&) {
     throw pybind11::error_already_set();
   }

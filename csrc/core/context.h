@@ -57,6 +57,9 @@ enum DispatchBit : uint32_t {
   kDispatchMode = 1u << 6,  // TorchDispatchModes of Python
   // The last to be asked: what the others do with a call is not recorded, what they call is.
   kProfile = 1u << 7,
+  // Classes of tensors with __torch_dispatch__, asked behind all others: a bit of calls on such a tensor,
+  // never of a thread.
+  kTorchDispatch = 1u << 8,
 };
 
 struct ThreadState {

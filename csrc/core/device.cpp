@@ -14,7 +14,7 @@ const char* name(DeviceType t) {
 
 std::string to_string(Device d) {
   std::string out = name(d.type);
-  if (d.is_cuda() && d.index >= 0) out += ":" + std::to_string(d.index);
+  if (d.is_accelerator() && d.index >= 0) out += ":" + std::to_string(d.index);
   return out;
 }
 

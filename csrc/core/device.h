@@ -16,6 +16,11 @@ struct Device {
   constexpr bool is_cpu() const { return type == DeviceType::CPU; }
   constexpr bool is_cuda() const { return type == DeviceType::CUDA; }
   constexpr bool is_meta() const { return type == DeviceType::Meta; }
+  // What most code asks instead of the kind. The host reads and writes its memory, and its kernels are done
+  // when they return.
+  constexpr bool is_host() const { return type == DeviceType::CPU; }
+  // It has a runtime, and runs what it is given later, in the order of a stream.
+  constexpr bool is_accelerator() const { return !is_host() && !is_meta(); }
 };
 
 WT_API const char* name(DeviceType t);  // "cpu", "cuda", "meta"
@@ -25,9 +30,11 @@ WT_API std::ostream& operator<<(std::ostream& out, Device d);
 // is.
 WT_API Device parse_device(std::string_view text);
 
-WT_API Device resolve_cuda(Device d);  // in device_runtime.cpp
+WT_API Device resolve_accelerator(Device d);  // in device_runtime.cpp
 // The device that `d` means here and now. Called where tensors are made or moved. DeviceError for a number
-// that there is not, or where there is no CUDA at all.
-inline Device resolved(Device d) { return __builtin_expect(d.is_cuda(), 0) ? resolve_cuda(d) : d; }
+// that there is not, or where there is no such device at all.
+inline Device resolved(Device d) {
+  return __builtin_expect(d.is_accelerator(), 0) ? resolve_accelerator(d) : d;
+}
 
 }  // namespace warptape

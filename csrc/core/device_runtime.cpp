@@ -128,7 +128,33 @@ void open_plugin(DeviceType type) {
     for (auto& [name, on] : r.switches[slot]) try_switch(*r.runtimes[slot], name, on);
 }
 
+[[noreturn]] void refuse(const char* what) {
+  throw NotImplementedError(message("this device has no ", what));
+}
+
 }  // namespace
+
+// Out of line so that each class has one type information, in this library.
+DeviceMemory::~DeviceMemory() = default;
+DeviceStreams::~DeviceStreams() = default;
+DeviceCapture::~DeviceCapture() = default;
+DeviceProfiling::~DeviceProfiling() = default;
+DeviceRuntime::~DeviceRuntime() = default;
+
+uint64_t DeviceCapture::new_pool() { refuse("graphs"); }
+void DeviceCapture::begin_capture(int, uint64_t, const char*) { refuse("graphs"); }
+GraphHandle DeviceCapture::end_capture(int) { refuse("graphs"); }
+bool DeviceCapture::is_capturing() { return false; }
+void DeviceCapture::replay(GraphHandle) { refuse("graphs"); }
+void DeviceCapture::free_graph(GraphHandle) noexcept {}
+
+void DeviceProfiling::start_activities() { refuse("record of what it did"); }
+std::vector<DeviceActivity> DeviceProfiling::stop_activities() { return {}; }
+void DeviceProfiling::push_event(uint64_t) {}
+void DeviceProfiling::pop_event() {}
+int DeviceProfiling::range_push(const char*) { return -1; }
+int DeviceProfiling::range_pop() { return -1; }
+void DeviceProfiling::mark(const char*) {}
 
 void set_plugin_folder(const char* path) { registry().folder = path; }
 
@@ -194,8 +220,8 @@ void set_library_switch(DeviceType type, const char* name, bool on) {
   r.switches[slot][name] = on;
 }
 
-Device resolve_cuda(Device d) {
-  DeviceRuntime& runtime = runtime_of(DeviceType::CUDA);
+Device resolve_accelerator(Device d) {
+  DeviceRuntime& runtime = runtime_of(d.type);
   if (d.index < 0) return {d.type, static_cast<int8_t>(runtime.current_device())};
   int count = runtime.device_count();
   WT_CHECK(d.index < count, DeviceError, d, ": there is no such device: this machine has ", count,
@@ -213,7 +239,7 @@ std::vector<std::string> kernels_used() {
 }
 
 Allocator& allocator_of(Device device) {
-  if (device.is_cpu()) return cpu_allocator();
+  if (device.is_host()) return cpu_allocator();
   return runtime_of(device.type).allocator(device.index);
 }
 

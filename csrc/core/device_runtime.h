@@ -6,13 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/allocator.h"
-#include "core/memory/memory_history.h"
+#include "core/device/capture.h"
+#include "core/device/memory.h"
+#include "core/device/profiling.h"
+#include "core/device/streams.h"
 #include "kernels/slot.h"
 
 namespace warptape {
 
-inline constexpr int kPluginAbi = 4;
+inline constexpr int kPluginAbi = 5;
 
 struct DeviceProperties {
   std::string name;
@@ -31,31 +33,15 @@ struct DeviceProperties {
   bool is_multi_gpu_board = false;
 };
 
-// Work for one device in order; null is the device's default stream.
-using StreamHandle = void*;
-using EventHandle = void*;
-using GraphHandle = void*;
-
-// What an allocator with streams and segments can tell beyond MemoryStats, as torch.cuda.memory_stats names
-// it.
-using NamedStats = std::vector<std::pair<std::string, int64_t>>;
-
-// A kernel, copy or fill that a device ran.
-struct DeviceActivity {
-  std::string name;      // "gemm_kernel<...>", "Memcpy HtoD", "Memset"
-  const char* category;  // "kernel", "gpu_memcpy", "gpu_memset"
-  int device = 0;
-  uint64_t stream = 0;
-  int64_t start = 0, end = 0;  // nanoseconds of the host's steady clock
-  int64_t bytes = 0;           // of copies and fills
-  uint64_t event = 0;          // that was open when it was launched, by push_event(); 0 for none
-};
-
-class DeviceRuntime {
+// A device other than the CPU: what it is, and its parts by subject.
+class WT_API DeviceRuntime : public DeviceMemory,
+                             public DeviceStreams,
+                             public DeviceCapture,
+                             public DeviceProfiling {
  public:
-  virtual ~DeviceRuntime() = default;
+  ~DeviceRuntime() override;
 
-  // ---- devices; the current one belongs to the calling thread ----
+  // The current device belongs to the calling thread.
   virtual int device_count() = 0;
   virtual int current_device() = 0;
   virtual void set_current_device(int index) = 0;  // DeviceError for an ordinal that there is not
@@ -69,63 +55,10 @@ class DeviceRuntime {
   // Where kernels report a bad index: mapped memory that host and device share.
   virtual kernels::IndexFault* fault_record(int index) = 0;
 
-  // ---- memory ----
-  virtual Allocator& allocator(int index) = 0;
-  virtual Allocator& host_allocator() = 0;  // page-locked memory of the host
-  virtual bool is_page_locked(const void* p) = 0;
-  virtual std::pair<int64_t, int64_t> memory_info(int index) = 0;  // free and total bytes of the device
-  virtual NamedStats memory_stats(int index) = 0;
-  virtual void set_memory_fraction(int index, double fraction) = 0;
-  virtual void record_memory_history(const MemoryHistoryOptions& options) = 0;  // of all devices
-  virtual MemorySnapshot memory_snapshot(int index) = 0;
-  // The block that holds `data` is also used on `stream` of the same device: once freed, it is not handed out
-  // again before what that stream was given until then is done. Does nothing for foreign memory.
-  virtual void record_stream(const void* data, int index, StreamHandle stream) = 0;
-  // Queued on the current stream. Unless `non_blocking`, a copy from or to host memory returns when it is
-  // done; a copy from pageable memory returns when the host side may be reused in any case.
-  virtual void copy(void* dst, Device dst_device, const void* src, Device src_device, size_t bytes,
-                    bool non_blocking) = 0;
-  virtual void fill_zero(void* dst, int index, size_t bytes) = 0;
-
-  // ---- streams and events ----
-  virtual StreamHandle current_stream(int index) = 0;  // of the calling thread
-  virtual void set_current_stream(int index, StreamHandle stream) = 0;
-  virtual StreamHandle new_stream(int index, int priority) = 0;  // from a pool: never destroyed
-  virtual bool stream_done(int index, StreamHandle stream) = 0;
-  virtual void synchronize_stream(int index, StreamHandle stream) = 0;
-  virtual EventHandle new_event(int index, bool timing, bool blocking) = 0;
-  virtual void free_event(EventHandle event) noexcept = 0;
-  virtual void record_event(EventHandle event, int index, StreamHandle stream) = 0;
-  virtual void wait_event(int index, StreamHandle stream, EventHandle event) = 0;
-  virtual bool event_done(EventHandle event) = 0;
-  virtual void synchronize_event(EventHandle event) = 0;
-  virtual double elapsed_ms(EventHandle start, EventHandle end) = 0;
-
-  // ---- graphs: what the current stream is given between begin and end is recorded instead of run ----
-  // Memory taken meanwhile comes from the pool of that number, and stays the graph's until it is freed.
-  virtual uint64_t new_pool() = 0;
-  virtual void begin_capture(int index, uint64_t pool, const char* mode) = 0;
-  virtual GraphHandle end_capture(int index) = 0;
-  virtual bool is_capturing() = 0;  // the current stream of the calling thread
-  virtual void replay(GraphHandle graph) = 0;
-  virtual void free_graph(GraphHandle graph) noexcept = 0;
-
-  // ---- switches of the libraries, by PyTorch's names: "cuda.matmul.allow_tf32", "cudnn.allow_tf32",
-  // "cudnn.benchmark", ...; ValueError for one that there is not ----
+  // Switches of the libraries, by PyTorch's names: "cuda.matmul.allow_tf32", "cudnn.allow_tf32",
+  // "cudnn.benchmark", ...; ValueError for one that there is not.
   virtual bool get_switch(const char* name) = 0;
   virtual void set_switch(const char* name, bool on) = 0;
-
-  // ---- what devices did (CUPTI), for a profile; DeviceError where that library is missing ----
-  virtual void start_activities() = 0;
-  virtual std::vector<DeviceActivity> stop_activities() = 0;  // waits for all devices
-  // What this thread launches until pop_event() belongs to that number.
-  virtual void push_event(uint64_t number) = 0;
-  virtual void pop_event() = 0;
-
-  // ---- ranges for profilers (NVTX) ----
-  virtual int range_push(const char* text) = 0;
-  virtual int range_pop() = 0;
-  virtual void mark(const char* text) = 0;
 };
 
 // Called by a plugin from warptape_plugin_init(abi), which it exports beside the text warptape_plugin_build.

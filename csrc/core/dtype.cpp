@@ -8,51 +8,14 @@
 
 namespace warptape {
 
+#define WT_NAME(enumerator, type, bytes, text, ...) #text,
+#define WT_SCALAR_TYPE(enumerator, type, bytes, text, torch_text, ...) #torch_text,
 const char* name(DType t) {
-  constexpr const char* names[kNumDTypes] = {"bool",
-                                             "uint8",
-                                             "int8",
-                                             "int16",
-                                             "int32",
-                                             "int64",
-                                             "float16",
-                                             "bfloat16",
-                                             "float32",
-                                             "float64",
-                                             "complex64",
-                                             "complex128",
-                                             "uint16",
-                                             "uint32",
-                                             "uint64",
-                                             "float8_e4m3fn",
-                                             "float8_e5m2",
-                                             "float8_e4m3fnuz",
-                                             "float8_e5m2fnuz",
-                                             "float8_e8m0fnu"};
+  constexpr const char* names[] = {WT_DTYPES(WT_NAME)};
   return names[static_cast<int>(t)];
 }
-
 const char* scalar_type(DType t) {
-  constexpr const char* names[kNumDTypes] = {"Bool",
-                                             "Byte",
-                                             "Char",
-                                             "Short",
-                                             "Int",
-                                             "Long",
-                                             "Half",
-                                             "BFloat16",
-                                             "Float",
-                                             "Double",
-                                             "ComplexFloat",
-                                             "ComplexDouble",
-                                             "UInt16",
-                                             "UInt32",
-                                             "UInt64",
-                                             "Float8_e4m3fn",
-                                             "Float8_e5m2",
-                                             "Float8_e4m3fnuz",
-                                             "Float8_e5m2fnuz",
-                                             "Float8_e8m0fnu"};
+  constexpr const char* names[] = {WT_DTYPES(WT_SCALAR_TYPE)};
   return names[static_cast<int>(t)];
 }
 

@@ -66,6 +66,8 @@ void check_environment() {
       if (text == kernels) return true;
     return false;
   });
+  check("WARPTAPE_GROUPED_MM", "wgmma or mma",
+        [](std::string_view text) { return text == "wgmma" || text == "mma"; });
 }
 
 }  // namespace warptape

@@ -1,5 +1,7 @@
 #include "core/errors.h"
 
+#include "core/frontend.h"
+
 namespace warptape {
 
 // Out of line so that each class has one type information, in this library.
@@ -20,9 +22,6 @@ DistStoreError::~DistStoreError() = default;
 OpaqueError::~OpaqueError() = default;
 PythonErrorSet::~PythonErrorSet() = default;
 
-void (*warning_hook)(const char*) = nullptr;
-void warn(const std::string& text) {
-  if (warning_hook) warning_hook(text.c_str());
-}
+void warn(const std::string& text) { frontend().warn(text.c_str()); }
 
 }  // namespace warptape

@@ -46,7 +46,6 @@ class WT_API PythonErrorSet : public std::exception {
 
 // A UserWarning where Python is listening; throws PythonErrorSet when the user made it an error.
 WT_API void warn(const std::string& text);
-extern WT_API void (*warning_hook)(const char* text);  // set by the bindings
 
 template <class... Parts>
 [[gnu::noinline, gnu::cold]] std::string message(const Parts&... parts) {

@@ -79,7 +79,7 @@ uint64_t number_of(PhiloxUse use, uint64_t call) {
 
 kernels::PhiloxKey Generator::next_philox(PhiloxUse use) {
   CapturedDraws* draws = thread_state().captured_draws;
-  if (__builtin_expect(draws && device_.is_cuda(), 0)) return draws->next(*this, use);
+  if (__builtin_expect(draws && device_.is_accelerator(), 0)) return draws->next(*this, use);
   kernels::PhiloxKey key{seed_, number_of(use, philox_calls_[static_cast<int>(use)])};
   if (KeyTape* tape = thread_state().key_tape; __builtin_expect(tape != nullptr, 0)) {
     if (tape->next < tape->keys.size()) return tape->keys[tape->next++];

@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "core/device_runtime.h"
+#include "core/frontend.h"
 
 namespace warptape {
 namespace {
@@ -61,9 +62,6 @@ void close(ProfilerThread& t, uint32_t event) {
 
 }  // namespace
 
-std::string (*profiler_stack)(bool waits) = nullptr;
-std::shared_ptr<void> (*profiler_watch_calls)(const ProfilerOptions& options) = nullptr;
-
 int64_t profiler_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -101,8 +99,7 @@ void join_profile() {
   own_thread_state().dispatch |= kProfile;
   const ProfilerOptions& options = joined->options;
   lock.unlock();  // Python may run hooks of its own
-  if ((options.stacks || options.modules) && profiler_watch_calls)
-    joined->calls = profiler_watch_calls(options);
+  if (options.stacks || options.modules) joined->calls = frontend().watch_calls(options);
 }
 
 std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<DeviceActivity>& activities) {
@@ -126,7 +123,7 @@ std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<DeviceActi
 uint32_t begin_event(std::string_view name, EventKind kind, uint64_t sequence, bool owned) {
   ProfilerThread& t = *thread_state().profiler;
   std::string stack;
-  if (t.options.stacks && profiler_stack) stack = profiler_stack(!in_backward(t, kind));
+  if (t.options.stacks) stack = frontend().stack(!in_backward(t, kind));
   std::unique_lock lock(t.mutex);
   if (t.closed) {
     lock.unlock();
@@ -182,7 +179,7 @@ void record_memory(const void* data, int64_t bytes, Device device) {
   std::lock_guard lock(t.mutex);
   if (t.closed) return;
   const uint32_t event = t.open.empty() ? ProfilerEvent::kNone : t.open.back();
-  if (event != ProfilerEvent::kNone) t.events[event].memory[device.is_cpu() ? 0 : 1] += bytes;
+  if (event != ProfilerEvent::kNone) t.events[event].memory[device.is_host() ? 0 : 1] += bytes;
   t.memory.push_back({profiler_now(), bytes, reinterpret_cast<uintptr_t>(data), device, event});
 }
 

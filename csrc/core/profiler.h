@@ -72,7 +72,7 @@ struct WT_API ProfilerThread {
   std::vector<std::string> stacks;
   std::vector<MemoryChange> memory;
   std::unordered_set<std::string> names;  // that nobody else keeps
-  std::shared_ptr<void> calls;            // what profiler_watch_calls() gave
+  std::shared_ptr<void> calls;            // what Frontend::watch_calls() gave
 };
 
 // Starts a profile, which the calling thread joins. False where one runs; DeviceError where it is to record a
@@ -85,14 +85,6 @@ WT_API std::vector<std::shared_ptr<ProfilerThread>> stop_profile(std::vector<Dev
 WT_API void join_profile();
 
 WT_API int64_t profiler_now();
-
-// Python's stack of the calling thread, innermost frame first, a line each; empty in a thread that never ran
-// Python. Where the thread has let go of the GIL it is taken back for it if `waits`, so hold no lock for
-// which others wait with the GIL, and else the stack is empty. Set by the bindings, as is the next one.
-extern WT_API std::string (*profiler_stack)(bool waits);
-// From now on notes the calls of Python's functions in this thread, until whoever has what it returns stops
-// it.
-extern WT_API std::shared_ptr<void> (*profiler_watch_calls)(const ProfilerOptions& options);
 
 // The calling thread's events, from 0; kNone where nothing is recorded. `owned` names are copied.
 WT_API uint32_t begin_event(std::string_view name, EventKind kind, uint64_t sequence, bool owned);

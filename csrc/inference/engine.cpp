@@ -45,12 +45,17 @@ Tensor on_host(const Tensor& logits) {
   return out;
 }
 
-// The drawn token's log-probability and those of the `count` likeliest tokens, of softmax(logits).
-std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int64_t count) {
+// By how much a logit is more than its log-probability.
+double normalizer_of(std::span<const float> logits) {
   const float largest = *std::ranges::max_element(logits);
   double mass = 0;
   for (float x : logits) mass += std::exp(static_cast<double>(x) - largest);
-  const double normalizer = largest + std::log(mass);
+  return largest + std::log(mass);
+}
+
+// The drawn token's log-probability and those of the `count` likeliest tokens, of softmax(logits).
+std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int64_t count) {
+  const double normalizer = normalizer_of(logits);
   const auto of = [&](Token t) { return static_cast<float>(logits[static_cast<size_t>(t)] - normalizer); };
   const float own = logits[static_cast<size_t>(drawn)];
   std::vector<Logprob> out{
@@ -69,6 +74,25 @@ std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int
 }
 
 }  // namespace
+
+Tensor token_logprobs(const Tensor& logits, const std::vector<Token>& tokens) {
+  const auto rows = static_cast<int64_t>(tokens.size());
+  WT_CHECK(logits.ndim() == 2 && logits.size(0) == rows, ShapeError, "expected logits [", rows, ", V], got ",
+           AsShape{logits.sizes()});
+  const auto vocabulary = static_cast<size_t>(logits.size(1));
+  for (Token t : tokens)
+    WT_CHECK(t >= 0 && static_cast<size_t>(t) < vocabulary, IndexError, "token ", t, " of ", vocabulary);
+  const Tensor values = on_host(logits);
+  Tensor out = empty(Shape{rows}, {DType::Float32, Device{}});
+  auto* result = static_cast<float*>(out.data());
+  kernels::cpu::parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const std::span row(static_cast<const float*>(values.data()) + i * vocabulary, vocabulary);
+      result[i] = static_cast<float>(row[static_cast<size_t>(tokens[i])] - normalizer_of(row));
+    }
+  });
+  return out;
+}
 
 struct Engine::Sequence {
   Sequence(int64_t number, Request r) : id(number), request(std::move(r)), tokens(request.prompt) {

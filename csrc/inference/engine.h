@@ -152,4 +152,7 @@ class WT_API Engine {
   EngineStats stats_;
 };
 
+// float32 [N]: of each row of logits [N, V] a token's log-probability, with the bits of an Output's.
+WT_API Tensor token_logprobs(const Tensor& logits, const std::vector<Token>& tokens);
+
 }  // namespace warptape::inference

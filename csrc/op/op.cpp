@@ -1,4 +1,4 @@
-#include "op/op.h"
+#include "op/forms.h"
 
 #include <algorithm>
 #include <array>
@@ -34,7 +34,7 @@ void check_devices(const OpInfo& op, std::span<const Value> args) {
   if (op.flags & kMixedDevices) return;
   const Tensor* first = nullptr;
   each_tensor(op, args, false, [&](const Tensor& t) {
-    if (t.ndim() == 0 && t.device().is_cpu()) return;
+    if (t.ndim() == 0 && t.device().is_host()) return;
     if (!first) first = &t;
     WT_CHECK(t.device() == first->device(), DeviceError, op.name,
              ": Expected all tensors to be on the same device, but found at least two devices, ",
@@ -185,15 +185,14 @@ void guard_writes(OpInfo& op) {
   op.past_overlap = op.call;
   if (writes(op) && (!op.inplace_of || op.batching == Batching::Pointwise)) op.call = call_writing;
 }
+}  // namespace
 
-// What holds of an op holds of the form that in_place() makes, but for where its result lies.
 OpFacts facts_in_place(const OpFacts& of) {
-  OpFacts facts = (of.flags & (kMixedDevices | kComplex | kRandom | kLinear)) | kMethod;
+  OpFacts facts = of.flags & (kMixedDevices | kComplex | kRandom | kLinear);
   facts.batching = of.batching;
   if (of.role == Role::Pointwise) facts.role = of.role;
   return facts;
 }
-}  // namespace
 
 void record_not_implemented(const OpInfo& op, std::span<const Value> args, Result& out) {
   if (op.flags & kNonDifferentiable) return;
@@ -254,25 +253,26 @@ const OpInfo* in_place_form(const OpInfo& of) {
 
 bool may_write(const OpInfo& op) { return (op.flags & kSetsFlags) || writes(op); }
 
-OpInfo::OpInfo(const char* n, const OpFacts& f, std::span<const Arg> a, std::span<const ArgKind> kinds,
+OpInfo::OpInfo(OpName n, const OpFacts& f, std::span<const Arg> a, std::span<const ArgKind> kinds,
                const char* d, std::span<const char* const> names, Result::Kind r, CallFn c, CallFn own)
     : OpFacts(f),
-      name(n),
+      name(n.text),
       args(a.begin(), a.end()),
       doc(d),
       returns(r),
       return_names(names.begin(), names.end()),
       call(c),
       run(own),
-      next(std::exchange(newest, this)) {
+      next(std::exchange(newest, this)),
+      declared_at(n.line) {
   for (size_t i = 0; i < kinds.size(); ++i)
     args.at(i).type = kinds[i].type, args.at(i).optional = kinds[i].optional;
   guard_writes(*this);
 }
 
-OpInfo::OpInfo(const char* n, const OpInfo& of)
-    : OpFacts(facts_in_place(of)),
-      name(n),
+OpInfo::OpInfo(OpName n, const OpInfo& of)
+    : OpFacts(facts_in_place(of) | kMethod),
+      name(n.text),
       args(of.args),
       doc(of.doc),
       returns(of.returns),
@@ -280,7 +280,8 @@ OpInfo::OpInfo(const char* n, const OpInfo& of)
       inplace_of(&of),
       call(of.call),
       run(of.run),
-      next(std::exchange(newest, this)) {
+      next(std::exchange(newest, this)),
+      declared_at(n.line) {
   args[0].marks |= kWritten;
   guard_writes(*this);
 }
@@ -301,8 +302,13 @@ void each_tensor(const OpInfo& op, std::span<const Value> args,
 void call_checked(const OpInfo& op, std::span<Value> args, Result& out) {
   check_devices(op, args);
   check_complex(op, args);
+  bool by_class = false;
+  if (any_dispatch()) each_tensor(op, args, true, [&](const Tensor& t) { by_class |= has_dispatch(t); });
+  uint32_t asked = thread_state().dispatch;
+  // Of what a class does a graph has the ops on the tensors that it holds.
+  if (by_class) asked = (asked & ~(kCapture | kTrace)) | kTorchDispatch;
   Keep keep;
-  for (uint32_t rest = thread_state().dispatch; rest; rest &= rest - 1) {
+  for (uint32_t rest = asked; rest; rest &= rest - 1) {
     int bit = std::countr_zero(rest);
     Restore<uint32_t> off(own_thread_state().dispatch, thread_state().dispatch & ~(1u << bit));
     if (interceptors[bit] && interceptors[bit](op, args, out, keep)) return;

@@ -17,6 +17,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <source_location>
 #include <string_view>
 #include <tuple>
 #include <variant>
@@ -168,6 +169,14 @@ void each_written(std::span<const Arg> args, IsOn&& is_on, F&& f) {
     if ((args[i].marks & kWritten) || ((args[i].marks & kUpdated) && updates)) f(i);
 }
 
+// A name together with the line of source that it is written in.
+struct OpName {
+  constexpr OpName(const char* n, std::source_location l = std::source_location::current())
+      : text(n), line(l) {}
+  const char* text;
+  std::source_location line;
+};
+
 struct WT_API OpInfo : OpFacts {
   using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
   struct ArgKind {  // what the C++ signature says of an argument
@@ -175,11 +184,11 @@ struct WT_API OpInfo : OpFacts {
     bool optional;
   };
   // Registers the op.
-  OpInfo(const char* name, const OpFacts& facts, std::span<const Arg> args, std::span<const ArgKind> kinds,
+  OpInfo(OpName name, const OpFacts& facts, std::span<const Arg> args, std::span<const ArgKind> kinds,
          const char* doc, std::span<const char* const> return_names, Result::Kind returns, CallFn call,
          CallFn run);
   // The in-place form of `of`; see in_place().
-  OpInfo(const char* name, const OpInfo& of);
+  OpInfo(OpName name, const OpInfo& of);
   OpInfo(const OpInfo&) = delete;
 
   const char* name;
@@ -192,6 +201,7 @@ struct WT_API OpInfo : OpFacts {
   CallFn run;                             // the op's own code, past the entry
   CallFn past_overlap;                    // `call` without what an op that writes to an argument does before
   const OpInfo* next;                     // all ops, newest first
+  std::source_location declared_at;
 };
 WT_API const OpInfo* all_ops();
 // The first op declared under the name; null if there is none.
@@ -442,10 +452,10 @@ class Op<R(A...)> : public OpInfo {
  public:
   static_assert(sizeof...(A) <= kMaxArgs);
   using Fn = R (*)(A...);
-  Op(const char* name, Fn fn, const OpFacts& facts, std::initializer_list<Arg> args, const char* doc,
+  Op(OpName name, Fn fn, const OpFacts& facts, std::initializer_list<Arg> args, const char* doc,
      std::initializer_list<const char*> return_names = {})
       : OpInfo(name, facts, args, kKinds, doc, return_names, kReturns, &call_boxed, &run_boxed), fn_(fn) {}
-  Op(const char* name, Fn fn, const Op& of) : OpInfo(name, of), fn_(fn) {}
+  Op(OpName name, Fn fn, const Op& of) : OpInfo(name, of), fn_(fn) {}
 
   R operator()(A... args) const {
     if (__builtin_expect((thread_state().dispatch == 0) & (is_plain(args) & ...), 1)) return apply(args...);

@@ -96,8 +96,8 @@ Device common_device(const char* op, std::span<const PointwiseInput> inputs) {
   const Tensor* found = nullptr;
   for (const auto& in : inputs) {
     if (!in.tensor || (found && in.tensor->device() == found->device())) continue;
-    bool movable = in.tensor->ndim() == 0 && in.tensor->device().is_cpu();
-    if (!found || (found->ndim() == 0 && found->device().is_cpu())) {
+    bool movable = in.tensor->ndim() == 0 && in.tensor->device().is_host();
+    if (!found || (found->ndim() == 0 && found->device().is_host())) {
       if (!(found && movable)) found = in.tensor;
       continue;
     }
@@ -146,28 +146,110 @@ Tensor pointwise_output(const char* op, std::span<const PointwiseInput> inputs, 
   return empty_strided(sizes, ordered_strides(sizes, {strides.begin(), strides.end()}), options);
 }
 
+namespace {
+
+// Whether the number leaves the dtype of dimensioned tensors alone, and its value, too.
+bool follows(const Scalar& s, DType t) { return is_floating(t) && !s.is_complex() && !s.exceeds_int64(); }
+
+// One elementwise call, from its inputs to the kernel. Most calls have operands that are alike: tensors in
+// host memory, of one dtype and of one geometry without gaps, and numbers that follow them. Nothing is
+// promoted, broadcast or converted then, and the plan has one dim.
+class ElementwiseRun {
+ public:
+  ElementwiseRun(const char* op, ResultRule rule, std::span<const PointwiseInput> inputs)
+      : op_(op), inputs_(inputs), like_(alike(inputs)) {
+    if (!like_) inputs_ = general_.emplace(rule, inputs);
+    const DType promoted = like_ ? like_->dtype() : general_->promoted();
+    result_ = result_of(rule, promoted);
+    compute_ = compute_of(op, rule, promoted, result_);
+  }
+
+  Tensor output() const {
+    return like_ ? empty_like_layout(*like_, result_) : pointwise_output(op_, inputs_, result_);
+  }
+  // Error unless `self` has the broadcast shape and a dtype that the result can be cast to.
+  void check_into(const Tensor& self) const {
+    WT_CHECK(can_cast(result_, self.dtype()), DtypeError, op_, ": result type ", result_,
+             " can't be cast to the desired output type ", self.dtype());
+    if (like_ && like_->sizes() == self.sizes()) return;
+    Shape shape = common_shape(op_, inputs_);
+    WT_CHECK(broadcast_shapes(shape, self.sizes(), op_) == self.sizes(), ShapeError, op_,
+             ": output with shape ", self.sizes(), " doesn't match the broadcast shape ", shape);
+    common_device(op_, inputs_);
+  }
+  void launch(ElementwiseSlot& slot, const Tensor& out, kernels::IndexFault* fault) const {
+    if (!like_ || !out->plain || !out.is_contiguous() || thread_state().deferral ||
+        out.storage().is_deferred() || out.numel() != like_->numel())
+      return run_elementwise(slot, compute_, out, inputs_, fault);
+    if (out.numel() == 0) return;
+    kernels::ElementwisePlan plan;
+    union {
+      int64_t i;
+      double d;
+    } numbers[kernels::kMaxOperands - 1];
+    plan.ndim = 1;
+    plan.count = static_cast<int>(inputs_.size()) + 1;
+    plan.compute = compute_;
+    plan.numel = plan.sizes[0] = out.numel();
+    const auto set = [](kernels::Operand& to, void* data, DType dtype, bool number) {
+      to.data = static_cast<char*>(data);
+      to.dtype = dtype;
+      to.host_scalar = number;
+      to.strides[0] = number ? 0 : static_cast<int64_t>(itemsize(dtype));
+    };
+    set(plan.operands[0], out.data(), out.dtype(), false);
+    for (size_t k = 0; k < inputs_.size(); ++k) {
+      if (const Tensor* t = inputs_[k].tensor) {
+        set(plan.operands[k + 1], t->data(), t->dtype(), false);
+      } else {
+        const Scalar& number = inputs_[k].scalar;
+        number.is_floating() ? void(numbers[k].d = number.to_double()) : void(numbers[k].i = number.to_int());
+        set(plan.operands[k + 1], &numbers[k], number.is_floating() ? DType::Float64 : DType::Int64, true);
+      }
+    }
+    kernels::LaunchContext host;
+    host.fault = fault;
+    slot(host, plan);
+  }
+
+ private:
+  // The first of operands that are alike; null where they are not.
+  static const Tensor* alike(std::span<const PointwiseInput> inputs) {
+    const Tensor* first = inputs[0].tensor;
+    if (!first || !(*first)->plain || !first->is_contiguous()) return nullptr;
+    for (const PointwiseInput& in : inputs.subspan(1)) {
+      if (!in.tensor) {
+        if (!follows(in.scalar, first->dtype())) return nullptr;
+      } else if (!(*in.tensor)->plain || !in.tensor->is_contiguous() ||
+                 in.tensor->dtype() != first->dtype() || in.tensor->sizes() != first->sizes()) {
+        return nullptr;
+      }
+    }
+    return first;
+  }
+
+  const char* op_;
+  std::span<const PointwiseInput> inputs_;
+  const Tensor* like_;
+  std::optional<Inputs> general_;
+  DType result_, compute_;
+};
+
+}  // namespace
+
 Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
                  std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
-  const Inputs in(rule, {inputs.begin(), inputs.size()});
-  const DType promoted = in.promoted();
-  DType result = result_of(rule, promoted);
-  Tensor out = pointwise_output(op, in, result);
-  run_elementwise(slot, compute_of(op, rule, promoted, result), out, in, fault);
+  const ElementwiseRun run(op, rule, {inputs.begin(), inputs.size()});
+  Tensor out = run.output();
+  run.launch(slot, out, fault);
   return out;
 }
 
 void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
                     std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
-  const Inputs in(rule, {inputs.begin(), inputs.size()});
-  const DType promoted = in.promoted();
-  DType result = result_of(rule, promoted);
-  WT_CHECK(can_cast(result, self.dtype()), DtypeError, op, ": result type ", result,
-           " can't be cast to the desired output type ", self.dtype());
-  Shape shape = common_shape(op, in);
-  WT_CHECK(broadcast_shapes(shape, self.sizes(), op) == self.sizes(), ShapeError, op, ": output with shape ",
-           self.sizes(), " doesn't match the broadcast shape ", shape);
-  common_device(op, in);
-  run_elementwise(slot, compute_of(op, rule, promoted, result), self, in, fault);
+  const ElementwiseRun run(op, rule, {inputs.begin(), inputs.size()});
+  run.check_into(self);
+  run.launch(slot, self, fault);
   self.bump_version();
 }
 

@@ -102,13 +102,12 @@ void each_tensor(const OpInfo& op, std::span<const Value> args, F&& see) {
   }
 }
 
-// The widest of the floating arguments; nothing when there is none to cast, or one is float64.
-std::optional<DType> widest(const OpInfo& op, std::span<const Value> args, Mode mode) {
-  std::optional<DType> out = mode.narrow();
+// The widest of the floating arguments and the narrow dtype.
+DType widest(const OpInfo& op, std::span<const Value> args, Mode mode) {
+  DType out = mode.narrow();
   each_tensor(op, args, [&](const Tensor& t) {
-    if (!t.defined() || !is_floating(t.dtype())) return;
-    if (t.dtype() == DType::Float64) out.reset();
-    if (out) out = promote(*out, t.dtype());
+    const bool wider = t.defined() && is_floating(t.dtype()) && out != DType::Float64;
+    if (wider) out = promote(out, t.dtype());
   });
   return out;
 }
@@ -132,11 +131,11 @@ bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mo
     op.float32_form->call(*op.float32_form, args.data(), out);
     return true;
   }
-  std::optional<DType> dtype = kind == Autocast::Lower     ? mode.narrow()
-                               : kind == Autocast::Float32 ? DType::Float32
-                                                           : widest(op, args, mode);
-  if (!dtype) return false;
-  CastArgs cast(op, args, *dtype, mode);
+  const DType dtype = kind == Autocast::Lower     ? mode.narrow()
+                      : kind == Autocast::Float32 ? DType::Float32
+                                                  : widest(op, args, mode);
+  if (dtype == DType::Float64) return false;
+  CastArgs cast(op, args, dtype, mode);
   // The whole call is done here, where autocast is off, so that the ops it is composed of keep these dtypes.
   op.call(op, args.data(), out);
   return true;

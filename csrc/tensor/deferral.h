@@ -35,6 +35,22 @@ class WT_API Deferral {
   virtual void flush() = 0;
 };
 
+// What is kept of deferred calls between regions, and on all threads. Implemented by graph/, which hands it
+// down when it starts; nothing is deferred before.
+class WT_API DeferredCalls {
+ public:
+  virtual ~DeferredCalls();
+  // Runs what is pending on the storage.
+  virtual void force(Storage& s) = 0;
+  // A storage whose promise is set goes away.
+  virtual void storage_gone(Storage& s) = 0;
+  // Around a backward pass that comes to nodes of a compiled region, outside of one.
+  virtual void begin_backward() = 0;
+  virtual void end_backward() = 0;
+};
+WT_API void install(DeferredCalls& calls);
+WT_API DeferredCalls* installed_deferred_calls();  // null before
+
 // Whether one tensor alone is on the storage, but for noted calls.
 inline bool only_own(const Storage& s) {
   return s.use_count() == 1 + (thread_state().deferral ? thread_state().deferral->held(s) : 0);

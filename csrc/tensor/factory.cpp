@@ -13,6 +13,7 @@
 #include "tensor/deferral.h"
 #include "tensor/memory_format.h"
 #include "tensor/plan.h"
+#include "tensor/run_kernel.h"
 
 namespace warptape {
 namespace {
@@ -21,7 +22,7 @@ ElementwiseSlot copy_slot{"copy"};
 ElementwiseSlot add_slot{"add"};
 kernels::Slot<kernels::ReduceFn> sum_slot{"sum"};
 
-Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset = 0) {
+Tensor make(Ref<Storage>&& storage, DType dtype, Shape&& sizes, Shape&& strides, int64_t offset = 0) {
   Tensor out(Ref<TensorImpl>::adopt(
       new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
   out->inference = thread_state().inference_mode;
@@ -51,13 +52,13 @@ void check_extent(const Tensor& t, const TensorImpl& out) {
 }
 
 void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
-  DeviceType type = dst.device().is_cpu() ? src.device().type : dst.device().type;
+  DeviceType type = dst.device().is_host() ? src.device().type : dst.device().type;
   Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
   Tensor to = dst.is_contiguous() ? dst : empty(dst.sizes(), options_of(dst));
   runtime_of(type).copy(to.data(), to.device(), from.data(), from.device(),
                         static_cast<size_t>(to.numel()) * to.itemsize(),
                         // What is copied on from the host must be there.
-                        non_blocking && (to.same(dst) || !to.device().is_cpu()));
+                        non_blocking && (to.same(dst) || !to.device().is_host()));
   if (!to.same(dst)) raw_copy(dst, to);
 }
 
@@ -120,7 +121,9 @@ Tensor empty_pinned(IntList sizes, DType dtype) {
 
 Tensor empty_like_layout(const Tensor& t, DType dtype) {
   const TensorOptions options{dtype, t.device()};
-  if (t.is_contiguous()) return empty(t.sizes(), options);
+  if (t.is_contiguous())
+    return make(Storage::allocate(static_cast<size_t>(t.numel()) * itemsize(dtype), options.device), dtype,
+                Shape(t.sizes()), contiguous_strides(t.sizes()));
   return empty_like_in("empty_like", t, options, MemoryFormat::Preserve);
 }
 
@@ -134,7 +137,7 @@ Tensor zeros(IntList sizes, TensorOptions options) {
   Tensor out = empty(sizes, options);
   if (out.storage().is_deferred()) {
     raw_fill(out, 0);
-  } else if (options.device.is_cpu()) {
+  } else if (options.device.is_host()) {
     if (out.numel()) std::memset(out.data(), 0, static_cast<size_t>(out.numel()) * out.itemsize());
   } else if (!out.is_meta() && out.numel()) {
     runtime_of(options.device.type)
@@ -149,7 +152,7 @@ Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset) {
   return alias(t, std::move(sizes), std::move(strides), offset, t.dtype());
 }
 Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype) {
-  Tensor out = make(t->storage, dtype, std::move(sizes), std::move(strides), offset);
+  Tensor out = make(Ref<Storage>(t->storage), dtype, std::move(sizes), std::move(strides), offset);
   check_extent(t, *out.impl());
   out->inference = t->inference;
   out->own_version = t->own_version;
@@ -215,7 +218,7 @@ void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
   WT_CHECK(!src.device().is_meta(), NotImplementedError,
            "Cannot copy out of meta tensor; no data! Make the tensor on a real device, or a module's by "
            "torch.nn.Module.to_empty() instead of to()");
-  if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
+  if (dst.device() != src.device() && (!dst.device().is_host() || !src.device().is_host()))
     return copy_across(dst, src, non_blocking);
   const ElementwiseInput in[] = {src};
   const bool storage = is_storage_only(src.dtype()) || is_storage_only(dst.dtype());
@@ -233,12 +236,12 @@ bool fits_integer(const Scalar& v, DType t) {
 }
 
 bool fits_float(double v, DType t) {
-  constexpr double float8[] = {448, 57344, 240, 57344, 0x1p127};
-  const double largest = is_float8(t) ? float8[static_cast<int>(t) - static_cast<int>(DType::Float8E4M3FN)]
-                         : t == DType::Float16  ? 65504.0
-                         : t == DType::BFloat16 ? 0x1.fep127
-                         : t == DType::Float32  ? double{std::numeric_limits<float>::max()}
-                                                : std::numeric_limits<double>::max();
+  double largest = t == DType::Float16    ? 65504.0
+                   : t == DType::BFloat16 ? 0x1.fep127
+                   : t == DType::Float32  ? double{std::numeric_limits<float>::max()}
+                                          : std::numeric_limits<double>::max();
+  if (is_float8(t))
+    kernels::dispatch(kernels::Float8Types{}, t, [&](auto tag) { largest = decltype(tag)::type::kMax; });
   return !(std::abs(v) > largest) || std::isinf(v);
 }
 
@@ -253,6 +256,8 @@ void check_fits(const Scalar& value, DType dtype) {
   const bool real = is_complex(dtype) || value.to_complex().im == 0;
   WT_CHECK(fits && real, Error, "value cannot be converted to type ", dtype, " without overflow");
 }
+
+const ElementwiseSlot& copy_kernel() { return copy_slot; }
 
 void raw_fill(const Tensor& dst, Scalar value) {
   check_fits(value, dst.dtype());
@@ -337,7 +342,7 @@ Scalar item(const Tensor& t) {
   WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(),
            " elements cannot be converted to Scalar");
   WT_CHECK(!t.device().is_meta(), DeviceError, "item: a meta tensor has no data");
-  if (t.device().is_cpu()) return element(t.dtype(), t.data());
+  if (t.device().is_host()) return element(t.dtype(), t.data());
   Tensor host = empty({}, {t.dtype(), {}});
   raw_copy(host, alias(t, {}, {}, t.offset()));
   return element(t.dtype(), host.data());
@@ -348,7 +353,7 @@ kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault)
   ctx.device = device.type;
   ctx.device_index = device.index;
   ctx.fault = fault;
-  if (!device.is_cpu()) {
+  if (!device.is_host()) {
     DeviceRuntime& runtime = runtime_of(device.type);
     ctx.stream = runtime.current_stream(device.index);
     ctx.fault = runtime.fault_record(device.index);

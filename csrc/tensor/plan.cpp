@@ -135,7 +135,7 @@ void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
   if (__builtin_expect(thread_state().deferral != nullptr, 0) && !fault)
     return thread_state().deferral->elementwise(slot, compute, out, inputs);
   if (out.is_meta()) return;
-  if (!out.device().is_cpu()) check_stored(slot.name(), out, inputs);
+  if (!out.device().is_host()) check_stored(slot.name(), out, inputs);
   const PlannedElementwise planned(compute, out, inputs);
   slot(launch_context(out.device(), fault), *planned);
 }

@@ -42,6 +42,9 @@ struct KernelFunction {
 
 inline constexpr size_t kMaxKernelTensors = 8;  // read, and written
 
+// The elementwise kernel that raw_copy(), raw_cast() and raw_fill() run.
+WT_API const ElementwiseSlot& copy_kernel();
+
 // f(ctx, in, out, rows): as in KernelFunction. `f` holds numbers alone.
 template <class F>
 void run_kernel(const KernelInfo& info, std::initializer_list<Tensor> in, std::initializer_list<Tensor> out,

@@ -44,7 +44,8 @@ void release(void* context) {
   {
     std::lock_guard lock(mutex);
     if (--m->users) return;
-    if (m->descriptor >= 0) mappings().erase(m->file);
+    // A longer mapping of the file may have taken its place.
+    if (auto it = mappings().find(m->file); it != mappings().end() && it->second == m) mappings().erase(it);
   }
   ::munmap(m->data, m->bytes);
   if (m->descriptor >= 0) ::close(m->descriptor);
@@ -92,7 +93,7 @@ int shared_descriptor(const Storage& storage) {
 
 int share(Storage& storage) {
   if (int known = shared_descriptor(storage); known >= 0) return known;
-  WT_CHECK(storage.device().is_cpu(), DeviceError, "share_memory_: expected memory of the CPU, got ",
+  WT_CHECK(storage.device().is_host(), DeviceError, "share_memory_: expected memory of the CPU, got ",
            storage.device());
   const size_t bytes = storage.bytes() ? storage.bytes() : 1;  // no empty file can be mapped
   int descriptor = new_file();

@@ -35,8 +35,14 @@ void leave(void* data, size_t bytes, Device device) noexcept {
 }
 }  // namespace
 
-void (*force_storage)(Storage& s) = nullptr;
-void (*promised_storage_gone)(Storage& s) = nullptr;
+namespace {
+DeferredCalls* deferred_calls = nullptr;
+}
+
+DeferredCalls::~DeferredCalls() = default;
+void install(DeferredCalls& calls) { deferred_calls = &calls; }
+DeferredCalls* installed_deferred_calls() { return deferred_calls; }
+void force_storage(Storage& s) { deferred_calls->force(s); }
 
 Ref<Storage> Storage::allocate(size_t bytes, Device device) {
   if (__builtin_expect(thread_state().defers_memory, 0) && bytes && !device.is_meta())
@@ -71,13 +77,13 @@ Ref<Storage> Storage::deferred(size_t bytes, Device device) {
   return Ref<Storage>::adopt(s);
 }
 
-void Storage::put_aside() {
-  if (!is_deferred()) aside_ = take_data(true);
+void Storage::evict() {
+  if (!is_deferred()) evicted_ = take_data(true);
 }
 
-void Storage::give_back() { set_data(std::exchange(aside_, nullptr)); }
+void Storage::restore() { set_data(std::exchange(evicted_, nullptr)); }
 
-void Storage::materialize() { set_data(aside_ ? std::exchange(aside_, nullptr) : take(bytes_, device_)); }
+void Storage::materialize() { set_data(evicted_ ? std::exchange(evicted_, nullptr) : take(bytes_, device_)); }
 
 void Storage::materialize(Storage& from) {
   deleter_ = std::exchange(from.deleter_, nullptr);
@@ -98,7 +104,7 @@ void Storage::drop() {
 }
 
 Ref<Storage> Storage::detach() {
-  auto* s = new Storage(std::exchange(aside_, nullptr), bytes_, device_);
+  auto* s = new Storage(std::exchange(evicted_, nullptr), bytes_, device_);
   s->capacity_ = capacity_;
   s->deferred_.store(!s->data(), std::memory_order_relaxed);
   s->deleter_ = std::exchange(deleter_, nullptr);
@@ -118,8 +124,9 @@ void Storage::attach(Ref<Storage> detached) {
 }
 
 Storage::~Storage() {
-  if (__builtin_expect(promise.load(std::memory_order_relaxed) != nullptr, 0)) promised_storage_gone(*this);
-  if (aside_) give_back();
+  if (__builtin_expect(promise.load(std::memory_order_relaxed) != nullptr, 0))
+    deferred_calls->storage_gone(*this);
+  if (evicted_) restore();
   if (deleter_) {
     deleter_(context_);
   } else if (void* memory = data()) {
@@ -149,7 +156,7 @@ void Storage::resize(size_t bytes) {
   }
   void* fresh = take(bytes, device_);
   if (size_t keep = std::min(bytes, bytes_)) {
-    if (device_.is_cpu()) {
+    if (device_.is_host()) {
       std::memcpy(fresh, data(), keep);
     } else {
       runtime_of(device_.type).copy(fresh, device_, data(), device_, keep, false);

@@ -44,20 +44,20 @@ class WT_API Storage : public RefCounted<Storage> {
 
   // Note [Deferred memory]: inside of a compiled region calls are noted instead of run
   // (graph/record/region.h). What they will write is deferred until then: a new storage has no memory yet,
-  // one with older contents has its memory put aside. Either way data() is null, so that whoever asks for it
+  // one with older contents has its memory evicted. Either way data() is null, so that whoever asks for it
   // comes by force_storage.
   bool is_deferred() const { return deferred_.load(std::memory_order_acquire); }
   static Ref<Storage> deferred(size_t bytes, Device device);
-  void put_aside();
-  void give_back();  // the memory that was put aside
-  bool has_aside() const { return aside_; }
-  // Whether there are contents, also put aside.
-  bool has_contents() const { return !is_deferred() || aside_; }
+  void evict();
+  void restore();  // the memory that was evicted
+  bool is_evicted() const { return evicted_; }
+  // Whether there are contents, also evicted.
+  bool has_contents() const { return !is_deferred() || evicted_; }
   // Gives a new deferred storage memory of its own, or that of `from`, which nobody else uses.
   void materialize();
   void materialize(Storage& from);
   void drop();  // deferred again: what it holds will be computed again
-  // A storage with what this deferred one has put aside, or deferred as well: calls run on it, so that nobody
+  // A storage with what this deferred one has evicted, or deferred as well: calls run on it, so that nobody
   // finds their results here before all are complete. attach() ends that.
   Ref<Storage> detach();
   void attach(Ref<Storage> detached);
@@ -109,7 +109,7 @@ class WT_API Storage : public RefCounted<Storage> {
   Device device_;
   std::atomic<bool> exported_{false}, shared_{false}, deferred_{false};
   bool opaque_ = false, lost_ = false;
-  void* aside_ = nullptr;
+  void* evicted_ = nullptr;
   std::atomic<uint32_t> version_{0};
 
  public:  // behind what every op reads
@@ -122,8 +122,7 @@ class WT_API Storage : public RefCounted<Storage> {
 };
 
 // See Note [Deferred memory]: runs what is pending, so that the storage has its contents and may be written;
-// and takes note that a storage with a promise is gone.
-extern WT_API void (*force_storage)(Storage& s);
-extern WT_API void (*promised_storage_gone)(Storage& s);
+// by DeferredCalls (tensor/deferral.h).
+WT_API void force_storage(Storage& s);
 
 }  // namespace warptape

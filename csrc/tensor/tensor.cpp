@@ -1,16 +1,15 @@
 #include "tensor/tensor.h"
 
 #include <ostream>
-#include "core/context.h"
 
+#include "core/context.h"
 #include "core/errors.h"
+#include "core/frontend.h"
 #include "core/memory/free_list.h"
 
 namespace warptape {
 
 TensorExtra::~TensorExtra() = default;
-
-void (*release_python_object)(void* object) = nullptr;
 
 void* TensorImpl::operator new(size_t size) { return FreeList<TensorImpl, Pooled::Tensor>::allocate(size); }
 void TensorImpl::operator delete(void* p) { FreeList<TensorImpl, Pooled::Tensor>::deallocate(p); }
@@ -26,14 +25,14 @@ TensorImpl::TensorImpl(Ref<Storage> s, DType t, Shape sz, Shape st, int64_t off)
 TensorImpl::~TensorImpl() = default;
 
 void TensorImpl::destroy(TensorImpl* t) {
-  if (t->owns_python && t->python) release_python_object(t->python);
+  if (t->owns_python && t->python) frontend().release_object(t->python);
   delete t;
 }
 
 void TensorImpl::set_storage(Ref<Storage> new_storage, DType new_dtype) {
   storage = std::move(new_storage);
   dtype = new_dtype;
-  plain = storage->device().is_cpu() && dtype < DType::Complex64 && !storage->is_opaque();
+  plain = storage->device().is_host() && dtype < DType::Complex64 && !storage->is_opaque();
 }
 
 void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset) {
@@ -69,7 +68,7 @@ char* Tensor::missing_data() const {
 std::ostream& operator<<(std::ostream& out, const Tensor& t) {
   if (!t.defined()) return out << "None";
   out << t.dtype() << t.sizes();
-  if (!t.device().is_cpu()) out << " on " << t.device();
+  if (!t.device().is_host()) out << " on " << t.device();
   return out;
 }
 

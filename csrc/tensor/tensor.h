@@ -57,9 +57,6 @@ class WT_API TensorImpl : public RefCounted<TensorImpl> {
   ~TensorImpl();
 };
 
-// Called when an impl that owns its Python object goes away. Set by the bindings.
-extern WT_API void (*release_python_object)(void* object);
-
 // The handle. Undefined when it points to nothing.
 class Tensor {
  public:

@@ -1,6 +1,6 @@
 // Gradients by the tape, which lies below the levels, of wrappers.
 #include "autograd/engine.h"
-#include "autograd/view.h"
+#include "autograd/inplace_view.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
@@ -189,16 +189,17 @@ Tensor replace_region(const Tensor& base, const Tensor& part, const Region& r) {
               tape_replace_region(one(base, true), one(part, true), r), level->id);
 }
 
-const OpaqueTape kTape{[](const Tensor& a, const Tensor& b) { return a + b; }, reduce_to,
-                       [](const Tensor& t, IntList sizes) { return ops::expand(t, sizes); },
-                       [](const Tensor& t, DType dtype) { return ops::cast(t, dtype); },
-                       // What stands for no level's tensor is one of Python's, which has what it stands for.
-                       [](const Tensor& t) { return wrapper_of(t) ? ops::detach(t) : alias(t); }, take_region,
-                       replace_region};
+const OpaqueTape kTape{
+    [](const Tensor& a, const Tensor& b) { return a + b; }, reduce_to,
+    [](const Tensor& t, IntList sizes) { return ops::expand(t, sizes); },
+    [](const Tensor& t, DType dtype) { return ops::cast(t, dtype); },
+    // What stands for no level's tensor is one of Python's, which has what it stands for.
+    [](const Tensor& t) { return wrapper_of(t) || has_dispatch(t) ? ops::detach(t) : alias(t); }, take_region,
+    replace_region};
 
 }  // namespace
 
-void init_tape() { opaque_tape = &kTape; }
+void init_tape() { install(kTape); }
 
 Tensor fresh_variable(const Tensor& t, std::span<const Level* const> within) {
   if (!is_differentiable(t.dtype())) return t;

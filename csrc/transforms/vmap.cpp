@@ -217,15 +217,20 @@ bool by_rule(Call& c, Result& out) {
 // ---- as what it is composed of -------------------------------------------------------------------------
 
 namespace {
-PerThread<std::unordered_set<const OpInfo*>> with_kernels;  // that were found not to be composed
-}
+struct OfThread {
+  std::unordered_set<const OpInfo*> with_kernels;  // that were found not to be composed
+  std::unordered_set<const OpInfo*> warned;        // of their loops
+  int64_t drawing = INT64_MAX;                     // the innermost level that has given its calls their draws
+};
+PerThread<OfThread> of_thread;
+}  // namespace
 
 bool composed(const OpInfo& op, std::span<const Value> args, Result& out) {
-  if (writes(op) || with_kernels->contains(&op)) return false;
+  if (writes(op) || of_thread->with_kernels.contains(&op)) return false;
   try {
     op.run(op, args.data(), out);
   } catch (const OpaqueError&) {
-    with_kernels->insert(&op);
+    of_thread->with_kernels.insert(&op);
     out = {};
     return false;
   }
@@ -241,7 +246,7 @@ bool composed(const OpInfo& op, std::span<const Value> args, Result& out) {
   see(out.tensor);
   for (const Tensor& t : out.tensors) see(t);
   if (!lost) return true;
-  with_kernels->insert(&op);
+  of_thread->with_kernels.insert(&op);
   out = {};
   return false;
 }
@@ -251,8 +256,7 @@ bool composed(const OpInfo& op, std::span<const Value> args, Result& out) {
 namespace {
 
 void warn_of_loop(const OpInfo& op) {
-  static PerThread<std::unordered_set<const OpInfo*>> warned;
-  if (warned->insert(&op).second)
+  if (of_thread->warned.insert(&op).second)
     warn(message("There is a performance drop because there is no batching rule for ", op.name,
                  ": vmap calls it once for each element of the mapped dim"));
 }
@@ -291,17 +295,12 @@ void one_by_one(Call& c, Result& out, Generator* draws) {
 
 namespace {
 
-struct Drawing {
-  int64_t level = INT64_MAX;  // the innermost that has given its calls their draws
-};
-PerThread<Drawing> drawing;
-
 // Draws of the mapped calls, as the randomness of the vmap has them.
 void random_call(Call& c, Result& out) {
   WT_CHECK(c.level.randomness != Randomness::Error, Error, "vmap: called random operation ", c.op.name,
            " while in randomness error mode. Please either use the 'same' or "
            "'different' randomness flags on vmap or perform the randomness operation out of vmap");
-  Restore<int64_t> below(drawing->level, c.level.id);
+  Restore<int64_t> below(of_thread->drawing, c.level.id);
   if (c.level.randomness == Randomness::Same && c.mapped_count() == 0 && !c.list_mapped) {
     c.op.run(c.op, c.values.data(), out);
     return;
@@ -331,13 +330,13 @@ const Level* drawing_level(const OpInfo& op, std::span<const Value> args) {
   const Level* level = nullptr;
   if (draws(op, args))
     for (const Level& l : levels())
-      if (l.kind == Kind::Vmap && l.id < drawing->level) level = &l;
+      if (l.kind == Kind::Vmap && l.id < of_thread->drawing) level = &l;
   return level;
 }
 
 void vmap_call(const OpInfo& op, std::span<Value> args, Result& out, const Level& level) {
   Call c(op, args, level);
-  if (draws(op, args) && level.id < drawing->level) return random_call(c, out);
+  if (draws(op, args) && level.id < of_thread->drawing) return random_call(c, out);
   if (writes(op)) {
     const Tensor self = *args[0].tensor;
     WT_CHECK(c.is_mapped(self), OpaqueError,

@@ -271,6 +271,21 @@ bool index_select(Call& c, Result& out) {
   return done(out, ops::gather(x, dim, ops::expand(reshape(rows, shape), sizes), false));
 }
 
+// index_add and index_fill at slices that all mapped calls share.
+bool index_slices(Call& c, Result& out) {
+  const Tensor& x = tensor(c, 0);
+  if (x.ndim() == 0 || c.is_mapped(tensor(c, 2))) return false;
+  if (c.op.args[3].type == ArgType::Tensor) {
+    const Tensor& source = tensor(c, 3);
+    if (source.ndim() == 0 && c.is_mapped(source)) return false;  // the op takes one value
+    if (source.ndim() > 0) c.set(3, front(c, source));
+  }
+  c.values[1].i = wrap_dim(c.values[1].i, x.ndim(), c.op.name) + 1;
+  c.set(0, front(c, x));
+  c.run(out);
+  return true;
+}
+
 bool embedding(Call& c, Result& out) {
   const Tensor &ids = tensor(c, 0), &weight = tensor(c, 1);
   if (c.values[3].present) return false;  // max_norm writes the weight
@@ -386,8 +401,9 @@ constinit const OpFacts product{transforms::product}, linear{transforms::linear}
     t{transforms::t}, cat{transforms::join<ops::cat, 0>}, stack{transforms::join<ops::stack, 1>},
     as_strided{transforms::as_strided}, flatten{transforms::flatten}, index{transforms::index},
     index_put{transforms::index_put}, index_select{transforms::index_select},
-    embedding{transforms::embedding}, layer_norm{transforms::layer_norm}, rms_norm{transforms::rms_norm},
-    group_norm{transforms::group_norm}, batch_norm{transforms::batch_norm}, attention{transforms::attention},
+    index_slices{transforms::index_slices}, embedding{transforms::embedding},
+    layer_norm{transforms::layer_norm}, rms_norm{transforms::rms_norm}, group_norm{transforms::group_norm},
+    batch_norm{transforms::batch_norm}, attention{transforms::attention},
     cross_entropy{transforms::cross_entropy};
 
 }  // namespace warptape::batching

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/how_it_works: layers_*.svg.
+"""Draws the pictures of docs/explanation/how_it_works: layers_*.svg.
 
     python docs/figures/layers.py
 
@@ -9,12 +9,21 @@ text, so that they need no plotting library and are the same on every machine.
 from __future__ import annotations
 
 import html
+import math
+import sys
 from pathlib import Path
 
 import warptape as torch
 from warptape.graph_drawing import draw
+from warptape.tools.graph_layout import Graph, Vertex, place
 
 FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+sys.path.append(str(ROOT / "tests"))  # where the imports of the package are read
+
+from arch.python_graph import Graph as Imports  # noqa: E402
+from arch.python_rules import packages  # noqa: E402
+
 LINE = 17
 STYLE = (
     "text{font:13px sans-serif;fill:#222}.head{font-weight:bold}.mono{font-family:monospace;font-size:12px}"
@@ -405,7 +414,40 @@ def bindings() -> None:
     p.save("bindings")
 
 
-PICTURES = (overview, kernels, core, tensor, tape, call, graph, distributed, parallel, inference, bindings)
+def package() -> None:
+    """What the packages of python/warptape import, read from their sources by the rules of tests/arch."""
+    imports = packages(Imports(ROOT))
+    graph = Graph()
+    places = {name: graph.add(Vertex([name])) for name in imports}
+    for name, known in imports.items():
+        for other in sorted(known):
+            graph.connect(places[name], places[other])
+    laid = place(graph)
+    p = Picture(
+        math.ceil(laid.width) + 20, math.ceil(laid.height) + 20, "who imports whom in python/warptape"
+    )
+    kinds = {"core": "green", "torch": "warm", "extras": "warm"}
+    for name, box in zip(imports, laid.boxes, strict=True):
+        p.box(box.x + 10, box.y + 10, box.width, box.height, name, kinds.get(name, "box"))
+    for points in laid.paths:
+        p.arrow(*((x + 10, y + 10) for x, y in points))
+    p.save("python")
+
+
+PICTURES = (
+    overview,
+    kernels,
+    core,
+    tensor,
+    tape,
+    call,
+    graph,
+    distributed,
+    parallel,
+    inference,
+    bindings,
+    package,
+)
 
 if __name__ == "__main__":
     for picture in PICTURES:

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/scale.md from the planner and the published figures, and draws its pictures.
+"""Writes the tables of docs/guides/scale.md from the planner and the published figures; draws its pictures.
 
 python docs/figures/scale.py            tables and pictures
 python docs/figures/scale.py --tables   tables alone
@@ -21,7 +21,7 @@ from warptape.parallel.plan.layout import RECOMPUTE
 from warptape.parallel.plan.search import check_layout
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "scale.md"
+PAGE = ROOT / "docs" / "guides" / "scale.md"
 PUBLISHED = json.loads((ROOT / "tests" / "parallel" / "published_times.json").read_text())
 Row = tuple[str, float, float]  # what, the paper's figure, the planner's
 

@@ -6,10 +6,8 @@
 
 namespace warptape::kernels::cpu {
 
-// `check` throws to end the work. Null (the default) never asks. It is not called in threads of the pool.
-WT_API void set_interrupt_check(void (*check)());
-// Calls the check if the thread's last call was 50 ms ago or more. In a thread of the pool it throws as soon
-// as the work that the thread helps with has failed elsewhere.
+// Calls Services::check_interrupt (services.h) if the thread's last call was 50 ms ago or more. In a thread
+// of the pool it throws as soon as the work that the thread helps with has failed elsewhere.
 WT_API void poll_interrupt();
 
 // Calls f(begin, end) for pieces that cover [0, n), in order, and polls between them. For loops within one

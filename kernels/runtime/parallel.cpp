@@ -7,6 +7,7 @@
 #include "kernels/per_thread.h"
 #include "kernels/runtime/interrupt.h"
 #include "kernels/runtime/pause.h"
+#include "kernels/runtime/services.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -31,8 +32,6 @@ constexpr int kMaxThreads = 1024;
 constexpr int kMaxRanges = 16;       // of a job; more threads share them
 constexpr int64_t kSpinNs = 100000;  // a halted virtual processor takes about half of it to wake
 constexpr int64_t kPollNs = 50'000'000;
-
-std::atomic<void (*)()> g_interrupt_check{nullptr};
 
 struct OfThread {
   bool inside = false;                        // of a parallel region
@@ -305,17 +304,15 @@ int& process_threads() {
 
 }  // namespace
 
-void set_interrupt_check(void (*check)()) { g_interrupt_check.store(check); }
-
 void poll_interrupt() {
   OfThread& t = *of_thread;
   if (t.failed && t.failed->load(std::memory_order_relaxed)) throw Abandoned{};
-  void (*check)() = g_interrupt_check.load(std::memory_order_relaxed);
-  if (!check || t.uninterrupted > 0) return;
+  Services* above = services();
+  if (!above || t.uninterrupted > 0) return;
   int64_t now = now_ns();
   if (now < t.interrupt_due) return;
   t.interrupt_due = now + kPollNs;
-  check();
+  above->check_interrupt();
 }
 
 Uninterrupted::Uninterrupted() { ++of_thread->uninterrupted; }

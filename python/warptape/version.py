@@ -1,9 +1,5 @@
 """The version of the package: the only place that states it. The rest are torch.version's names."""
 
-from ._missing import install_getattr as _install_getattr
-
 __version__ = "0.1.0"
 cuda = hip = xpu = None  # what PyTorch was built with
 git_version, debug = "", False
-
-_install_getattr(__name__)

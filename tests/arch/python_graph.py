@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "warptape"
+WING = "torch.names"  # modules that are there for PyTorch's names alone
 IMPORTERS = ("__import__", "import_module", "find_spec")  # take a module's name as a string
 READERS = ("getattr", "hasattr")
 NAMED_TUPLE = ("_fields", "_replace", "_asdict", "_make", "_field_defaults")
@@ -61,6 +62,24 @@ def rooms_of(path: Path) -> dict[str, str]:
     return {}
 
 
+def names_bound(root: Path) -> Iterator[str]:
+    """Names of methods and attributes that the extension gives its classes, private ones among them, which
+    its stub does not have: `.def("_abort", ..)` and rows of tables, `{"_declarations", ..}`."""
+    for path in sorted((root / "csrc" / "bindings").rglob("*.cpp")):
+        yield from re.findall(r'(?:\.def\w*\(|^\s*\{)\s*"(\w+)",', path.read_text(), re.M)
+
+
+def names_of_protocols(tree: ast.Module) -> Iterator[str]:
+    """What the classes of a module that are a typing.Protocol ask of others."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
+            for child in node.body:
+                if isinstance(child, ast.FunctionDef):
+                    yield child.name
+                elif isinstance(child, ast.AnnAssign):
+                    yield ast.unparse(child.target)
+
+
 def names_in_cpp(root: Path) -> Iterator[tuple[str, int, str]]:
     """(file, line, name) of what strings in C++ name of the package."""
     for path in sorted((root / "csrc").rglob("*.cpp")):
@@ -84,13 +103,20 @@ class Graph:
                 self.packages.add(name)
         self.files = {name: path.relative_to(root).as_posix() for name, path in self.paths.items()}
         self.rooms = rooms_of(folder / PACKAGE / "_missing.py")
+        for name in self.paths:  # PyTorch's names have their public names from where they lie
+            if name.startswith(f"{PACKAGE}.{WING}."):
+                public = name.removeprefix(f"{PACKAGE}.{WING}.")
+                if f"{PACKAGE}.{public}" not in self.paths and public not in self.rooms:
+                    self.rooms[public] = f"{WING}.{public}"
         self.extensions = {f"{PACKAGE}._C"}  # modules without a .py file: below all others
         names, stub = folder / PACKAGE / "torch" / "names.txt", folder / PACKAGE / "_C.pyi"
-        self.declared = set(NAMED_TUPLE)  # names that PyTorch or the extension has: any package may use them
+        # Names that PyTorch, the extension or a protocol in core has: any package may use them.
+        self.declared = set(NAMED_TUPLE)
         self.declared.update(re.findall(r"\w+", names.read_text()) if names.exists() else ())
         self.declared.update(
             re.findall(r"^ *(?:def )?(\w+)[:(]", stub.read_text(), re.M) if stub.exists() else ()
         )
+        self.declared.update(names_bound(root))
         self.named_in_cpp = list(names_in_cpp(root))
         self.arrows: list[Arrow] = []
         self.accesses: list[Access] = []
@@ -98,8 +124,11 @@ class Graph:
         for name, path in self.paths.items():
             text = path.read_text()
             self.lines[name] = len(text.splitlines())
+            tree = ast.parse(text)
+            if f"{name}.".startswith(f"{PACKAGE}.core."):
+                self.declared.update(names_of_protocols(tree))
             reader = _Reader(self, name)
-            reader.visit(ast.parse(text))
+            reader.visit(tree)
             self.arrows += reader.arrows()
             self.accesses += reader.accesses
 
@@ -116,12 +145,11 @@ class Graph:
         """The package of a module, below the root: nn of nn.modules.linear; the root's files are each one."""
         return ".".join(module.split(".")[:2])
 
-    def edges(self, without: Collection[tuple[str, str]] = ()) -> dict[str, set[str]]:
-        """For each module those that it knows, but for some arrows and what these run before."""
+    def edges(self) -> dict[str, set[str]]:
+        """For each module those that it knows."""
         out: dict[str, set[str]] = {name: set() for name in self.paths}
         for arrow in self.arrows:
-            if (arrow.source, arrow.cause) not in without:
-                out[arrow.source].add(arrow.target)
+            out[arrow.source].add(arrow.target)
         return out
 
     def place(self, arrow: Arrow) -> str:

@@ -1,5 +1,5 @@
 """The rules for what modules of the Python package may know of each other. Each is a function from a graph to
-its violations: a key, as it stands in the list of debts (python_debts.txt), and words that tell the place.
+its violations: a key and words that tell the place. There are no exceptions.
 
 A ring may know itself and the rings before it. What a ring offers upward it registers below; what it asks of
 objects that come from above is a declared type, not an attribute that both sides know.
@@ -7,42 +7,42 @@ objects that come from above is a declared type, not an attribute that both side
 
 from __future__ import annotations
 
+import ast
 from collections import defaultdict
-from collections.abc import Collection
-from pathlib import Path
 
 from arch.python_graph import PACKAGE, Graph, circles, is_private
 
 # Packages and modules by what they may know: their own ring and those above it here. The longest name that
 # fits counts; `a.__init__` is the file of package a alone.
 RINGS = {
-    "names": "version torch_version _missing",
-    "core": """core _op_docs _interchange _legacy storage _tensor _functions types overrides functional random
-        linalg fft special return_types masked futures _logging backends __future__ __config__ signal""",
+    "names": "version _missing _processor",
+    "core": "core backends",
     "autograd": "autograd",
-    "devices": "amp cuda _dispatch _conditions _streams accelerator cpu mps xpu",
-    "files": "utils serialization hub _lobpcg",
+    "devices": "amp cuda",
+    "files": "utils serialization",
     "layers": "nn",
     "processes": "multiprocessing",
-    "transforms": "func functorch _functorch_c",
+    "transforms": "func",
     "optimizers": "optim",
-    "pictures": "graph_drawing _graph_layout",
-    "ops of users": """_ops library _custom_ops _op_schema _opcheck _builtin_ops _aten testing _utils
+    "pictures": "tools.__init__ tools.graph_drawing tools.graph_layout",
+    "ops of users": """library testing
         utils._python_dispatch utils._selective_checkpoint utils.checkpoint utils.flop_counter
-        utils.module_tracker utils._summary utils.cpp_extension utils._extension_build utils._op_observer""",
-    "compile": "compiler _dynamo _graphs _control_flow _higher_order_ops _inductor export jit fx onnx",
+        utils.module_tracker utils.saved_tensors utils.model_summary utils.cpp_extension
+        utils._extension_build utils._op_observer""",
+    "compile": "compiler",
     "distributed": "distributed",
     "data": "nn.parallel utils.data",
+    "optimizers of ranks": "distributed.optim",
     "models": "models",
     "parallel": "parallel",
-    "names over parallel": """distributed.fsdp distributed.tensor distributed.pipelining
-        distributed._composable distributed.optim distributed.nn""",
-    "tools": "profiler doctor utils.tensorboard utils.collect_env",
+    "tools": "tools utils.tensorboard",
     "compression": "ao",
     "inference": "inference",
     "serve": "serve",
+    "reinforcement learning": "rl",
     "extras": "extras",
     "torch": "torch",
+    "command": "__main__",
 }
 # Rings that know neither each other: layers and optimizers run in one process, groups know no module.
 APART = {("distributed", "layers"), ("distributed", "optimizers")}
@@ -67,6 +67,63 @@ class Rings:
 
 
 HOUSE = Rings(RINGS)
+
+
+def readme_imports(package: str) -> list[str]:
+    """The packages whose rings are not above that of `package`, as its README.md lists them."""
+    ring = HOUSE.rank(package)
+    below = []
+    for number, (name, text) in enumerate(RINGS.items()):
+        apart = ring is not None and (HOUSE.names[ring], name) in APART
+        if ring is not None and number <= ring and name != "names" and not apart:
+            below += [m.removesuffix(".__init__") for m in text.split() if m != package]
+    return list(dict.fromkeys(m for m in below if not m.startswith(f"{package}.") and "._" not in m))
+
+
+def packages(graph: Graph) -> dict[str, set[str]]:
+    """What each package and each group of modules with a ring of its own imports, by the names in RINGS; what
+    follows from other imports is left out. What all import, the names' helpers, is not in it."""
+    group = {
+        member: "utils.*"
+        if ring == "ops of users" and "utils" in member
+        else member.removesuffix(".__init__")
+        for ring, text in RINGS.items()
+        for member in text.split()
+    }
+
+    def home(module: str) -> str:
+        name = short(module)
+        if module in graph.packages and f"{name}.__init__" in group:
+            return group[f"{name}.__init__"]
+        while name and name not in group:
+            name = name.rpartition(".")[0]
+        return group.get(name, "")
+
+    out: dict[str, set[str]] = {home(module): set() for module in graph.paths}
+    for arrow in graph.arrows:
+        source, target = home(arrow.source), home(arrow.target)
+        if arrow.how != "init" and source != target:
+            out[source].add(target)
+    for name in ("", *RINGS["names"].split()):
+        out.pop(name, None)
+    for known in out.values():
+        known.intersection_update(out)
+    return {
+        name: known - set().union(*(reach(out, other) - {other} for other in known))
+        for name, known in out.items()
+    }
+
+
+def reach(edges: dict[str, set[str]], start: str) -> set[str]:
+    """`start`, and what it knows, over others or not."""
+    seen: set[str] = set()
+    rest = [start]
+    while rest:
+        name = rest.pop()
+        if name not in seen:
+            seen.add(name)
+            rest.extend(edges[name])
+    return seen
 
 
 def short(module: str) -> str:
@@ -110,10 +167,9 @@ def check_direction(graph: Graph) -> Violations:
     return bad
 
 
-def check_circles(graph: Graph, forgiven: Collection[str] = ()) -> Violations:
-    """Modules have an order in which each knows only those before it, but for the arrows of debts."""
-    without = dropped(graph, forgiven)
-    edges = graph.edges(without)
+def check_circles(graph: Graph) -> Violations:
+    """Modules have an order in which each knows only those before it."""
+    edges = graph.edges()
     bad = []
     for group in circles(edges):
         inside = set(group)
@@ -121,7 +177,7 @@ def check_circles(graph: Graph, forgiven: Collection[str] = ()) -> Violations:
             {
                 f"{graph.place(arrow)} knows {arrow.target} ({arrow.how})"
                 for arrow in graph.arrows
-                if {arrow.source, arrow.target} <= inside and (arrow.source, arrow.cause) not in without
+                if {arrow.source, arrow.target} <= inside
             }
         )
         bad.append(
@@ -130,47 +186,17 @@ def check_circles(graph: Graph, forgiven: Collection[str] = ()) -> Violations:
     return bad
 
 
-def dropped(graph: Graph, debts: Collection[str]) -> set[tuple[str, str]]:
-    """The arrows that debts stand for."""
-    out = set()
-    for debt in debts:
-        kind, source, *rest = debt.split()
-        if kind in ("above", "circle"):
-            out.add((f"{PACKAGE}.{source}", f"{PACKAGE}.{rest[0]}"))
-    return out | {(arrow.source, PACKAGE) for arrow in graph.arrows if arrow.target == PACKAGE}
-
-
-def needless_circles(graph: Graph, debts: Collection[str]) -> list[str]:
-    """Entries for circles without which there is none more, as long as the other entries stand."""
-    out: list[str] = []
-    for debt in debts:
-        if debt.startswith("circle "):
-            _, source, target = debt.split()
-            edges = graph.edges(dropped(graph, [d for d in debts if d != debt and d not in out]))
-            ends = (f"{PACKAGE}.{source}", f"{PACKAGE}.{target}")
-            ran = {arrow.target for arrow in graph.arrows if (arrow.source, arrow.cause) == ends}
-            if not any(ends[0] in reach(edges, start) for start in ran):
-                out.append(debt)
-    return out
-
-
-def reach(edges: dict[str, set[str]], start: str) -> set[str]:
-    seen: set[str] = set()
-    rest = [start]
-    while rest:
-        module = rest.pop()
-        if module not in seen:
-            seen.add(module)
-            rest.extend(edges.get(module, ()))
-    return seen
-
-
 def check_private_modules(graph: Graph) -> Violations:
-    """A module whose name starts with an underscore is known in the package that has it, nowhere else."""
+    """A module whose name starts with an underscore is known in the package that has it, nowhere else.
+
+    In the wing of names PyTorch gives modules their names: torch._inductor is as public there as torch.jit.
+    """
     bad = []
     for arrow in graph.arrows:
         parts = arrow.target.split(".")
         at = next((i for i, part in enumerate(parts) if is_private(part)), 0)
+        if arrow.source.startswith(f"{PACKAGE}.torch.") and arrow.target.startswith(f"{PACKAGE}.torch."):
+            continue
         owner = ".".join(parts[:at])
         if at and arrow.how != "init" and not f"{arrow.source}.".startswith(f"{owner}."):
             words = f"imports {arrow.target}, which is private to {owner}"
@@ -205,6 +231,33 @@ def check_attributes(graph: Graph) -> Violations:
     return bad
 
 
+def check_late_names(graph: Graph) -> Violations:
+    """The names of a package that are imported when first asked for (`_LATE`) are those that its imports for
+    type checkers name: these are the arrows that the other rules see."""
+    bad = []
+    for module in sorted(graph.packages):
+        late, typed = late_names(ast.parse(graph.paths[module].read_text()))
+        for name in sorted(late ^ typed) if late else ():
+            words = f"{name} is not in both _LATE and the imports under TYPE_CHECKING"
+            bad.append((f"late {short(module)} {name}", f"{graph.files[module]}: {words}"))
+    return bad
+
+
+def late_names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """module.name of what `_LATE` lists, and of what modules of the package have for type checkers."""
+    late: set[str] = set()
+    typed: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LATE":
+            table: dict[str, str] = ast.literal_eval(node.value)
+            late = {f"{module}.{name}" for module, names in table.items() for name in names.split()}
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for child in node.body:
+                if isinstance(child, ast.ImportFrom) and child.level == 1 and child.module:
+                    typed |= {f"{child.module}.{alias.name}" for alias in child.names}
+    return late, typed
+
+
 def check_extension(graph: Graph) -> Violations:
     """The extension names modules by where they lie: it looks for some among those that are loaded."""
     bad = []
@@ -222,24 +275,6 @@ CHECKS = (
     check_circles,
     check_private_modules,
     check_attributes,
+    check_late_names,
     check_extension,
 )
-DEBTS = Path(__file__).with_name("python_debts.txt")
-
-
-def read_debts() -> list[str]:
-    return DEBTS.read_text().splitlines()
-
-
-def violations(graph: Graph, debts: Collection[str]) -> dict[str, str]:
-    """All violations, those that are debts among them; circles without the arrows of debts."""
-    found = [check(graph) for check in CHECKS if check is not check_circles]
-    found.append(check_circles(graph, debts))
-    return {key: words for violation in reversed(found) for key, words in reversed(violation)}
-
-
-def paid(graph: Graph, debts: Collection[str]) -> list[str]:
-    """Debts that are none any more."""
-    found = violations(graph, debts)
-    gone = [debt for debt in debts if debt not in found and not debt.startswith("circle ")]
-    return sorted([*gone, *needless_circles(graph, debts)])

@@ -51,7 +51,7 @@ PYTHON_THIRD_PARTY = {
 PYTHON_EXTRAS = {"serve": {"uvicorn", "starlette", "httptools", "grpc", "google", "prometheus_client"}}
 # Debts: what these say of ops belongs on the declarations. The list may only shrink.
 LISTS_OF_OPS = {
-    "python/warptape/functional.py": "the names of torch.functional",
+    "python/warptape/torch/names/functional.py": "the names of torch.functional",
     "python/warptape/nn/parameter.py": "what a parameter without a shape answers",
 }
 CUDA_PLACES = ("kernels/cuda/", "csrc/core/cuda/", "csrc/distributed/transport/nccl/")
@@ -216,14 +216,24 @@ def long_cpp_functions(text: str) -> Iterator[tuple[int, int]]:
             opened = number
 
 
+def most_lines(size: int) -> int:
+    """With room, so that no new op is the one that has to delete lines elsewhere."""
+    return size * 103 // 100
+
+
 def check_total_lines(root: Path) -> list[str]:
     rest = "kernels + csrc"
     lines = {rest: 0} | dict.fromkeys(BUDGETS, 0)
     for relative, path in files(root, ("kernels", "csrc", "python"), (*CPP, ".py")):
         part = next((name for name, (_, places) in BUDGETS.items() if relative.startswith(places)), rest)
         lines[part] += len(path.read_text().splitlines())
-    most = {rest: MAX_TOTAL_LINES} | {name: budget for name, (budget, _) in BUDGETS.items()}
-    return [f"{part}: {n} lines, at most {most[part]}" for part, n in lines.items() if n > most[part]]
+    sizes = {rest: MAX_TOTAL_LINES} | {name: size for name, (size, _) in BUDGETS.items()}
+    return [
+        f"{part}: {n} lines, at most {most_lines(sizes[part])}: delete what the change made needless, or "
+        "raise the size in tests/arch/budgets.py and say why"
+        for part, n in lines.items()
+        if n > most_lines(sizes[part])
+    ]
 
 
 def check_slot_owners(root: Path) -> list[str]:
@@ -292,7 +302,11 @@ def check_lists_of_ops(root: Path) -> list[str]:
             line += statement.count("\n")
     for relative, path in files(root, ("python",), (".py",)):
         # What ops are called in ONNX and ATen, and what they mean for sequences of several lengths.
-        names = ("python/warptape/onnx/", "python/warptape/utils/_python_dispatch.py")
+        names = (
+            "python/warptape/compiler/onnx/",
+            "python/warptape/library/subclass_",
+            "python/warptape/utils/_python_dispatch.py",
+        )
         if relative.startswith((*names, "python/warptape/extras/nested/")) or relative in LISTS_OF_OPS:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
@@ -419,10 +433,10 @@ def test_rule_finds_a_planted_violation(
 
 
 def test_total_is_counted(tmp_path: Path) -> None:
-    write(tmp_path, {"kernels/m.h": "int x;\n" * MAX_TOTAL_LINES})
+    write(tmp_path, {"kernels/m.h": "int x;\n" * most_lines(MAX_TOTAL_LINES)})
     assert check_total_lines(tmp_path) == []
-    for i, (budget, places) in enumerate(BUDGETS.values()):
-        write(tmp_path, {f"{places[0]}one.cpp": "\n" * budget})
+    for i, (size, places) in enumerate(BUDGETS.values()):
+        write(tmp_path, {f"{places[0]}one.cpp": "\n" * most_lines(size)})
         assert len(check_total_lines(tmp_path)) == i
         write(tmp_path, {f"{places[0]}two.cpp": "\n"})
         assert len(check_total_lines(tmp_path)) == i + 1

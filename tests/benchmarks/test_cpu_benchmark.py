@@ -77,6 +77,69 @@ def test_keeps_the_lines_of_other_runs(cpu, tmp_path):
     assert "commit two: linear." in table
 
 
+def test_share_of_the_limit_that_is_nearer(cpu, monkeypatch):
+    import _roofline
+
+    monkeypatch.setattr(_roofline, "peak_flops", lambda threads, dtype: 1e11 * threads)
+    monkeypatch.setattr(_roofline, "peak_bytes", lambda threads: 1e10)
+    assert _roofline.share(1.0, 1e11, 0, 2) == pytest.approx(0.5)
+    assert _roofline.share(1.0, 1e11, 8e9, 2) == pytest.approx(0.8)
+    assert _roofline.share(0.5, 0, 2e9, 1) == pytest.approx(0.4)
+    assert _roofline.share(1.0, 0, 0, 1) is None
+    group = cpu.Group("g", "some work", 0.5)
+    rows = [measured(cpu, n, [0.1] * 5, [1.0] * 5, share=s) for n, s in (("a", 0.4), ("b", 0.9), ("c", None))]
+    line = cpu.summary(group, rows)
+    assert line["share"] == pytest.approx(0.6)
+    assert "| 60% |" in cpu.markdown([line])
+    assert "| 90% |" in cpu.details([line])
+    older = cpu.summary(group, rows[2:])
+    assert older["share"] is None
+    assert "%" not in cpu.markdown([older])
+
+
+def test_flops_are_counted_forward_and_backward(cpu):
+    import _roofline
+    import warptape
+
+    a, b = (warptape.ones(8, 8, requires_grad=True) for _ in range(2))
+    assert _roofline.count_flops(warptape, lambda: (a @ b).sum().backward()) == 3 * 2 * 8**3
+    assert _roofline.count_flops(warptape, lambda: a + b) == 0
+
+
+def test_peers_are_compared_each_with_warptape(cpu):
+    import peers
+
+    seconds = {"warptape": [0.02] * 5, "torch": [0.04] * 5, "openvino": [0.016] * 5}
+    results = {"warptape": [1.0, 2.0], "torch": [1.0, 2.0], "openvino": [1.0, 2.5]}
+    row = cpu.Measured("net", seconds, results=results)
+    torch, openvino = peers.lines_of(row, gflop=1.0, peak=1e11)
+    assert torch == "| net | PyTorch | 0.50 | 0.50 | 20.00 ms, 40.00 ms | 50% |"
+    assert "RESULTS DIFFER by 2.5e-01 | 1.25 |" in openvino
+    failed = cpu.Measured("net", seconds, error="openvino: no")
+    assert "failed: openvino: no" in peers.lines_of(failed, 1.0, 1e11)[0]
+    assert peers.version_in(sys.executable, "no_such_module_here") is None
+
+
+def test_networks_of_the_peers_say_what_they_multiply(cpu):
+    """Their FLOPs are what the counter finds, on the smallest of their kinds."""
+    import _peer_rows
+    import _roofline
+    import warptape
+
+    build = _peer_rows.NETWORKS[0].build.func
+    network = _peer_rows.Network(
+        "tiny",
+        "",
+        lambda lib: build(lib, width=16, heads=2, inner=32, layers=2),
+        (1, 8, 16),
+        _peer_rows.encoder_gflop(8, 8, 16, 32, 2),
+    )
+    model = _peer_rows.filled(network, warptape)
+    x = warptape.from_numpy(network.numbers())
+    with warptape.no_grad():
+        assert _roofline.count_flops(warptape, lambda: model(x)) == round(network.gflop * 1e9)
+
+
 def test_every_target_has_rows(cpu):
     groups = {group.name for group in cpu.GROUPS}
     assert {row.group for row in cpu.ROWS} | {"import"} == groups

@@ -117,7 +117,7 @@ WT_API int run_chain(const GivenGeometry* g, int inputs, const GivenOperand* inp
   plan.steps = steps;
   for (int i = 0; i < steps; ++i) {
     ChainStep& s = plan.step[i];
-    s.formula = find_chain_formula(ctx, step[i].slot, DType(step[i].compute));
+    s.formula = find_chain_formula(ctx, step[i].slot, DType(step[i].compute), true);
     if (!s.formula) return 1;
     s.count = uint8_t(step[i].count);
     s.result = DType(step[i].result);

@@ -24,16 +24,16 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e
 
 def read_formulas() -> Iterator[tuple[str, int, str]]:
     """(slot, number of inputs, compute type) of every slot in the lists of the elementwise ops."""
-    headers = ROOT / "kernels/include/kernels/elementwise"
-    text = (headers / "formulas.h").read_text()
-    known = {m[1]: (BASES[m[2]], m[3]) for m in re.finditer(r"WT_FORMULA\((\w+),\s*(\w+)<([^>]+)>", text)}
-    known |= {m[1]: (2, "kAny") for m in re.finditer(r"WT_FORMULA\((\w+), IntegerDivision", text)}
-    known |= {m[1]: (1, "kFloats") for m in re.finditer(r"WT_(?:SAME|ANALYTIC)\((\w+), \w+\);", text)}
-    known |= {m[1]: (1, "kAny") for m in re.finditer(r"WT_(?:ROUNDING|FLOAT_TEST)\((\w+), [^)]*\)+;", text)}
+    lists = ROOT / "kernels/include/kernels/elementwise/ops"
+    names = ("arithmetic", "math", "activation", "loss", "loss_backward")
+    text = "\n".join((lists / f"{name}.h").read_text() for name in names)
+    op = r"WT_OP\(\w+, (\w+),\s*"
+    known = {m[1]: (BASES[m[2]], m[3]) for m in re.finditer(op + r"(\w+)<([^>]+)>", text)}
+    known |= {m[1]: (2, "kAny") for m in re.finditer(op + "IntegerDivision", text)}
+    known |= {m[1]: (1, "kFloats") for m in re.finditer(r"WT_(?:SAME|ANALYTIC)\(\w+, (\w+)\);", text)}
+    known |= {m[1]: (1, "kAny") for m in re.finditer(r"WT_(?:ROUNDING|FLOAT_TEST)\(\w+, (\w+)[,)]", text)}
     known["Where"] = (3, "kAny")
-    for slot, formula in re.findall(r"X\((\w+), (\w+)\);", (headers / "elementwise_ops.h").read_text()):
-        if formula not in known:
-            continue
+    for slot, formula in re.findall(r"^WT_\w+\((\w+), (\w+)[,)]", text, re.M):
         count, types = known[formula]
         for compute in (FLOATS if re.search("kFloats|kAny", types) else ()) + (
             INTEGERS if re.search("kIntegers|kAny", types) else ()

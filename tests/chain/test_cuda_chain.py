@@ -28,9 +28,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def _conversions_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chains are compared with the host, whose conversions of what an integer cannot hold are not PTX's."""
+def _as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains are compared with the host, whose conversions of what an integer cannot hold are not PTX's, and
+    their kernels, as those of the ops, are given NumPy's memory."""
     monkeypatch.setenv("WARPTAPE_EMULATOR_CONVERSIONS", "0")
+    monkeypatch.delenv("WARPTAPE_EMULATOR_POINTERS", raising=False)
 
 
 @pytest.fixture(scope="module")

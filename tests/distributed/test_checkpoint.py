@@ -374,7 +374,7 @@ def test_rank_0_may_end_right_after_a_save(tmp_path):
 SLOW_READER = """
 import sys, time
 import warptape as wt, warptape.distributed as dist, warptape.distributed.checkpoint as dcp
-from warptape.distributed import _state
+from warptape.distributed import state as _state
 dist.init_process_group()
 class Slow:
     def __init__(self, store):

@@ -179,7 +179,7 @@ def test_everything_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatc
     monkeypatch.setattr(os, "rename", lambda a, b: (log.append(("name", Path(b))), renamed(a, b))[1])
     dcp.save(state_of(0), checkpoint_id=path)
     new = [name for what, name in log if what == "new"]
-    assert sorted(name.name for name in new) == ["manifest.json", "shard-00000.safetensors"]
+    assert sorted(name.name for name in new) == [".metadata", "manifest.json", "shard-00000.safetensors"]
     named = log.index(("name", path))
     for name in new:
         assert log.index(("sync", name)) < log.index(("sync", name.parent)) < named
@@ -250,8 +250,9 @@ def test_every_flipped_bit_is_refused(tmp_path, request, record_property):
     path, flips = tmp_path / "run", request.config.getoption("--flips")
     dcp.save(state_of(1), checkpoint_id=path)
     manifest = json.loads((path / "manifest.json").read_text())
-    files = sorted(path.iterdir())
+    mark, *files = sorted(path.iterdir())
     assert [f.name for f in files] == ["manifest.json", "shard-00000.safetensors"]
+    assert mark.name == ".metadata" and mark.stat().st_size == 0  # by which programs see that it is whole
     rng, named, state = random.Random(0), 0, state_of(-1)
     for i in range(flips):
         file = files[i % 2]
@@ -297,7 +298,7 @@ def test_damage_that_one_rank_reads_stops_all(tmp_path):
 def test_truncated_and_missing_files_are_refused(tmp_path):
     path = tmp_path / "run"
     dcp.save(state_of(1), checkpoint_id=path)
-    for file in sorted(path.iterdir()):
+    for file in sorted(path.glob("[!.]*")):
         whole = file.read_bytes()
         for size in {0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1}:
             file.write_bytes(whole[:size])

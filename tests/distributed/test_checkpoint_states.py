@@ -19,6 +19,7 @@ from warptape.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from warptape.distributed.checkpoint.stateful import Stateful
 from warptape.distributed.fsdp import fully_shard
 from warptape.distributed.tensor import Shard, distribute_tensor
 from warptape.nn.parallel import DistributedDataParallel
@@ -189,6 +190,40 @@ def test_states_of_many_forms_are_saved_by_tensor(tmp_path: Path) -> None:
     assert isinstance(third, tuple) and wt.equal(third[0], big + 2) and third[1] is None
     assert wt.equal(empty["nested"]["x.y"]["z"], big + 3) and empty["complex"].tolist() == [1 + 2j]
     assert empty["generator"].initial_seed() == 5
+
+
+class Flat(optim.AdamW, Stateful):
+    """An optimizer that says of itself what its state is, by names of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        held = super().state_dict()["state"]
+        return {f"state.{i}.{key}": value for i, each in held.items() for key, value in each.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        told = super().state_dict()
+        for name, value in state_dict.items():
+            _, i, key = name.split(".")
+            told["state"][int(i)][key] = value
+        super().load_state_dict(told)
+
+
+def test_an_optimizer_that_is_stateful_is_asked_for_its_state(tmp_path: Path) -> None:
+    """Without a model beside it, as torchtitan's container of optimizers."""
+
+    def body() -> bool:
+        made = []
+        for seed in (1, 2):
+            model = wrap("fsdp", net())
+            optimizer = Flat(model.parameters(), lr=1e-2)
+            step(model, optimizer, seed)
+            made.append((model, optimizer))
+        dcp.save({"optimizer": made[0][1]}, checkpoint_id=tmp_path / "a")
+        dcp.load({"optimizer": made[1][1]}, checkpoint_id=tmp_path / "a")
+        states = [optimizer.state_dict() for _, optimizer in made]
+        assert states[0].keys() == states[1].keys()
+        return all(wt.equal(states[0][name], states[1][name]) for name in states[0])
+
+    assert simulate(2, body) == [True, True]
 
 
 def test_two_things_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_ranks_start_from_rank_0_and_buffers_follow_it() -> None:
         model.running_mean.fill_(float(dist.get_rank()))
         model.weight.data.fill_(float(5 + dist.get_rank()))
         parallel = DDP(model)
-        with pytest.raises(NotImplementedError, match="mixed_precision"):
+        with pytest.raises(TypeError, match="expected mixed_precision with param_dtype"):
             DDP(model, mixed_precision=object())
         start = [model.running_mean.tolist(), model.weight.tolist()]
         for _ in range(2):

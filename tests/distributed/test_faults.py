@@ -179,10 +179,11 @@ from datetime import timedelta
 import warptape.distributed as dist
 try:
     dist.init_process_group(
-        init_method="file://{tmp_path}/meet", rank=0, world_size=2, timeout=timedelta(seconds=2)
+        init_method="file://{tmp_path}/meet", rank=0, world_size=2, timeout=timedelta(seconds=100)
     )
 except dist.DistStoreError as error:
     print(error)
+    raise SystemExit(1)  # the launcher then ends the other, which waits for a rank 1
 """)
     _, out, err = launch("--nproc-per-node", 2, path)
     assert "a process with rank 0 has joined already" in out, out + err

@@ -71,6 +71,16 @@ for what in (child, dist.destroy_process_group, of_its_own):
     assert x.tolist() == [ranks * (ranks - 1) / 2] * 2
     dist.barrier(group)
 pending.wait()
+if rank == 0:  # alone: it must not even ask the other ranks, who would never answer
+    pid = os.fork()
+    if pid == 0:
+        try:
+            dist.new_group([0])
+        except dist.DistBackendError as error:
+            os._exit("was forked from rank 0" not in str(error))
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+dist.barrier(group)
 
 
 class Ranks(wt.utils.data.Dataset):
@@ -84,7 +94,7 @@ class Ranks(wt.utils.data.Dataset):
 loader = wt.utils.data.DataLoader(Ranks(), batch_size=2, num_workers=2, multiprocessing_context="fork")
 assert [b.tolist() for b in loader] == [[[i, rank, ranks], [i + 1, rank, ranks]] for i in (0, 2)]
 dist.barrier()
-print("done", rank)
+print(f"done {rank}")  # one write: the ranks share a terminal
 """
 
 

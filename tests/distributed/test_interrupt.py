@@ -92,6 +92,30 @@ def test_a_rank_that_raises_ends_those_that_compute():
     assert not [t for t in threading.enumerate() if t.name.startswith("rank")]
 
 
+PROFILED = """
+import sys
+from warptape import distributed as dist
+
+def body():
+    if dist.get_rank() == 1:
+        raise KeyError("here")
+    while True:
+        pass
+
+try:
+    dist.simulate(2, body)
+except dist.RankFailed:
+    sys.setprofile(lambda *_: None)
+    (lambda: print("called"))()
+"""
+
+
+def test_a_profile_function_after_ranks_were_interrupted():
+    """Python 3.11 hangs in the next call if it was told of an exception for a thread that never got one."""
+    with started([sys.executable, "-c", PROFILED]) as job:
+        assert job.finish()[1] == "called\n"
+
+
 CELLS = {
     "collectives": """
 def rank():

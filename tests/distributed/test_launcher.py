@@ -151,13 +151,16 @@ def test_root_cause_is_shown_first(script) -> None:
         script(
             RECORD
             + """
-import atexit
+import atexit, pathlib
+told = pathlib.Path(__file__).with_name('told')
 @record
 def main():
     if rank == 1:
         atexit.register(time.sleep, 30)  # tells at once, ends late
+        atexit.register(told.touch)
         raise ValueError('the cause')
-    time.sleep(0.3 if rank == 0 else 60)
+    while rank == 2 or not told.exists():
+        time.sleep(0.05)
     raise RuntimeError('peer lost')
 main()
 """

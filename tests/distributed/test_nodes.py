@@ -204,16 +204,16 @@ def test_a_message_is_read_only_after_the_proof() -> None:
 
     server = socket.create_server(("127.0.0.1", 0))
     with server, socket.create_connection(server.getsockname()) as peer:
-        stranger = rendezvous.Stranger(server.accept()[0], SECRET)
+        unproven = rendezvous.UnauthenticatedPeer(server.accept()[0], SECRET)
         nonce = peer.recv(64)
         assert len(nonce) == rendezvous.NONCE
         own = bytes(32)
         proof = rendezvous.proof(SECRET, b"guest", nonce, own)
         peer.sendall(own + proof[:-1])
         time.sleep(0.05)
-        assert stranger.read() is None
+        assert unproven.read() is None
         peer.sendall(bytes([proof[-1] ^ 1]) + b"{}")
         time.sleep(0.05)
-        assert stranger.read() is False
+        assert unproven.read() is False
         assert peer.recv(64) == rendezvous.REFUSAL
-        stranger.socket.close()
+        unproven.socket.close()

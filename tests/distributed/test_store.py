@@ -68,6 +68,57 @@ def test_compare_set(store: Store) -> None:
     assert store.compare_set("k", "first", "second") == b"second" == store.get("k")
 
 
+def test_lists_of_keys(store: Store) -> None:
+    """As PyTorch's stores: what is appended is joined, and keys come without the prefix of a PrefixStore."""
+    store.append("word", "po")
+    store.append("word", b"tato")
+    store.multi_set(["b", "a"], ["2", b"1"])
+    assert store.get("word") == b"potato" and store.multi_get(["a", "b"]) == [b"1", b"2"]
+    assert store.list_keys() == ["a", "b", "word"] and store.num_keys() == 3
+    with pytest.raises(ValueError, match="expected as many values as keys, got 1 keys and 2 values"):
+        store.multi_set(["a"], ["1", "2"])
+    copy = store.clone()
+    copy.set("c", "3")
+    assert store.get("c") == b"3" and store.has_extended_api()
+
+
+def test_queues(store: Store) -> None:
+    assert store.queue_len("q") == 0
+    for value in ("first", b"\xff", "last"):
+        store.queue_push("q", value)
+    assert store.queue_len("q") == 3 and store.num_keys() == 0 and not store.check(["q"])
+    assert [store.queue_pop("q"), store.queue_pop("q", block=False)] == [b"first", b"\xff"]
+    assert store.queue_pop("q") == b"last"
+    with pytest.raises(_C.QueueEmptyError, match="the queue 'q' is empty"):
+        store.queue_pop("q", block=False)
+    store.set_timeout(ms(50))
+    with pytest.raises(_C.DistStoreError, match=r"waited 0.05 s for .*q'"):
+        store.queue_pop("q")
+
+
+def test_each_value_of_a_queue_is_popped_once(store: Store) -> None:
+    got: list[bytes] = []
+    taking = [
+        threading.Thread(target=lambda: got.extend(store.queue_pop("q") for _ in range(25))) for _ in range(4)
+    ]
+    for t in taking:
+        t.start()
+    for i in range(100):
+        store.queue_push("q", str(i))
+    for t in taking:
+        t.join(10)
+    assert sorted(map(int, got)) == list(range(100)) and store.queue_len("q") == 0
+
+
+def test_appended_at_once(store: Store) -> None:
+    adding = [threading.Thread(target=lambda: [store.append("k", "x") for _ in range(50)]) for _ in range(4)]
+    for t in adding:
+        t.start()
+    for t in adding:
+        t.join(10)
+    assert store.get("k") == b"x" * 200
+
+
 def test_time_is_over(store: Store) -> None:
     assert store.timeout > timedelta(minutes=1)
     store.set_timeout(ms(100))

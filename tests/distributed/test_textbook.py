@@ -182,7 +182,7 @@ def test_the_picture_shows_what_the_traces_say():
 
 def test_the_page_shows_what_comes_out(capsys):
     """Its program runs and prints what the comments say; its table is the model's."""
-    page = (ROOT / "docs/collectives.md").read_text()
+    page = (ROOT / "docs/explanation/collectives.md").read_text()
     exec(page.split("```python\n")[1].split("```")[0], {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("6 {1: 48}") and lines[0].startswith("[6.0, ")

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <vector>
 
+#include "clusters.h"
 #include "internal.h"
 #include "races.h"
 #include "traffic.h"
@@ -38,6 +40,7 @@ struct Box {
   TensorMap map;
   int at[4];
   uint64_t* barrier;
+  unsigned rank;  // of the block in its cluster whose memory it comes to
 };
 struct Thread {
   Groups<Copy> copies;
@@ -46,8 +49,9 @@ struct Thread {
   bool fenced = false;
 };
 std::vector<Thread> g_threads;
-std::vector<Box> g_boxes;
+std::vector<Box> g_boxes;  // of all blocks of the cluster
 bool g_used = false;
+std::map<unsigned, std::vector<Thread>> g_suspended;  // threads of the cluster's other blocks
 
 Thread& self() {
   g_used = true;
@@ -98,7 +102,8 @@ void for_elements(const Box& b, Move&& move) {
         inside = inside && at[d] >= 0 && at[d] < b.map.sizes[d];
         global += at[d] * b.map.strides[d];
       }
-      move(at_shared(swizzled(base + uint32_t(r * b.map.box_cols + c) * 2)), inside ? global : nullptr);
+      move(in_block(b.rank, at_shared(swizzled(base + uint32_t(r * b.map.box_cols + c) * 2))),
+           inside ? global : nullptr);
     }
 }
 void run_box(const Box& b) {
@@ -106,9 +111,10 @@ void run_box(const Box& b) {
     memset(shared, 0, 2);
     if (global) memcpy(shared, global, 2);
   });
-  State s = read(b.barrier);
+  auto* barrier = reinterpret_cast<uint64_t*>(in_block(b.rank, b.barrier));
+  State s = read(barrier);
   s.bytes -= b.map.box_rows * b.map.box_cols * 2;
-  write(b.barrier, s);
+  write(barrier, s);
 }
 
 void run_store(const Box& b) {
@@ -127,7 +133,7 @@ struct BarrierWait {
 bool is_over(void* state) {
   const auto& w = *static_cast<const BarrierWait*>(state);
   for (size_t i = 0; i < g_boxes.size();)
-    if (g_boxes[i].barrier == w.barrier) {
+    if (g_boxes[i].barrier == w.barrier && g_boxes[i].rank == cluster_rank()) {
       const Box box = g_boxes[i];
       g_boxes.erase(g_boxes.begin() + static_cast<ptrdiff_t>(i));
       run_box(box);
@@ -290,13 +296,17 @@ float half_at(const void* p, bool bfloat16) {
 void begin_block(unsigned threads) {
   if (!g_used && g_threads.size() >= threads) return;
   g_threads.assign(threads, Thread{});
-  g_boxes.clear();
   g_used = false;
+}
+void exchange_block(unsigned from, unsigned to) {
+  g_suspended[from] = std::move(g_threads);
+  g_threads = std::move(g_suspended[to]);
 }
 void end_block() {
   for (const Thread& t : g_threads)
     if (g_used && !t.boxes.items.empty()) die("the block ends while TMA still reads its shared memory");
-  if (!g_boxes.empty()) die("the block ends while TMA still writes to its shared memory");
+  for (const Box& box : g_boxes)
+    if (box.rank == cluster_rank()) die("the block ends while TMA still writes to its shared memory");
 }
 
 void copy_async(void* shared, const void* global, int bytes, int read) {
@@ -351,21 +361,36 @@ void arrive(uint64_t* barrier, uint32_t bytes) {
   s.bytes += static_cast<int32_t>(bytes), --s.pending;
   write(barrier, s);
 }
+void arrive_at(uint64_t* barrier, unsigned rank) {
+  arrive(reinterpret_cast<uint64_t*>(in_block(rank, barrier)), 0);
+}
 void wait_barrier(uint64_t* barrier, uint32_t parity) {
   BarrierWait wait{barrier, parity & 1};
   wait_until(is_over, &wait);
 }
 
-void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier) {
+namespace {
+void load_box_into(unsigned rank, void* shared, const TensorMap& map, const int (&at)[4], uint64_t* barrier) {
   check_aligned("TMA", shared, 128);
   g_used = true;
-  const Box box{static_cast<char*>(shared), map, {x, y, z, w}, barrier};
+  const Box box{static_cast<char*>(shared), map, {at[0], at[1], at[2], at[3]}, barrier, rank};
+  in_block(rank, shared);  // which must be there
   if (early()) return run_box(box);
   g_boxes.push_back(box);
 }
+}  // namespace
+
+void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier) {
+  load_box_into(cluster_rank(), shared, map, {x, y, z, w}, barrier);
+}
+void load_box_for_all(void* shared, const TensorMap& map, int x, int y, int z, uint64_t* barrier,
+                      unsigned blocks) {
+  for (unsigned rank = 0; blocks >> rank; ++rank)
+    if (blocks >> rank & 1) load_box_into(rank, shared, map, {x, y, z, 0}, barrier);
+}
 void store_box(const void* shared, const TensorMap& map, int x, int y, int z) {
   check_aligned("TMA", shared, 128);
-  const Box box{static_cast<char*>(const_cast<void*>(shared)), map, {x, y, z, 0}, nullptr};
+  const Box box{static_cast<char*>(const_cast<void*>(shared)), map, {x, y, z, 0}, nullptr, cluster_rank()};
   if (early()) return run_store(box);
   self().boxes.items.push_back(box);
 }

@@ -28,6 +28,7 @@ void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
 void init_barrier(uint64_t* barrier, int arrivals);
 void arrive(uint64_t* barrier, uint32_t bytes);
+void arrive_at(uint64_t* barrier, unsigned rank);  // of block `rank` of the cluster
 void wait_barrier(uint64_t* barrier, uint32_t parity);
 
 // Matrices of 2-byte elements, in two further dims; the innermost dim first, strides in bytes. Boxes are of
@@ -38,6 +39,9 @@ struct TensorMap {
   int box_rows, box_cols;
 };
 void load_box(void* shared, const TensorMap& map, int x, int y, int z, int w, uint64_t* barrier);
+// The same for each block of the cluster whose bit is in `blocks`.
+void load_box_for_all(void* shared, const TensorMap& map, int x, int y, int z, uint64_t* barrier,
+                      unsigned blocks);
 void store_box(const void* shared, const TensorMap& map, int x, int y, int z);
 void commit_boxes();
 void wait_boxes_read(int left);
@@ -61,8 +65,9 @@ void multiply_async(const Product& product);
 // bfloat16 or float16 at p.
 float half_at(const void* p, bool bfloat16);
 
-// For fibers.cpp: a block begins, and ends.
+// For fibers.cpp: a block begins, and ends; one of a cluster goes on in place of another.
 void begin_block(unsigned threads);
 void end_block();
+void exchange_block(unsigned from, unsigned to);
 
 }  // namespace emulator

@@ -154,6 +154,7 @@ extern "C" {
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
   auto held = emulator::lock();
+  if (emulator::unsafe_call() != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = new cublasContext{emulator::current_device(), nullptr};
   return kOk;
 }

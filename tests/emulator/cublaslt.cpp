@@ -371,6 +371,8 @@ constexpr uint64_t kMagic = 0x6c745f616c676f;
 }  // namespace
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  auto held = emulator::lock();
+  if (emulator::unsafe_call() != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = new cublasLtContext{emulator::current_device()};
   return kOk;
 }

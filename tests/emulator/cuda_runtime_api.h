@@ -22,7 +22,8 @@
 //   the
 //                                    first that it named; algorithms: all of them; solver: cuSOLVER refuses
 //                                    every routine
-//   WARPTAPE_EMULATOR_POINTERS=1     a kernel's arguments may hold no address in the host's heap or stack
+//   WARPTAPE_EMULATOR_POINTERS=1     a kernel's arguments may hold no address in the host's heap or stack, and
+//                                    no bytes that nobody set
 //   WARPTAPE_EMULATOR_LIFETIMES=0    memory that another stream may still use is given away (Note [Lifetimes])
 //   WARPTAPE_EMULATOR_CONVERSIONS=0  floats that an integer cannot hold are converted as the host does it
 //   WARPTAPE_EMULATOR_TRAFFIC=FILE   gets a line for each launch: what its accesses moved (Note [Traffic])
@@ -168,8 +169,15 @@ struct cudaPointerAttributes {
   void* devicePointer;
   void* hostPointer;
 };
+enum cudaLaunchAttributeID { cudaLaunchAttributeClusterDimension = 4 };
+union cudaLaunchAttributeValue {
+  struct {
+    unsigned x, y, z;
+  } clusterDim;
+};
 struct cudaLaunchAttribute {
-  int id;
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -281,7 +289,7 @@ void name_next_launch(const char* name);
 void begin_life(const void* p, size_t bytes, cudaStream_t stream);
 // Keeps what memory the argument names (Note [Lifetimes]). With WARPTAPE_EMULATOR_POINTERS it also
 // ends the process where the bytes of an argument hold an address in the heap or the stack of the host that
-// is neither a device's memory nor page-locked.
+// is neither a device's memory nor page-locked, or where nobody set them (-ftrivial-auto-var-init=pattern).
 void check_argument(const void* argument, size_t bytes, const char* type);
 
 }  // namespace emulator

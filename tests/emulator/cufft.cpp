@@ -139,6 +139,7 @@ cufftResult cufftXtMakePlanMany(cufftHandle plan, int rank, long long* n, long l
                                 long long in_stride, long long in_distance, FftType in, long long* out_sizes,
                                 long long out_stride, long long out_distance, FftType out, long long batch,
                                 size_t* work_bytes, FftType compute) {
+  if (auto held = emulator::lock(); emulator::unsafe_call() != cudaSuccess) return 2;  // ALLOC_FAILED
   std::lock_guard lock(g_mutex);
   Plan& p = plan_of(plan);
   if (rank != 1 || *n < 1 || batch < 1 || p.own_memory) emulator::die("cuFFT: a plan that is not expected");

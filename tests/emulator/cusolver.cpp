@@ -322,6 +322,7 @@ extern "C" {
 
 cusolverStatus_t cusolverDnCreate(cusolverDnHandle_t* handle) {
   auto held = emulator::lock();
+  if (emulator::unsafe_call() != cudaSuccess) return CUSOLVER_STATUS_NOT_INITIALIZED;
   *handle = new cusolverDnContext{emulator::current_device(), nullptr};
   return kOk;
 }

@@ -2,7 +2,7 @@
 //
 // A fiber runs threads that have not started one after the other, so a thread that never waits costs no
 // change of stack. One that waits at a barrier or for its warp keeps its fiber, and the block goes on with
-// another.
+// another. Blocks of a cluster take turns: one goes on until all of its threads wait (clusters.h).
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "asynchronous.h"
+#include "clusters.h"
 #include "internal.h"
 #include "races.h"
 #include "traffic.h"
@@ -94,6 +95,8 @@ struct Thread {
 
 struct Block {
   std::string name;
+  uint64_t number = 0;  // in the grid
+  uint3 index{};
   const Work* body = nullptr;
   std::vector<Thread> threads;
   std::vector<uint3> places;       // thread -> threadIdx
@@ -104,12 +107,13 @@ struct Block {
   Barrier barrier{};
   int barrier_result = 0;
   void* scheduler = nullptr;
-  std::vector<Fiber*> idle;
   char* shared = nullptr;
   bool running = false;
   Order order{};
   uint64_t salt = 0;
 } g;
+std::vector<Fiber*> g_idle;
+std::vector<Block> g_suspended;  // of a cluster, those that do not run, by rank
 
 thread_local bool t_runs_kernel = false;  // of the host's threads, the one that runs it
 
@@ -157,6 +161,7 @@ void release_barrier() {
 
 void leave(unsigned thread) {
   g.threads[thread].state = State::Exited;
+  leave_cluster();
   unsigned first = thread / kWarp * kWarp, last = std::min<unsigned>(first + kWarp, g.threads.size());
   for (unsigned t = first; t < last; ++t) {
     const Thread& other = g.threads[t];
@@ -175,7 +180,7 @@ void leave(unsigned thread) {
       (*g.body)();
       leave(g.current);
     }
-    g.idle.push_back(self);
+    g_idle.push_back(self);
     emulator_switch(&self->top, g.scheduler);
   }
 }
@@ -184,9 +189,9 @@ Fiber* g_starting = nullptr;
 void fiber_entry() { fiber_main(g_starting); }
 
 Fiber* take_fiber() {
-  if (!g.idle.empty()) {
-    Fiber* fiber = g.idle.back();
-    g.idle.pop_back();
+  if (!g_idle.empty()) {
+    Fiber* fiber = g_idle.back();
+    g_idle.pop_back();
     return fiber;
   }
   size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -232,11 +237,21 @@ bool poll() {
   return any;
 }
 
-void run_block() {
+void start_block(uint64_t number) {
+  g.number = number;
+  g.index = blockIdx = {static_cast<unsigned>(number % gridDim.x),
+                        static_cast<unsigned>(number / gridDim.x % gridDim.y),
+                        static_cast<unsigned>(number / gridDim.x / gridDim.y)};
+  races_begin_block(number);
   begin_block(static_cast<unsigned>(g.threads.size()));
   std::fill(g.threads.begin(), g.threads.end(), Thread{});
   g.next = g.waiting = g.positive = 0;
   g.live = static_cast<unsigned>(g.threads.size());
+}
+
+// Goes on until the block is done or all of its threads wait for another block; whether any went on.
+bool advance() {
+  bool any = false;
   while (g.live) {
     Fiber* fiber;
     if (!g.ready.empty()) {
@@ -246,13 +261,52 @@ void run_block() {
       fiber = g.threads[thread].fiber;
     } else if (g.next < g.threads.size()) {
       fiber = g_starting = take_fiber();
-    } else {
-      if (!poll()) die_stuck();
+    } else if (poll()) {
       continue;
+    } else {
+      return any;
     }
+    any = true;
     emulator_switch(&g.scheduler, fiber->top);
   }
-  end_block();
+  if (any) end_block();
+  return any;
+}
+
+// Block `rank` of the cluster becomes the one that runs.
+void resume(unsigned rank) {
+  const unsigned from = cluster_rank();
+  if (rank == from) return;
+  traffic_end_block();
+  std::swap(g, g_suspended[from]);
+  std::swap(g, g_suspended[rank]);
+  exchange_block(from, rank);
+  exchange_memory(rank);
+  blockIdx = g.index;
+  races_resume_block(g.number);
+}
+
+void run_cluster(uint64_t number, unsigned size, size_t shared_bytes) {
+  g_suspended.assign(size > 1 ? size : 0, g);
+  begin_cluster(size, static_cast<unsigned>(g.threads.size()), {g.shared, shared_bytes});
+  for (unsigned rank = 0; rank < size; ++rank) {
+    resume(rank);
+    memset(g.shared, 0xFF, shared_bytes);
+    start_block(number * size + rank);
+  }
+  for (unsigned waits = 0; waits < size;) {
+    bool any = false;
+    waits = size;  // the last block that has not ended
+    for (unsigned rank = 0; rank < size; ++rank) {
+      resume(rank);
+      any |= advance();
+      if (g.live) waits = rank;
+    }
+    if (any || waits == size) continue;
+    resume(waits);
+    die_stuck();
+  }
+  traffic_end_block();
 }
 
 // Dynamic shared memory ends at a page that cannot be touched.
@@ -472,7 +526,8 @@ void call_warp(void (*run)(void* const*), void* mine) {
   wait_warp(Collective::Instruction, ~0u, reinterpret_cast<uint64_t>(mine));
 }
 
-void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body) {
+void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, unsigned cluster,
+              const Work& body) {
   if (g.running) die("a kernel was started from within one");
   report_faults();
   ensure_signal_stack();
@@ -492,17 +547,11 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
   races_begin_launch();
   traffic_begin_launch();
   g.order = order();
-  uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z, salt = random_bits();
+  uint64_t clusters = uint64_t(grid.x) * grid.y * grid.z / cluster, salt = random_bits();
   set_sequence();
-  for (uint64_t i = 0; i < blocks; ++i) {
-    uint64_t b = ith(g.order, i, blocks, salt);
-    blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
-                static_cast<unsigned>(b / grid.x / grid.y)};
+  for (uint64_t i = 0; i < clusters; ++i) {
     if (g.order == Order::Shuffled && i % 16 == 15) set_sequence();
-    memset(g.shared, 0xFF, shared_bytes);
-    races_begin_block(b);
-    run_block();
-    traffic_end_block();
+    run_cluster(ith(g.order, i, clusters, salt), cluster, shared_bytes);
   }
   races_end_launch();
   traffic_end_launch(name);

@@ -14,8 +14,10 @@
 
 namespace emulator {
 
-// Runs every block of a grid, one after the other; the threads of a block as fibers.
-void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
+// Runs every block of a grid, one after the other; the threads of a block as fibers. `cluster` neighbours
+// along x run together.
+void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, unsigned cluster,
+              const Work& body);
 
 // What the next launch is called, for messages.
 const char* next_launch_name();

@@ -163,6 +163,9 @@ void races_begin_block(uint64_t block) {
   ++r.barrier;
   r.warp_passes.assign(1024 / 32, 0);
 }
+void races_resume_block(uint64_t block) {
+  if (t_in_kernel) races().block = static_cast<uint32_t>(block);
+}
 void races_pass_barrier() {
   if (t_in_kernel) ++races().barrier;
 }

@@ -11,6 +11,7 @@ namespace emulator {
 void races_begin_launch();
 void races_end_launch();
 void races_begin_block(uint64_t block);
+void races_resume_block(uint64_t block);  // another of its cluster ran between
 void races_pass_barrier();
 void races_pass_warp(unsigned warp);
 // The running thread touched memory; called for what is not compiled with instrumentation, too.

@@ -168,10 +168,18 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
     CUstream_st* stream = resolve(config.stream);
     dim3 block = config.blockDim, grid = config.gridDim;
     size_t shared = config.dynamicSmemBytes;
+    unsigned cluster = 1;
+    for (unsigned i = 0; i < config.numAttrs; ++i)
+      if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) {
+        const auto& dim = config.attrs[i].val.clusterDim;
+        if (dim.y != 1 || dim.z != 1) die("the emulator has clusters along x alone");
+        cluster = dim.x;
+      }
     if (!stream || stream->device != t_device) return cudaErrorInvalidResourceHandle;
     if (!fits(block, 1024, 1024, 64) || !fits(grid, 0x7fffffff, 65535, 65535) ||
         block.x * block.y * block.z > 1024)
       return cudaErrorInvalidConfiguration;
+    if (cluster < 1 || cluster > 8 || grid.x % cluster) return cudaErrorInvalidConfiguration;
     if (capability() < kOldestCode) return cudaErrorNoKernelImageForDevice;
     const cudaError_t planted = planted_fault(name);
     if (planted == cudaErrorLaunchOutOfResources || planted == cudaErrorNoKernelImageForDevice)
@@ -188,7 +196,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
                                           if (planted != cudaSuccess)
                                             device_fault(device) = planted;
                                           else
-                                            run_grid(name.c_str(), grid, block, shared, body);
+                                            run_grid(name.c_str(), grid, block, shared, cluster, body);
                                           end_activity(did);
                                         },
                                         nullptr});

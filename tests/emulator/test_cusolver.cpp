@@ -10,12 +10,12 @@
 #include "cuda_runtime.h"
 #include "cusolverDn.h"
 #include "kernels/cuda/libraries/cusolver_ldl.h"
-#include "kernels/linalg/linalg.h"
+#include "kernels/runtime/services.h"
 
 namespace {
 
 int g_failures = 0;
-std::string g_case, g_lapack;
+std::string g_case;
 #define CHECK(condition)                                                                  \
   do {                                                                                    \
     if (!(condition)) {                                                                   \
@@ -522,6 +522,11 @@ void check_mistakes() {
   cudaSetDevice(0);
 }
 
+struct TestServices final : warptape::kernels::Services {
+  std::string lapack;
+  std::string lapack_library() override { return lapack; }
+};
+
 // Ends the process: a pointer among those of a batch is wrong.
 int run_fatal(const std::string& routine, const std::string& mistake) {
   Call call = opened();
@@ -539,8 +544,9 @@ int run_fatal(const std::string& routine, const std::string& mistake) {
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
-  g_lapack = argv[1];
-  warptape::kernels::set_lapack_finder([] { return g_lapack; });
+  TestServices services;
+  services.lapack = argv[1];
+  warptape::kernels::install(services);
   if (argc > 3) return run_fatal(argv[2], argv[3]);
   check_factors();
   check_values();

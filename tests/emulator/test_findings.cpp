@@ -59,6 +59,22 @@ __global__ void convert(float* out, int which) {
 
 __global__ void set(float* out, int value) { *out = static_cast<float>(value); }
 
+struct Lengths {
+  int64_t count = 1;
+  int64_t of[4];
+};
+__global__ void set_lengths(Lengths lengths, float* out) { *out = static_cast<float>(lengths.of[0]); }
+
+// A kernel is given a struct of which the host filled the part that the kernel reads, or all.
+void fill(bool all) {
+  Lengths lengths;
+  if (all)
+    for (int64_t& length : lengths.of) length = 0;
+  lengths.of[0] = 5;
+  OK(launch("set_lengths", set_lengths, 1, 1, 0, nullptr, lengths, device_array<float>(1)));
+  OK(cudaDeviceSynchronize());
+}
+
 // Memory that a kernel of stream b has is given to stream a; `how` says what orders the two.
 void give(const std::string& how) {
   cudaStream_t a = new_stream(), b = new_stream(), c = new_stream();
@@ -108,6 +124,7 @@ Kernel kernel_named(const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc == 3 && !strcmp(argv[1], "give")) return give(argv[2]), g_failures ? 1 : 0;
+  if (argc == 3 && !strcmp(argv[1], "fill")) return fill(!strcmp(argv[2], "all")), g_failures ? 1 : 0;
   const Kernel kernel = argc == 3 ? kernel_named(argv[1]) : nullptr;
   if (!kernel) return 2;
   auto* p = device_array<float>(1 << 18);

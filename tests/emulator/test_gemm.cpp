@@ -1,15 +1,11 @@
 // Runs one step of the GEMM ladder on the emulated device, without the rest of warptape, so that a test can
 // also compile it with a planted fault: test_gemm STEP DTYPE M N K [bias] [gelu]. Prints the largest error
 // against sums in double and exits with 1 where it is more than the dtype's rounding explains.
-#include "kernels/cuda/gemm/steps.h"
+#include "examples/gemm_ladder/steps.h"
 #include "tests/emulator/test_program.h"
 
 namespace warptape::kernels::cuda {
 namespace {
-using Step = void (*)(const LaunchContext&, const GemmStepPlan&);
-constexpr Step kRun[] = {gemm_naive,      gemm_coalesced,  gemm_shared_tile, gemm_register_tile,
-                         gemm_vectorised, gemm_async_copy, gemm_warp_tiles,  gemm_wmma,
-                         gemm_mma,        gemm_wgmma};
 
 int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool with_bias, bool gelu) {
   std::vector<double> a, b, bias;
@@ -28,7 +24,7 @@ int run(int step, DType dtype, int64_t m, int64_t n, int64_t k, bool with_bias, 
                        c};
   LaunchContext ctx{};
   ctx.device = DeviceType::CUDA;
-  kRun[step](ctx, p);
+  kRunGemmStep[step](ctx, p);
   std::vector<char> host(bytes);
   check(cudaDeviceSynchronize(), "test");
   check(cudaMemcpy(host.data(), c, bytes, cudaMemcpyDeviceToHost), "test");

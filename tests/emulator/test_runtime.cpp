@@ -12,13 +12,10 @@
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "core/generator.h"
+#include "host_stubs.h"
 #include "kernels/slot.h"
 
 using namespace warptape;
-
-namespace warptape::kernels::cpu {
-void bind_num_threads(int*) {}  // the pool of the CPU's kernels is not part of this program
-}  // namespace warptape::kernels::cpu
 
 namespace {
 
@@ -140,6 +137,13 @@ void stress() {
   CHECK(stat("allocated_bytes.all.allocated") == stat("allocated_bytes.all.freed"));
   allocator().empty_cache();
   CHECK(stat("reserved_bytes.all.current") == 0 && stat("segment.all.current") == 0);
+}
+
+// To free asks for nodes of the allocator's lists; without them the block is lost, and the process lives.
+void frees_without_host_memory() {
+  void* p = allocator().allocate(800);
+  with_full_host([&] { allocator().deallocate(p, 800); });
+  CHECK(allocator().allocate(800) != p);
 }
 
 // Threads with streams of their own, which free each other's blocks.
@@ -554,6 +558,7 @@ void failing_kernel() {
 
 const std::map<std::string, void (*)()> kTests = {
     {"stress", stress},
+    {"frees_without_host_memory", frees_without_host_memory},
     {"threads", threads},
     {"recorded_streams", recorded_streams},
     {"unrecorded_stream", unrecorded_stream},

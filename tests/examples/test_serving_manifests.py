@@ -54,7 +54,7 @@ def check_pod(pod):
     if not any(w == f"http://127.0.0.1:{options.port}{path}" for w in words for path in READY):
         problems.append("readinessProbe")
     mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
-    if not all(any(p.startswith(m) for m in mounts) for p in (options.repository, *options.token_file)):
+    if not all(any(p.startswith(m) for m in mounts) for p in (options.model, *options.token_file)):
         problems.append("mounts")
     if set(mounts.values()) != {v["name"] for v in pod["volumes"]}:
         problems.append("volumes")
@@ -115,7 +115,7 @@ def test_systemd():
     program, command, *arguments = shlex.split(service["ExecStart"])
     options = options_of(arguments)
     assert program.endswith("/warptape") and command == "serve"
-    assert options.repository in service["ReadWritePaths"].split()
+    assert options.model in service["ReadWritePaths"].split()
     assert float(service["TimeoutStopSec"]) > options.drain_seconds + options.drain_delay
     assert service["KillMode"] == "mixed"  # workers ignore SIGTERM, the front drains
     name = options.token_file[0].removeprefix("%d/")

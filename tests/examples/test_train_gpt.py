@@ -2,6 +2,9 @@
 
 import argparse
 import fcntl
+import importlib
+import itertools
+import math
 import os
 import pty
 import re
@@ -12,6 +15,7 @@ import sys
 import termios
 from pathlib import Path
 
+import numpy as np
 import pytest
 import warptape as wt
 
@@ -70,7 +74,8 @@ def test_lines_and_files(text, tmp_path):
     bits, xz = re.findall(r"^val bits/byte (\d+\.\d+) \(xz (\d+\.\d+)\)$", done.stdout, flags=re.M)[-1]
     assert float(bits) == pytest.approx(float(validations[-1]) / 0.6931, abs=2e-3)
     assert 1.0 < float(xz) < 4.0
-    assert done.stdout.count("--- sample") == 3
+    assert re.findall(r"--- sample after (\d+) steps", done.stdout) == ["2", "11", "45"]
+    assert "what next:" in done.stdout
     files = {file.name for file in (tmp_path / "new" / "out").iterdir()}
     assert files - {"loss.png"} == {
         "checkpoint.pt"
@@ -107,7 +112,8 @@ def test_resumes_to_the_same_bits_after_kill(text, tmp_path):
     rest, rest_validations = losses(resumed.stdout)
     assert rest == steps[-len(rest) :]
     assert rest_validations == validations[-len(rest_validations) :]
-    assert whole.stdout.split("--- sample")[1:] == resumed.stdout.split("--- sample")[1:]
+    last = "--- sample after 60 steps"
+    assert whole.stdout.split(last)[1].split("\n---")[0] == resumed.stdout.split(last)[1].split("\n---")[0]
 
 
 def test_more_steps_stay_on_the_curve(text, tmp_path):
@@ -144,11 +150,80 @@ def test_folder_is_joined_in_order_without_hidden_and_binary_files(text, tmp_pat
     assert (tmp_path / "out" / "text.bin").read_bytes() == b"first\n" + text.read_bytes()
 
 
-def test_default_text_is_the_standard_library(monkeypatch):
+@pytest.fixture
+def gpt_text(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import train_gpt
+    return importlib.import_module("gpt_text")
 
-    files = train_gpt.standard_library()
+
+def derivations(text, symbol):
+    """All texts of a symbol with their probabilities."""
+    found = []
+    for alternative in text.GRAMMAR[symbol]:
+        ways = [("", 1.0 / len(text.GRAMMAR[symbol]))]
+        for piece in text.pieces(alternative):
+            more = derivations(text, piece[1:-1]) if piece.startswith("<") else [(piece, 1.0)]
+            ways = [(a + b, p * q) for a, p in ways for b, q in more]
+        found += ways
+    return found
+
+
+def test_the_grammars_entropy_is_that_of_its_sentences(gpt_text):
+    """All 59,360 of them are written out: no two are equal, so a sentence tells all its choices."""
+    found = derivations(gpt_text, "sentence")
+    assert len({sentence for sentence, _ in found}) == len(found) > 50_000
+    assert sum(p for _, p in found) == pytest.approx(1)
+    length = sum(p * len(sentence) for sentence, p in found)
+    information = -sum(p * math.log(p) for _, p in found)
+    assert sum(gpt_text.visits().values()) == pytest.approx(length)
+    assert gpt_text.entropy() == pytest.approx(information / length)
+    text = gpt_text.sentences(0, 20_000).decode()
+    assert set(text.splitlines(keepends=True)) <= {sentence for sentence, _ in found}
+
+
+def test_the_floor_is_what_all_places_of_all_sentences_give(gpt_text, monkeypatch):
+    """Of a grammar small enough to write down each text that a window may see."""
+    grammar = {"sentence": ["a<x>.", "ab."], "x": ["c", "ac"]}
+    monkeypatch.setattr(gpt_text, "GRAMMAR", grammar)
+    for cached in (gpt_text.following, gpt_text.visits, gpt_text.believed):
+        cached.cache_clear()
+    sentences = dict(derivations(gpt_text, "sentence"))
+    assert sentences == {"ac.": 0.25, "aac.": 0.25, "ab.": 0.5}
+
+    def probability(window):
+        """Over all starts in all sequences of sentences that cover the window, weighted by their chance."""
+        total = 0.0
+        for count in range(1, len(window) + 2):
+            for chosen in itertools.product(sentences.items(), repeat=count):
+                text, p = "".join(s for s, _ in chosen), math.prod(q for _, q in chosen)
+                for start in range(len(chosen[0][0])):
+                    end = start + len(window)
+                    if len(text) - len(chosen[-1][0]) < end <= len(text) and text[start:end] == window:
+                        total += p
+        return total / sum(p * len(s) for s, p in sentences.items())
+
+    text = np.frombuffer(b"c.ab.aac.ac.a", dtype=np.uint8)
+    expected = 0.0
+    for row in range(4):
+        window = text[3 * row : 3 * row + 4].tobytes().decode()
+        expected -= math.log(probability(window) / probability(window[:1]))
+    assert gpt_text.floor(text, 3) == pytest.approx(expected / 12)
+    for cached in (gpt_text.following, gpt_text.visits, gpt_text.believed):
+        cached.cache_clear()
+
+
+def test_the_default_text_has_a_floor_that_the_loss_approaches(tmp_path):
+    shape = [*TINY, "--block", 64, "--batch", 16]
+    done = run(*shape, "--steps", 120, "--eval-every", 60, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (first, floor), (last, _) = re.findall(r"val bits/byte (\d+\.\d+) \(floor (\d+\.\d+)\)", done.stdout)
+    assert 0.35 < float(floor) < 0.45
+    assert float(floor) < float(last) < 0.7 * float(first)
+    assert (tmp_path / "text.bin").stat().st_size >= 1_500_000
+
+
+def test_the_standard_library_is_a_text(gpt_text):
+    files = gpt_text.standard_library()
     names = [file.name for file in files]
     assert "argparse.py" in names
     assert names.index("argparse.py") < names.index("zipfile.py" if "zipfile.py" in names else "zipimport.py")

@@ -147,12 +147,14 @@ class Mixed(nn.Module):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
-def test_threads_that_begin_together(tmp_path):
+def test_threads_that_begin_together(tmp_path, pytestconfig):
+    """40 times 30 runs of each thread; 10,000 with --programs 10000."""
     save(export(Mixed().eval(), (torch.ones(8, 16),)), tmp_path / "p")
     binary = build(THREADS, tmp_path / "threads", "-pthread")
+    times = max(40, pytestconfig.getoption("--programs") // 30)
     for threads in (2, 8):
         done = subprocess.run(
-            [binary, tmp_path / "p", str(threads), "40", "30"], capture_output=True, timeout=300
+            [binary, tmp_path / "p", str(threads), str(times), "30"], capture_output=True, timeout=1800
         )
         assert (done.returncode, done.stdout) == (0, b"0 wrong\n")
 

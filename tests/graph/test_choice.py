@@ -123,7 +123,7 @@ def test_a_turn_is_all_that_comes_before_a_backward_pass_and_that(noted_is_slow:
         sum(compiled(x).sum() for _ in range(5)).backward()
         assert compiled.explain().calls < 20 * TRIAL
     found = compiled.explain()
-    assert abs(found.recorded_seconds - found.eager_seconds) > 0.008
+    assert abs(found.recorded_seconds - found.eager_seconds) > 0.004  # of one call: 0.0026
     assert (found.recorded_seconds > found.eager_seconds) == noted_is_slow
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +37,15 @@ TRAININGS = [
 ]
 
 
+@pytest.fixture(params=[False, True], ids=["mt19937", "mkl"])
+def masks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Masks as PyTorch draws them without MKL and with it, which is by default the processor's vendor's."""
+    set_mkl = torch._C._private._set_mkl_bernoulli
+    before = set_mkl(request.param)
+    yield
+    set_mkl(before)
+
+
 def compare(make: Maker) -> None:
     found = []
     for as_compiled in (False, True):
@@ -59,6 +68,7 @@ def test_there_are_flags() -> None:
 @pytest.mark.parametrize("inside", [True, False], ids=["made inside", "from outside"])
 @pytest.mark.parametrize("gradient", [False, True], ids=["", "gradient"])
 @pytest.mark.parametrize(("name", "training"), TRAININGS)
+@pytest.mark.usefixtures("masks")
 def test_flag(name: str, training: bool | None, gradient: bool, inside: bool) -> None:
     f = getattr(F, name)
     flags = {"inplace": True} | ({} if training is None else {"training": training})

@@ -62,11 +62,20 @@ def literal(world: World) -> None:
         world.add(made)
 
 
+class Steps(World):
+    """What is drawn follows from the seed and the shapes alone: not from is_leaf, which is True of views that
+    require a gradient while a graph is recorded. Of what is live nothing is a leaf that requires one."""
+
+    def target(self) -> Any:
+        """A floating tensor that may be written in place."""
+        return self.float()
+
+
 def steps(seed: int, inputs: Any) -> list[Any]:
     """The tensors that a random program leaves, which begins with these."""
-    world = World(torch, seed)
+    world = Steps(torch, seed)
     world.leaves, world.buffers = list(inputs[:3]), list(inputs[3:])
-    world.live = list(inputs)
+    world.live = [*(t * 1 for t in inputs[:3]), *inputs[3:]]
     known = [(weight, step) for weight, step in STEPS if step.__name__ not in LEFT_OUT]
     known += [(15, same_again), (25, nothing), (8, literal)]
     for _ in range(12):
@@ -88,8 +97,13 @@ def outcome(function: Any, seed: int, with_gradients: bool) -> Any:
     world = World(torch, seed)
     given = [*world.leaves, *world.buffers]
     torch.manual_seed(seed)
-    results = function(*given)
-    found = [summary(torch, [results, given]), torch.get_rng_state().tolist()]
+    try:
+        results = function(*given)
+        found = [summary(torch, [results, given]), torch.get_rng_state().tolist()]
+    except (
+        RuntimeError
+    ) as error:  # a part of a split was changed, or its tensor was: it says no more what it is
+        return str(error)
     learns = [t for t in results if t.requires_grad and not t.is_leaf]
     if learns and with_gradients:
         weights = [torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).view(t.shape) for t in learns]
@@ -101,16 +115,17 @@ def outcome(function: Any, seed: int, with_gradients: bool) -> Any:
     return found
 
 
-def check(seed: int) -> tuple[int, int]:
-    """One program as a graph and as one after passes: how many calls these changed, and whether the graph
-    does to the bit what eager code does (a slice of all, x[:], is no view in a graph)."""
+def check(seed: int) -> tuple[int, int, int]:
+    """One program as a graph and as one after passes: whether it was recorded, how many calls the passes
+    changed, and whether the graph does to the bit what eager code does (a slice of all, x[:], is no view in a
+    graph)."""
     world = World(torch, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             function = record(lambda *inputs: steps(seed, inputs), (*world.leaves, *world.buffers))
         except NotImplementedError:
-            return 0, 0
+            return 0, 0, 0
         changed, as_eager = 0, 1
         for options in ({}, {"freeze": True, "gradients": False}):
             made, counts = function.optimised(**options)
@@ -119,15 +134,17 @@ def check(seed: int) -> tuple[int, int]:
             as_eager &= want == outcome(lambda *inputs: steps(seed, inputs), seed, not options)
             lines = list(differences(outcome(made, seed, not options), want))
             assert not lines, f"program {seed}, {options}:\n" + "\n".join(lines[:6])
-    return changed, as_eager
+    return 1, changed, as_eager
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_programs(batch: int, request: pytest.FixtureRequest) -> None:
     count = len(range(batch, request.config.getoption("--programs"), BATCHES))
     seeds = range(batch, request.config.getoption("--programs"), BATCHES)
-    changed, as_eager = (sum(part) for part in zip(*map(check, seeds), strict=True))
-    assert changed > count and as_eager > count * 0.5  # others are refused
+    recorded, changed, as_eager = (sum(part) for part in zip(*map(check, seeds), strict=True))
+    assert changed > count and recorded >= count * 0.8
+    # Others write to a part of a split: eager code refuses that and goes on, a graph when it runs.
+    assert as_eager >= recorded * 0.75
 
 
 # ---- networks ---------------------------------------------------------------------------------------------

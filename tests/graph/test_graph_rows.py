@@ -92,9 +92,9 @@ def check(rt: Any, op: Op, call: Any, make: Any, form: Any, where: str) -> int:
             function = record(recorded, *make())
         except Exception as error:
             failed = type(error).__name__
-            drawn = "generator" in str(error)
+            refused = "generator" in str(error)
     if function is None:
-        assert failed == want or drawn, where
+        assert failed == want or refused, where
         return 0
     if form is optimised:
         check_memory(function.graph, where)
@@ -105,7 +105,7 @@ def check(rt: Any, op: Op, call: Any, make: Any, form: Any, where: str) -> int:
 
 
 @pytest.mark.parametrize("form", [through_a_file, as_source, optimised, frozen])
-@rows(lambda op: True)
+@rows(lambda op: op.name != "Tensor.data_ptr")  # another run has another address: test_jit
 def test_row(rt: ModuleType, op: Op, form: Any, request: Request) -> None:
     call = callable_of(rt, op, request)
     done = 0

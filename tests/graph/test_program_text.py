@@ -97,7 +97,7 @@ def test_random_programs_as_text(pytestconfig):
     assert found
 
 
-@pytest.mark.parametrize("file", ["csrc/graph/text/program_text.cpp", "docs/compile.md"])
+@pytest.mark.parametrize("file", ["csrc/graph/text/program_text.cpp", "docs/guides/compile.md"])
 def test_examples_of_the_documentation(file):
     source = (Path(__file__).resolve().parents[2] / file).read_text()
     prefix = "//   " if file.endswith("cpp") else ""
@@ -266,7 +266,7 @@ def test_recompute():
     expected = """
         %0: 4096 bytes in out
         %4: 4 bytes out
-        %5: again %1
+        %5: recomputes %1
         %1[1024] = gelu(%0[1024])
         %2[1024] = op roll(%1[1024])
         %3[1024] = exp(%2[1024])
@@ -453,7 +453,7 @@ SOUND = """
 AGAIN = """
     %0: 16 bytes in out
     %3: 16 bytes out
-    %4: again %1
+    %4: recomputes %1
     %1[4] = exp(%0[4])
     %2[4] = neg(%1[4])
     %4[4] = exp(%0[4])
@@ -518,9 +518,9 @@ def test_planted_bugs(program, old, new, message):
         ("fused {\n%1:bool[] = gt(number)\n}", "line 3: expected two instructions"),
         ("[0] op f()\n[0] op g()", "line 2: expected numbers of instructions below 2, each once, not 0"),
         ("[2] op f()\n op g()", "line 2: expected numbers of instructions below 2, each once, not 2"),
-        ("%1: again %0\n%0: 4 bytes out", "to be seen by nobody"),
-        ("%1: again %1", "to be seen by nobody and to be itself"),
-        ("%1: again %0\n%2: again %1", "to be seen by nobody and to be itself"),
+        ("%1: recomputes %0\n%0: 4 bytes out", "to be seen by nobody"),
+        ("%1: recomputes %1", "to be seen by nobody and to be itself"),
+        ("%1: recomputes %0\n%2: recomputes %1", "to be seen by nobody and to be itself"),
     ],
 )
 def test_wrong_texts(text, message):
@@ -529,7 +529,7 @@ def test_wrong_texts(text, message):
     assert re.match(r"graph: line \d+: expected ", str(error.value))
 
 
-OTHER = ("0", "-1", "9999999999999999999", "dead ", "[1]", "op ", "again", "in", "number", "1048575")
+OTHER = ("0", "-1", "9999999999999999999", "dead ", "[1]", "op ", "recomputes", "in", "number", "1048575")
 
 
 def changed(words, rng):

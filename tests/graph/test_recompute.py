@@ -103,8 +103,8 @@ CASES = {
         """
         %0: 2048 bytes in
         %9: 4 bytes out
-        %10: again %2
-        %11: again %3
+        %10: recomputes %2
+        %11: recomputes %3
         %1:bfloat16[1024] = op roll(%0:bfloat16[1024])
         %2[1024] = copy(%1:bfloat16[1024])
         %3[1024] = gelu(%2[1024])
@@ -132,9 +132,9 @@ CASES = {
         """
         %0: 4096 bytes in out
         %9: 4 bytes out
-        %10: again %1
-        %11: again %2
-        %12: again %3
+        %10: recomputes %1
+        %11: recomputes %2
+        %12: recomputes %3
         %1[1024] = mul(%0[1024], number)
         %2[1024] = tanh(%1[1024])
         %3[1024] = mul(%2[1024], number)
@@ -160,9 +160,9 @@ CASES = {
         """
         %0: 4096 bytes in out
         %9: 64 bytes out
-        %10: again %1
-        %11: again %2
-        %12: again %3
+        %10: recomputes %1
+        %11: recomputes %2
+        %12: recomputes %3
         %1[16, 64], %2[16], %3[16] = kernel rows [16, 1, 7] layer_norm(%0[16, 64])
         %4[16, 64] = op roll(%1[16, 64])
         %5[16, 64] = exp(%4[16, 64])
@@ -197,7 +197,7 @@ def test_programs_that_stay(name: str, old: str, new: str) -> None:
     assert changed != before
     # "narrow" may still drop one of its values.
     text = after("recompute", lines(changed), least_recomputed_bytes=1)
-    assert "again %2" not in text and ("again" not in text or name == "narrow")
+    assert "recomputes %2" not in text and ("recomputes" not in text or name == "narrow")
 
 
 def test_a_chain_that_backward_reads_backwards() -> None:
@@ -392,7 +392,7 @@ def test_what_reads_the_old_name_of_a_storage_stays_before_it_is_computed_again(
     text = lines("""
         %0: 16 bytes in out
         %3: 16 bytes out
-        %4: again %1
+        %4: recomputes %1
         %5[4] = exp(%0[4])
         %2[4] = neg(%1[4])
         %4[4] = exp(%5[4])

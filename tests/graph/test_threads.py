@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import random
 import sys
 import threading
 from typing import Any
@@ -15,8 +16,10 @@ from in_threads import together
 from time_limits import SANITIZED
 from warptape import nn
 
+from . import short_threads
+
 THREADS = 8
-RUNS = 100
+RUNS = 100  # of each thread; 10,000 with --programs 10000
 
 
 def compiled(f: Any) -> Any:
@@ -38,6 +41,12 @@ class Block(nn.Module):
     def forward(self, x: Any) -> Any:
         y = self.norm(x + self.b(nn.functional.gelu(self.a(x))))
         return torch.cumsum(y * torch.sigmoid(y), -1)
+
+
+@pytest.fixture(autouse=True)
+def _runs(pytestconfig, monkeypatch):
+    if pytestconfig.getoption("--programs") >= 10_000:
+        monkeypatch.setitem(globals(), "RUNS", pytestconfig.getoption("--programs"))
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +100,74 @@ def test_training_over_shared_weights(functions: str, inside: bool) -> None:
             assert bits(got) == want[at]
 
     together(work)
+
+
+@pytest.mark.parametrize("functions", ["own", "same"])
+def test_training_beside_inference(functions: str) -> None:
+    """Half of the threads train, half infer, over the same weights."""
+    model = Block()
+    weights = list(model.parameters())
+
+    def step(x: Any) -> Any:
+        return torch.autograd.grad(model(x).square().sum(), weights)
+
+    train, infer = compiled(step), compiled(model.forward)
+    inputs = [torch.randn(n, 16) for n in range(1, 5)]
+    gradients = [bits(step(x)) for x in inputs]
+    with torch.no_grad():
+        results = [bits([model(x)]) for x in inputs]
+
+    def work(k: int) -> None:
+        own_step, own_forward = compiled(step), compiled(model.forward)
+        f, g = (train, infer) if functions == "same" else (own_step, own_forward)
+        for i in range(RUNS):
+            at = (i + k) % len(inputs)
+            if k % 2:
+                assert bits(f(inputs[at])) == gradients[at]
+            else:
+                with torch.no_grad():
+                    assert bits([g(inputs[at])]) == results[at]
+
+    together(work)
+
+
+def test_who_takes_calls_over_runs_them_unlocked() -> None:
+    """One thread runs, slowly, what another has recorded; that one records on meanwhile."""
+    there, taken = queue.SimpleQueue(), queue.SimpleQueue()
+    a = torch.randn(700, 700)
+
+    def slow(x: Any) -> Any:
+        for _ in range(6):
+            x = torch.tanh(x @ a) * 0.5
+        return x
+
+    def work(k: int) -> None:
+        if k:
+            for _ in range(10):
+                y = there.get()
+                taken.put(y.sum().item())
+            return
+
+        def f(x: Any) -> Any:
+            y = slow(x)
+            there.put(y)
+            z = x + 1
+            for _ in range(50):  # beside the run of y's calls
+                z = torch.cumsum(z * 0.5, 0)
+            return y, z, x.sum()
+
+        g = compiled(f)
+        for i in range(10):
+            x = torch.full((700, 700), float(i))
+            y, z, total = g(x)
+            want = slow(x)
+            assert bits([y]) == bits([want]) and taken.get() == want.sum().item()
+            w = x + 1
+            for _ in range(50):
+                w = torch.cumsum(w * 0.5, 0)
+            assert bits([z, total]) == bits([w, x.sum()])
+
+    together(work, 2)
 
 
 def test_gradients_add_up_in_shared_weights() -> None:
@@ -207,6 +284,14 @@ def test_a_step_of_each_thread_on_the_same_weights() -> None:
                 f(x)
 
     together(work)
+
+
+def test_short_programs(pytestconfig) -> None:
+    """A fifth of --programs, all of them from 10,000 on."""
+    count = pytestconfig.getoption("--programs")
+    rng = random.Random(count)
+    for _ in range(count if count >= 10_000 else max(1, count // 5)):
+        short_threads.run(rng)
 
 
 def test_an_error_is_the_threads_own() -> None:

@@ -30,6 +30,7 @@ CONSTANT = {
         "ones_like",
         "full_like",
         "empty_like",
+        "histc",
     ),
     *("rand_like", "randn_like", "randint_like", "Tensor.new_zeros", "Tensor.new_ones", "Tensor.new_full"),
     *("Tensor.new_empty", "Tensor.new_tensor"),

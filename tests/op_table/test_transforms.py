@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from . import transforms
+from .checks import expected_dtype
 from .driver import callable_of, count, rows
 from .table import Op
 from .test_gradients import differentiable
@@ -43,6 +44,15 @@ def test_vmap(rt: ModuleType, op: Op, request: Request) -> None:
     call = callable_of(rt, op, request)
     dtype = "float64" if "float64" in op.dtypes else op.dtypes[0]
     count(request, "values", transforms.check_vmap(rt, op, call, dtype))
+
+
+@rows(lambda op: mappable(op) and bool(op.inplace) and not op.view)
+def test_vmap_of_inplace(rt: ModuleType, op: Op, request: Request) -> None:
+    dtype = "float64" if "float64" in op.dtypes else op.dtypes[0]
+    if expected_dtype(op.result, dtype) != dtype:
+        pytest.skip("its result is of another dtype than what it would write")
+    call = callable_of(rt, op, request)
+    count(request, "values", transforms.check_vmap(rt, op, call, dtype, inplace=True))
 
 
 @rows(lambda op: differentiable(op) and not op.seeded)

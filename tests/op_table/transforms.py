@@ -26,23 +26,30 @@ def tensor_paths(rt: Any, args: Any, kwargs: Any) -> list[Any]:
     return paths
 
 
-def variants(rt: Any, x: Any) -> list[Any]:
-    """Tensors of x's shape near it: floats are scaled a little, so that domains and orders stay."""
-    if not x.is_floating_point():
-        return [x] * ELEMENTS
-    return [(x * (1 - 0.01 * i)).detach() for i in range(ELEMENTS)]
+def variants(rt: Any, x: Any, shift: int) -> list[Any]:
+    """Tensors of x's shape near it: floats are scaled a little, so that domains and orders stay; masks are
+    rolled by `shift`, and integers have it added."""
+    if x.is_floating_point():
+        return [(x * (1 - 0.01 * i)).detach() for i in range(ELEMENTS)]
+    if x.dtype == rt.bool:
+        return [x.flatten().roll(i * shift).reshape(x.shape) for i in range(ELEMENTS)]
+    return [x + i * shift for i in range(ELEMENTS)]
 
 
-def check_vmap(rt: Any, op: Op, call: Call, dtype: str) -> int:
+def check_vmap(rt: Any, op: Op, call: Call, dtype: str, inplace: bool = False) -> int:
     """Every tensor argument mapped, and the first alone, equals the stacked results of single calls."""
     count = 0
     for number, original, sample in samples_for(op, dtype):
         args, kwargs = convert.arguments(rt, sample, original, dtype)
+        if inplace and call(*args, **kwargs).shape != args[0].shape:
+            continue
         paths = tensor_paths(rt, args, kwargs)
         for mapped in {tuple(paths), tuple(paths[:1])}:
-            if mapped:
-                where = f"{describe(op, dtype, number, sample)}, vmap over {[p[1] for p in mapped]}"
-                count += one_vmap(rt, call, args, kwargs, mapped, where, op.tolerance(dtype))
+            if not mapped:
+                continue
+            where = f"{describe(op, dtype, number, sample)}, vmap over {[p[1] for p in mapped]}"
+            call_of = inplace_of(op) if inplace else call
+            count += one_vmap(rt, call_of, args, kwargs, mapped, where, op.tolerance(dtype))
     return count
 
 
@@ -50,8 +57,6 @@ def one_vmap(rt: Any, call: Call, args: Any, kwargs: Any, mapped: Any, where: st
     def at(kind: str, key: Any, j: Any) -> Any:
         x = (args if kind == "args" else kwargs)[key]
         return x if j is None else x[j]
-
-    values = [variants(rt, at(*path)) for path in mapped]
 
     def on(parts: Any) -> Any:
         new_args, new_kwargs = list(args), dict(kwargs)
@@ -63,7 +68,16 @@ def one_vmap(rt: Any, call: Call, args: Any, kwargs: Any, mapped: Any, where: st
                 holder[key] = [part.clone() if k == j else y for k, y in enumerate(holder[key])]
         return tensors(rt, call(*new_args, **new_kwargs))
 
-    single = [on([v[i] for v in values]) for i in range(ELEMENTS)]
+    for shift in (1, -1, 0):  # an index at the end of its range is refused, and an offset anywhere else
+        values = [variants(rt, at(*path), shift) for path in mapped]
+        try:
+            single = [on([v[i] for v in values]) for i in range(ELEMENTS)]
+            for x in [x for one in single for x in one]:
+                convert.to_numpy(rt, x)  # where a CUDA kernel's bad index is raised
+            break
+        except (IndexError, ValueError, RuntimeError):
+            if shift == 0:
+                raise
     if any(len({tuple(x.shape) for x in same}) > 1 for same in zip(*single, strict=True)):
         return 0  # shapes that depend on the data have no stack
     with warnings.catch_warnings():
@@ -82,6 +96,15 @@ def one_vmap(rt: Any, call: Call, args: Any, kwargs: Any, mapped: Any, where: st
             a, b = (convert.widen(convert.to_numpy(rt, x)) for x in (got[i], one))
             np.testing.assert_allclose(a, b, *tolerance, equal_nan=True, err_msg=where)
     return 1
+
+
+def inplace_of(op: Op) -> Call:
+    """The op by its in-place twin, on the first argument."""
+
+    def written(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, str(op.inplace))(*args, **kwargs)
+
+    return written
 
 
 def check_jvp(rt: Any, op: Op, call: Call) -> int:

@@ -1,5 +1,5 @@
-"""Trains in every layout of 2 to 8 ranks and prints the tables of docs/parallel.md, the largest differences
-from one process: python tests/parallel/proof.py [experts | context]
+"""Trains in every layout of 2 to 8 ranks and prints the tables of docs/measurements/parallel.md, the
+largest differences from one process: python tests/parallel/proof.py [experts | context]
 
 In each layout two runs of 20 steps, by SGD and AdamW; ends with an error where one differs by 1e-10. The
 table "experts" is of layouts with sequences or experts that ranks share, "context" of a model without experts

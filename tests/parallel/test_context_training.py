@@ -124,7 +124,7 @@ def train(
         loss = model.step(tokens.chunk(copies)[at], target=targets.chunk(copies)[at])
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         grads = {
-            k: p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad.clone()
+            k: p.grad.full_tensor().clone() if isinstance(p, tp.DTensor) else p.grad.clone()
             for k, p in model.named_parameters()
         }
         seen.append({"loss": loss, "norm": norm} | grads)
@@ -232,7 +232,7 @@ def test_losses_of_what_counts(shape: dict[str, int], loss: str) -> None:
         assert model.step(mine[0], target=mine[1]).item() == pytest.approx(expected.item(), abs=1e-12)
         wanted = dict(whole.named_parameters())
         for name, p in model.named_parameters():
-            grad = p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad
+            grad = p.grad.full_tensor() if isinstance(p, tp.DTensor) else p.grad
             assert (grad - wanted[name].grad).norm() <= TOLERANCE * wanted[name].grad.norm(), name
         loss = model.evaluate(mine[0], target=mine[1])
         assert loss.item() == pytest.approx(expected.item(), abs=1e-12)

@@ -37,6 +37,7 @@ OPS: dict[str, Op] = {
     "masked_fill": (lambda a: a.masked_fill(a < 0, 0.5), ((5, 4),)),
     "pow": (lambda a: (a**2).exp(), ((5, 4),)),
     "to": (lambda a: a.to(wt.float32).double(), ((5, 4),)),
+    "type_as": (lambda a, b: a.float().type_as(b) * b, ((5, 4), (5, 4))),
     "matmul": (lambda a, b: a @ b, ((5, 4), (4, 6))),
     "matmul batch": (lambda a, b: a @ b, ((2, 5, 4), (2, 4, 3))),
     "matmul broadcast": (lambda a, b: a @ b, ((2, 5, 4), (4, 3))),
@@ -102,6 +103,28 @@ OPS: dict[str, Op] = {
         ((5, 4),),
     ),
     "mse_loss": (lambda a, b: F.mse_loss(a, b), ((5, 4), (5, 4))),
+    "svdvals": (wt.linalg.svdvals, ((3, 4, 2),)),
+    "inv": (wt.linalg.inv, ((4, 3, 3),)),
+    "svd": (lambda a: wt.linalg.svd(a, full_matrices=False)[1].cumsum(-1), ((3, 4, 2),)),
+    "slogdet": (lambda a: wt.linalg.slogdet(a)[1], ((5, 3, 3),)),
+    "matrix_norm": (wt.linalg.matrix_norm, ((3, 4, 2),)),
+    "matrix_norm dims": (lambda a: wt.linalg.matrix_norm(a, 1, (0, 1), True), ((4, 2, 3),)),
+    "trace": (wt.trace, ((4, 5),)),
+    "cosine_similarity": (lambda a, b: F.cosine_similarity(a, b, dim=-1), ((5, 4), (3, 1, 4))),
+    "kl_div": (lambda a, b: F.kl_div(a, b.exp(), reduction="batchmean"), ((5, 4), (5, 4))),
+    "kl_div of logs": (lambda a, b: F.kl_div(a, b, reduction="sum", log_target=True), ((5, 4), (5, 4))),
+    "complex numbers": (
+        lambda a, b: wt.view_as_real(wt.view_as_complex(a) * wt.view_as_complex(b)),
+        ((5, 4, 2), (5, 4, 2)),
+    ),
+    "unfold": (lambda a: a.unfold(1, 2, 1), ((5, 4),)),
+    "unfold images": (lambda a: F.unfold(a, (2, 2), stride=2), ((5, 2, 4, 4),)),
+    "lerp": (lambda a, b: a.lerp(b, 0.3), ((5, 4), (5, 4))),
+    "scatter plain": (lambda a, b: a.scatter(1, ids((5, 2), 4), b), ((5, 4), (5, 2))),
+    "index_add plain": (lambda a, b: a.index_add(0, wt.tensor([1, 1, 3]), b), ((5, 4), (3, 4))),
+    "gather plain": (lambda a: a.gather(0, ids((2, 4), 5)), ((5, 4),)),
+    "index plain": (lambda a: a[wt.tensor([2, 0, 1])], ((5, 4),)),
+    "in place of a sum": (lambda a: (a * 1).exp_() + (a * 2).add_(1).clamp_(min=0), ((5, 4),)),
     "in place": (lambda a, b: (a * 1).mul_(2).add_(same(wt.ones(4).double(), a)) + b, ((5, 4), (5, 4))),
 }
 
@@ -146,6 +169,29 @@ def check(name: str, mesh: dist.DeviceMesh) -> int:
             assert (leaf.grad.to_local() - want).abs().max() < 1e-12, (name, way, "gradient")
         done += 1
     return done
+
+
+COUNTS: dict[str, Callable[[wt.Tensor], wt.Tensor]] = {
+    "bincount": wt.bincount,
+    "bincount weights": lambda a: wt.bincount(a, weights=a * 0.5),
+    "bincount minlength": lambda a: wt.bincount(a, minlength=20),
+    "one_hot": F.one_hot,
+    "one_hot classes": lambda a: F.one_hot(a, 12),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_the_whole(name: str) -> None:
+    """The number of classes is that of all ranks' parts, not of one."""
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (3,))
+        for where in ([Replicate()], [Shard(0)]):
+            out = COUNTS[name](distribute_tensor(whole, mesh, where))
+            assert isinstance(out, DTensor) and out.full_tensor().equal(COUNTS[name](whole))
+
+    whole = wt.tensor([0, 3, 1, 0, 7, 2, 2])
+    simulate(3, rank)
 
 
 def simulate(n: int, fn: Callable[..., Any], *args: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from layout_training import Seen, Start, batches, check, layout_run, loss_by, pl
 from tensor_models import GPT2, TOLERANCE, T, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
+from warptape.core.placed import set_norm_stages
 from warptape.distributed.simulation import RankFailed
 from warptape.parallel import Layout, MixedPrecisionPolicy, ParallelModel, parallelize, verify
 from warptape.parallel import tensor as tp
@@ -521,7 +522,7 @@ def test_a_tied_weight_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatc
         init(self, stages, owners)
         for stage in stages:
             for p in stage.submod.parameters():
-                p._norm_stages = ((self.group,), True)
+                set_norm_stages(p, self.group, True)
 
     monkeypatch.setattr(SharedParameters, "__init__", all_count)
     found("total norm differs")

@@ -100,6 +100,36 @@ def test_losses_that_are_sums_and_steps_that_accumulate() -> None:
     assert {"0.weight", "7.weight"} <= seen
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_batches_that_are_cut_already(schedule: str) -> None:
+    """Each micro-batch given by itself, and what goes with the loss: as the whole batch cut here."""
+    (x,), y = draw("mlp")[0]
+
+    def scaled(out: wt.Tensor, target: wt.Tensor, by: float = 1.0) -> wt.Tensor:
+        return F.mse_loss(out, target) * by
+
+    def body() -> Any:
+        found = []
+        for cut in (False, True):
+            runner = make_schedule(schedule, build("mlp")[0], loss=scaled)
+            losses: list[wt.Tensor] = []
+            if cut:
+                parts = {"arg_mbs": [(part,) for part in x.chunk(4)], "target_mbs": list(y.chunk(4))}
+                more = {"kwarg_mbs": [{}] * 4, "losses": losses, "return_outputs": False}
+                runner.step(**parts, **more, loss_kwargs={"by": 3.0})
+                evaluated = runner.eval(**parts, loss_kwargs={"by": 3.0})
+                assert (evaluated is None) == (dist.get_rank() == 0)
+                with pytest.raises(ValueError, match="expected 4 micro-batches in target_mbs, got 3"):
+                    runner.step(**(parts | {"target_mbs": list(y.chunk(4))[:3]}))
+            else:
+                runner.step(x, target=y, losses=losses, loss_kwargs={"by": 3.0})
+            gradients = [p.grad for stage in runner.stages.values() for p in stage.submod.parameters()]
+            found.append([*losses, *gradients])
+        return all((a - b).abs().max() < 1e-12 for a, b in zip(*found, strict=True))
+
+    assert simulate(2, body) == [True, True]
+
+
 def test_outputs_and_evaluation() -> None:
     x = draw("mlp")[0][0][0]
 

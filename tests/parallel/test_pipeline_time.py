@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,9 +12,11 @@ import pytest
 from time_limits import seconds
 from warptape.parallel import pipeline as pp
 from warptape.parallel.pipeline import picture
+from warptape.parallel.pipeline.actions import B, W
 
 ROOT = Path(__file__).resolve().parents[2]
-ATTEMPTS = 5  # a loaded machine wakes a sleeper late
+ATTEMPTS = 5
+LONGER = 1.6  # a loaded machine wakes a sleeper late, by as much however long it slept
 
 
 def figure() -> ModuleType:
@@ -37,13 +40,25 @@ def test_measured_bubble_is_the_ideal_one(name: str) -> None:
     # second half. That fits into the gaps of the other schedules, and lengthens this one.
     most = 0.6 if name == "interleaved_zero_bubble" else 0.15
     ideal = module.ideal(name)
+    expected = [[a for a, _, _ in spans] for spans in ideal.spans]
+    weights = {a for actions in expected for a in actions if a.kind is W}
+
+    def asked(action: pp.Action) -> pp.Action:
+        """What the schedule says where the first stage ran backward at once."""
+        half = replace(action, kind=W)
+        return half if action.kind is B and half in weights else action
+
     for _ in range(ATTEMPTS):
         timeline = module.measured(name)
         order = [[a for a, _, _ in spans] for spans in timeline.spans]
-        assert order == [[a for a, _, _ in spans] for spans in ideal.spans]
-        seen.append(timeline.bubble / ideal.bubble)
+        assert [list(map(asked, actions)) for actions in order] == expected
+        if name == "zb_h1":  # the first stage runs backward at once, and is drawn so
+            assert {a.kind.value for a in order[0]} == {"F", "I", "B"}
+            assert {a.kind.value for a in order[1]} == {"F", "I", "W"}
+        seen.append(timeline.bubble / module.ideal(name).bubble)
         if abs(seen[-1] - 1) <= seconds(most):
             return
+        module.SECONDS *= LONGER
     pytest.fail(f"measured bubbles are {seen} times the ideal one")
 
 

@@ -40,8 +40,8 @@ from warptape.parallel.plan import (
     read_network,
 )
 from warptape.parallel.plan.__main__ import main
+from warptape.parallel.plan.cost_model import FUNCTIONS
 from warptape.parallel.plan.search import columns_of, memory_of, time_of
-from warptape.parallel.plan.sheet import FUNCTIONS
 from warptape.parallel.plan.step_time import FUNCTIONS as TIMES
 from warptape.parallel.plan.step_time import product_time, ring_time
 

@@ -17,6 +17,7 @@ from launched import launch
 from shard_training import MODELS, Inner, Odd, Way, batches, check, net, shard, train
 from tensor_models import simulate
 from warptape import nn, optim
+from warptape.distributed.tensor import _StridedShard
 from warptape.parallel import FSDPModule, MixedPrecisionPolicy, fully_shard, pipeline
 from warptape.parallel import shard as sharding
 from warptape.parallel import tensor as tp
@@ -74,8 +75,8 @@ def test_parts_along_a_dim() -> None:
         )
         at = dist.get_rank()
         assert model.weight.placements == (tp.Shard(1),) and model.bias.placements == (tp.Shard(0),)
-        assert model.weight.equal(plain.weight[:, 2 * at : 2 * at + 2])
-        assert model.bias.equal(plain.bias[3 * at : 3 * at + 3])
+        assert model.weight.to_local().equal(plain.weight[:, 2 * at : 2 * at + 2])
+        assert model.bias.to_local().equal(plain.bias[3 * at : 3 * at + 3])
         assert model.weight.full_tensor().equal(plain.weight)
 
     simulate(4, rank)
@@ -105,7 +106,7 @@ def test_stages_of_a_pipeline(schedule: str, reshard: bool) -> None:
         runner.step(x.chunk(2)[at], target=y.chunk(2)[at], losses=[])
         assert len(own) == 2
         for i, m in own:
-            got = {k: p.full_tensor(p.grad) for k, p in m.named_parameters()}
+            got = {k: p.grad.full_tensor() for k, p in m.named_parameters()}
             assert_same(got, {k: p.grad for k, p in plain[i].named_parameters()}, 1e-10)
 
     simulate(4, rank)
@@ -255,7 +256,7 @@ def test_mixed_precision(reduce: Any) -> None:
         assert y.dtype == wt.float32 and seen == [wt.bfloat16] * 3
         y.square().sum().backward()
         assert all(p.dtype == p.grad.dtype == wt.float32 for p in model.parameters())
-        got = {k: p.full_tensor(p.grad) for k, p in model.named_parameters()}
+        got = {k: p.grad.full_tensor() for k, p in model.named_parameters()}
         assert_same(got, {k: v.float() for k, v in want.items()}, 1e-2 if reduce is None else 1e-6)
 
     simulate(2, rank)
@@ -275,7 +276,7 @@ def test_autocast(reshard: bool) -> None:
                     m.zero_grad()
                 want = average(plain, x)
                 model(x).float().square().sum().backward()
-                assert_same({k: p.full_tensor(p.grad) for k, p in model.named_parameters()}, want, 1e-6)
+                assert_same({k: p.grad.full_tensor() for k, p in model.named_parameters()}, want, 1e-6)
 
     simulate(2, rank)
 
@@ -298,13 +299,15 @@ def test_parameters_and_state_dicts() -> None:
             for name, p in plain.named_parameters():
                 part = model.get_parameter(name) if _ == 0 else before[name]
                 assert part is before[name] and part.placements == (tp.Shard(0),) and part.device_mesh is mesh
-                assert part.full_shape == p.shape and part.full_tensor().equal(p)
-                assert part.equal(p.tensor_split([-(-len(p) // 4) * i for i in (1, 2, 3)])[dist.get_rank()])
+                assert isinstance(part, tp.DTensor) and isinstance(part, nn.Parameter)
+                assert part.shape == p.shape and part.full_tensor().equal(p)
+                own = p.tensor_split([-(-len(p) // 4) * i for i in (1, 2, 3)])[dist.get_rank()]
+                assert part.to_local().equal(own)
             model(batches(1)[0][0])
             assert model.mix.shape == (3,)  # whole, as the outermost module's are until backward
         state = {k: v.clone() for k, v in model.state_dict().items()}
         assert list(state) == list(plain.state_dict())
-        assert state["mix"].shape == (int(dist.get_rank() < 3),)
+        assert state["mix"].to_local().shape == (int(dist.get_rank() < 3),)
         full = tp.full_state_dict(model)
         assert all(full[k].equal(v) for k, v in plain.state_dict().items())
         layout = tp.parameter_layouts(model)["layers.0.0.weight"]  # [13, 7]
@@ -329,7 +332,8 @@ def test_layout_of_what_is_split_twice() -> None:
         fully_shard(tp.parallelize_module(model, grid["tp"], plan), mesh=grid["dp"])
         dp, t = grid.get_local_rank("dp"), grid.get_local_rank("tp")
         layouts = tp.parameter_layouts(model)
-        assert layouts["0.weight"].placements == (tp.Shard(0), tp.Shard(0, 3))
+        assert layouts["0.weight"].placements == (_StridedShard(0, split_factor=2), tp.Shard(0, 3))
+        assert layouts["1.weight"].placements == (tp.Shard(0), tp.Shard(1))
         assert layouts["0.weight"].device_mesh.mesh_dim_names == ("dp", "tp")
         held = [r for i in range(3) for r in (4 * i + 2 * t, 4 * i + 2 * t + 1)][3 * dp : 3 * dp + 3]
         assert [r for start, n in layouts["0.weight"].ranges for r in range(start, start + n)] == held
@@ -337,7 +341,7 @@ def test_layout_of_what_is_split_twice() -> None:
         with pytest.raises(ValueError, match="use regions"):
             _ = layouts["1.weight"].dim
         for k, p in model.named_parameters():
-            assert p.full_tensor().equal(whole[k]) and p.part_of(whole[k]).equal(p)
+            assert p.full_tensor().equal(whole[k]) and p.like_whole(whole[k]).to_local().equal(p.to_local())
 
     simulate(4, rank)
 
@@ -387,13 +391,13 @@ def test_unshard_and_reshard() -> None:
         model = fully_shard(net())
         assert model.unshard() is None and model[0].weight.shape == (10, 6)
         model.reshard()
-        assert model[0].weight.shape == (5, 6)
+        assert model[0].weight.to_local().shape == (5, 6)
         handle = model.unshard(async_op=True)
-        assert model[0].weight.shape == (5, 6)
+        assert model[0].weight.to_local().shape == (5, 6)
         handle.wait()
         assert model[0].weight.shape == (10, 6)
         model.double()
-        assert model[0].weight.shape == (5, 6) and model(wt.ones(2, 6, dtype=F64)).dtype == F64
+        assert model[0].weight.to_local().shape == (5, 6) and model(wt.ones(2, 6, dtype=F64)).dtype == F64
 
     simulate(2, rank)
 
@@ -444,7 +448,7 @@ def test_divide_factor() -> None:
         for m in (model, plain):
             m(wt.ones(2, 6)).sum().backward()
         want = {k: 2 * p.grad for k, p in plain.named_parameters()}
-        assert_same({k: p.full_tensor(p.grad) for k, p in model.named_parameters()}, want, 1e-6)
+        assert_same({k: p.grad.full_tensor() for k, p in model.named_parameters()}, want, 1e-6)
         with pytest.raises(ValueError, match="positive"):
             model.set_gradient_divide_factor(0.0)
 
@@ -465,7 +469,7 @@ def test_norms(norm_type: float) -> None:
         norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.1, norm_type).item() for m in (model, plain)]
         assert norms[0] == pytest.approx(norms[1], rel=1e-5)
         for (_, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
-            assert (p.full_tensor(p.grad) - q.grad).abs().max().item() < 1e-5
+            assert (p.grad.full_tensor() - q.grad).abs().max().item() < 1e-5
 
     simulate(4, rank)
 
@@ -491,7 +495,7 @@ def test_an_error_in_forward_or_backward_leaves_a_usable_model() -> None:
         for m in (model, plain):
             m(x).square().sum().backward()
         want = {k: p.grad for k, p in plain.named_parameters()}
-        assert_same({k: p.full_tensor(p.grad) for k, p in model.named_parameters()}, want, 1e-6)
+        assert_same({k: p.grad.full_tensor() for k, p in model.named_parameters()}, want, 1e-6)
 
     simulate(2, rank)
 
@@ -531,7 +535,7 @@ def stale_parameters(patch: pytest.MonkeyPatch) -> Way:
 
 
 def norm_of_parts(patch: pytest.MonkeyPatch) -> Way:
-    patch.setattr(tp.ParallelParameter, "_norm_groups", ())
+    patch.setattr(tp.DTensor, "norm_groups", ())
     return WAYS["zero3"]
 
 

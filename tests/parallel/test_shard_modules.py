@@ -198,3 +198,44 @@ def test_changes_that_would_be_lost_are_refused() -> None:
         assert model.weight.full_tensor().abs().max() <= 0.1
 
     simulate(2, rank)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        wt.manual_seed(4)
+        self.left, self.right = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, x: wt.Tensor, both: bool) -> wt.Tensor:
+        return self.left(x) + self.right(x) if both else self.left(x)
+
+
+@pytest.mark.parametrize("divide", ["average", "sum", "factor"])
+def test_gradients_of_copies_are_averaged_with_the_last_pass(divide: str) -> None:
+    """Also of a parameter that the last pass does not use."""
+
+    def rank() -> None:
+        plain, at = Branches(), dist.get_rank()
+        every = wt.randn(4, 2, 6, 5, generator=wt.Generator().manual_seed(2))
+        for x in every:
+            for i in (0, 1):
+                (plain(x[i], both=i == 0).square().sum() / 4).backward()
+        model, seen = Branches(), []
+        fully_shard(model, mesh=dist.init_device_mesh("cpu", (2, 2)))
+        model.set_all_reduce_hook(lambda gradients: seen.append(gradients.numel()))
+        if divide == "sum":
+            model.set_force_sum_reduction_for_comms(True)
+        elif divide == "factor":
+            model.set_reduce_scatter_divide_factor(8.0)
+        for i in (0, 1):
+            model.set_requires_all_reduce(i == 1)
+            model.set_is_last_backward(i == 1)
+            model(every[at, i], both=i == 0).square().sum().backward()
+            if i == 0:
+                assert not seen and all(p.grad is None for p in model.parameters())
+        assert sum(seen) == sum(-(-p.shape[0] // 2) * p[0].numel() for p in plain.parameters())
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            scale = 0.5 if divide == "factor" else 1.0
+            assert wt.allclose(p.grad.full_tensor(), q.grad * scale, rtol=1e-5, atol=1e-6)
+
+    simulate(4, rank)

@@ -68,7 +68,8 @@ def batch() -> wt.Tensor:
 
 def whole(p: Any, t: Any = None) -> Any:
     """The whole of a parameter, or of a tensor that lies as it does."""
-    return p.full_tensor(t) if hasattr(p, "full_tensor") else p if t is None else t
+    t = p if t is None else t
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
 
 
 def on_ranks(layout: str, check: Callable[[Any, Any], Any]) -> None:
@@ -179,30 +180,51 @@ def test_optimizers_of_dtensors_do_what_one_process_does(name: str, ranks: int) 
 
 
 class Lamb(optim.Optimizer):
-    """One that reads a norm of each parameter, and says so."""
-
-    update_scope = "parameter"
+    """One of a user's own, which reads a norm, a mean and rows of each parameter."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {})
 
+    @wt.no_grad()
     def step(self, closure: Any = None) -> None:
         for p in self.param_groups[0]["params"]:
-            p.data.sub_(p.grad * p.norm())
+            if p.grad is None:
+                continue
+            scale = p.norm() / p.grad.norm() if p.ndim == 2 else p.grad.abs().max() / p.numel()
+            p.sub_(p.grad * scale * 1e-2)
+            p.mul_(1 - 1e-2 * p.mean(-1, keepdim=True))
 
 
-def test_optimizers_that_read_more_are_refused() -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("make", [Lamb, optim.LBFGS])
+def test_optimizers_that_read_more_see_the_whole(make: Any, early: bool, layout: str) -> None:
     def rank() -> None:
-        for make in (Lamb, optim.LBFGS):
-            with pytest.raises(
-                RuntimeError, match=r"of a parameter \[3, 2\] this rank has a part \[[12], 2\]"
-            ):
-                make([split(started(), "shards").unused])
-            model = started()
-            early = make(model.parameters())
-            split(model, "shards")  # the same parameters
-            with pytest.raises(RuntimeError, match="elementwise optimizer"):
-                early.step(lambda: 0.0)
+        plain, parts = started(), started()
+        mine = make(parts.parameters()) if early else None  # before they are split: the same objects
+        split(parts, layout)
+        for model, optimizer in (
+            (plain, make(plain.parameters())),
+            (parts, mine or make(parts.parameters())),
+        ):
+
+            def closure(optimizer: Any = optimizer, model: Any = model) -> Any:
+                optimizer.zero_grad()
+                loss = model(batch()).square().sum()
+                loss.backward()
+                return loss
+
+            for _ in range(2):
+                closure()
+                optimizer.step(closure)
+        for p, q in zip(parts.parameters(), plain.parameters(), strict=True):
+            assert wt.allclose(whole(p), q, rtol=0, atol=1e-9)
+
+    simulate(LAYOUTS[layout], rank)
+
+
+def test_zero_refuses_what_reads_all_parameters() -> None:
+    def rank() -> None:
         with pytest.raises(ValueError, match="reads all parameters"):
             dist.optim.ZeroRedundancyOptimizer(net().parameters(), optim.LBFGS)
 
@@ -280,17 +302,30 @@ def test_the_padding_row_of_an_embedding_in_parts() -> None:
     simulate(3, rank)
 
 
-def test_indices_into_a_part_are_refused() -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_indices_and_reductions_are_those_of_the_whole(layout: str) -> None:
     def rank() -> None:
-        weight = fully_shard(nn.Linear(5, 6)).weight
-        for read in (lambda: weight[0], lambda: weight.data[1:], lambda: weight.detach()[..., 0]):
-            with pytest.raises(RuntimeError, match=r"\[6, 5\] of which this rank has a part \[3, 5\]"):
-                read()
-        with pytest.raises(RuntimeError, match="assignment to indices"), wt.no_grad():
-            weight.data[0] = 0
-        assert weight.to_local()[0].shape == (5,)
+        plain = started()
+        weight, expected = split(started(), layout)[0].weight, plain[0].weight
+        assert weight.shape == expected.shape and weight.numel() == 30 and len(weight) == 6
+        for read in (
+            lambda w: w[0],
+            lambda w: w.data[1:],
+            lambda w: w.detach()[..., 0],
+            lambda w: w.sum(),
+            lambda w: w.norm(),
+            lambda w: w.mean(0),
+            lambda w: w.std(),
+            lambda w: w @ w.T,
+            lambda w: w.flatten(),
+        ):
+            found = read(weight)
+            assert isinstance(found, tp.DTensor)
+            assert wt.allclose(found.full_tensor(), read(expected), rtol=1e-12)
+        with pytest.raises(NotImplementedError, match="__setitem__: no sharding rule"), wt.no_grad():
+            weight.data[1] = 0
 
-    simulate(2, rank)
+    simulate(LAYOUTS[layout], rank)
 
 
 # ---- hooks ----
@@ -334,7 +369,7 @@ def test_hooks_wait_for_the_pass_that_reduces() -> None:
         for _ in range(3):
             plain(batch()).square().sum().backward()
         assert len(calls) == 1
-        assert wt.allclose(model[0].weight.full_tensor(calls[0]), plain[0].weight.grad)
+        assert wt.allclose(calls[0].full_tensor(), plain[0].weight.grad)
 
     simulate(2, rank)
 

@@ -123,7 +123,8 @@ def no_backward_sum(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def doubled_bias(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     def forward(self: Any, input: wt.Tensor) -> wt.Tensor:
-        return tp.redistribute(F.linear(input, self.weight, self.bias), tp.Partial(), Replicate(), self.mesh)
+        y = F.linear(input, self.weight.to_local(), self.bias.to_local())
+        return tp.redistribute(y, tp.Partial(), Replicate(), self.mesh)
 
     patch.setattr(tp.RowParallelLinear, "forward", forward)
     return llama_plan()
@@ -152,7 +153,7 @@ def attention_dropout_of_each_rank(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def bias_not_summed(patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    patch.setattr(tp.RowParallelLinear, "_taken_over", lambda self: None)
+    patch.setattr(tp.RowParallelLinear, "_local_bias", lambda self: self.bias.to_local())
     return llama_plan(True)
 
 
@@ -187,10 +188,10 @@ def test_what_a_state_dict_has_knows_the_whole() -> None:
         part = layer.state_dict()["weight"]
         assert not part.requires_grad and part.data_ptr() == layer.weight.data_ptr()
         assert part.placements == (tp.Shard(0),) and wt.equal(part.full_tensor(), whole)
-        assert type(part + 1) is type(part.to_local()) is wt.Tensor
+        assert type(part + 1) is type(part) is tp.DTensor and type(part.to_local()) is wt.Tensor
         other = copy.deepcopy(part)
         assert other.data_ptr() != part.data_ptr() and wt.equal(other.full_tensor(), whole)
-        assert type(pickle.loads(pickle.dumps(part))) is wt.Tensor
+        assert wt.equal(pickle.loads(pickle.dumps(part)).to_local(), part.to_local())
         layer.weight.data.zero_()
         layer.load_state_dict({"weight": other, "bias": layer.bias})
         assert wt.equal(layer.weight.full_tensor(), whole)

@@ -62,8 +62,8 @@ def test_layers_made_directly_start_and_compute_as_unsplit_ones() -> None:
         y.square().sum().backward()
         for a, b in zip(split, (embed, up, down), strict=True):
             for name, p in a.named_parameters():
-                assert wt.allclose(p.full_tensor(p.grad), b.get_parameter(name).grad, rtol=1e-4, atol=1e-4)
-        assert not split[0].weight.full_tensor(split[0].weight.grad)[13].any()
+                assert wt.allclose(p.grad.full_tensor(), b.get_parameter(name).grad, rtol=1e-4, atol=1e-4)
+        assert not split[0].weight.grad.full_tensor()[13].any()
 
     for n in (2, 4):
         simulate(n, rank)
@@ -86,7 +86,7 @@ def test_parallel_attention(kv_heads: int, sequence: bool) -> None:
         y = tp.redistribute(y, Shard(1), Replicate(), m) if cut else y
         (y * weigh).sum().backward()
         return {"y": y.detach(), "x": own.grad} | {
-            k: p.full_tensor(p.grad) for k, p in attention.named_parameters()
+            k: p.grad.full_tensor() for k, p in attention.named_parameters()
         }
 
     expected = simulate(1, run)[0]

@@ -237,7 +237,8 @@ def test_accumulated_gradients_not_divided() -> None:
 
 
 def bias_before_sum(self: Any, input: wt.Tensor) -> wt.Tensor:
-    return tp.redistribute(F.linear(input, self.weight, self.bias), tp.Partial(), Replicate(), self.mesh)
+    y = F.linear(input, self.weight.to_local(), self.bias.to_local())
+    return tp.redistribute(y, tp.Partial(), Replicate(), self.mesh)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -260,7 +261,7 @@ def test_doubled_bias_of_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
         tp.RowParallelLinear,
         "forward",
         lambda self, x: tp.redistribute(
-            F.linear(x, self.weight, self.bias), tp.Partial(), Replicate(), self.mesh
+            F.linear(x, self.weight.to_local(), self.bias.to_local()), tp.Partial(), Replicate(), self.mesh
         ),
     )
     assert "the bias is in it 2 times" in first(build, split(llama_plan(), 2)).causes[0]

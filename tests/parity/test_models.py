@@ -51,6 +51,36 @@ LLAMA3 = {
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 SLIDING = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 2.0,
+    "beta_slow": 0.5,
+}
+PADDED = {"pad_token_id": None}
+MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 4.0,
+}
+MIXTURE = GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 28}
+YARN_UNCUT = YARN | {"truncate": False}
+LATENT = SMALL | {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 24,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 10,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 28,
+    "first_k_dense_replace": 1,
+}
+V3 = LATENT | {"q_lora_rank": 20, "n_group": 4, "topk_group": 2, "num_nextn_predict_layers": 0}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", GPT2),
     "gpt2-untied": (
@@ -69,6 +99,162 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-sliding": ("Qwen2", GROUPED | SLIDING),
     "qwen3": ("Qwen3", GROUPED | {"head_dim": 12}),
     "qwen3-sliding": ("Qwen3", GROUPED | SLIDING | {"head_dim": 16, "attention_bias": True}),
+    "llama-yarn": ("Llama", GROUPED | {"rope_parameters": YARN}),
+    "phi3": ("Phi3", GROUPED | PADDED),
+    "phi3-sliding": (
+        "Phi3",
+        GROUPED
+        | PADDED
+        | {"sliding_window": 9, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    ),
+    "smollm3": ("SmolLM3", GROUPED | PADDED | {"num_hidden_layers": 5}),
+    "smollm3-biases": (
+        "SmolLM3",
+        GROUPED
+        | PADDED
+        | {"no_rope_layers": [0, 1, 0], "attention_bias": True, "tie_word_embeddings": False},
+    ),
+    "olmo2": ("Olmo2", GROUPED),
+    "olmo2-biases": ("Olmo2", SMALL | {"attention_bias": True, "rms_norm_eps": 1e-3}),
+    "olmo3": ("Olmo3", GROUPED | {"sliding_window": 9, "num_hidden_layers": 4}),
+    "olmo3-yarn": (
+        "Olmo3",
+        GROUPED
+        | {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            }
+        },
+    ),
+    "granite": ("Granite", GROUPED | MULTIPLIERS),
+    "granite-biases": ("Granite", GROUPED | MULTIPLIERS | {"attention_bias": True, "mlp_bias": True}),
+    "granite4": (
+        "GraniteMoeHybrid",
+        GROUPED
+        | MULTIPLIERS
+        | {
+            "intermediate_size": 56,
+            "shared_intermediate_size": 56,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+        }
+        | {"layer_types": ["attention"] * 3, "position_embedding_type": "rope", "mamba_n_heads": 1},
+    ),
+    "gemma": ("Gemma", GROUPED | PADDED | {"head_dim": 12}),
+    "gemma-untied": (
+        "Gemma",
+        SMALL
+        | PADDED
+        | {"num_key_value_heads": 6, "head_dim": 8, "tie_word_embeddings": False, "attention_bias": True},
+    ),
+    "gemma3": (
+        "Gemma3Text",
+        GROUPED
+        | PADDED
+        | {"head_dim": 12, "num_hidden_layers": 7, "sliding_window": 9, "query_pre_attn_scalar": 20},
+    ),
+    "gemma3-capped": (
+        "Gemma3Text",
+        GROUPED
+        | PADDED
+        | {"head_dim": 16, "sliding_window": 5, "final_logit_softcapping": 3.0}
+        | {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": LINEAR,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            }
+        },
+    ),
+    "gemma2": ("Gemma2", GROUPED | PADDED | {"head_dim": 12, "sliding_window": 9}),
+    "gemma2-capped": (
+        "Gemma2",
+        GROUPED
+        | PADDED
+        | {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 5, "attention_bias": True}
+        | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+        | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    ),
+    "mixtral": ("Mixtral", GROUPED | {"num_local_experts": 4}),
+    "mixtral-sliding": (
+        "Mixtral",
+        GROUPED | {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 9, "head_dim": 12},
+    ),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        MIXTURE | {"num_experts": 5, "shared_expert_intermediate_size": 40, "decoder_sparse_step": 2},
+    ),
+    "qwen2-moe-normed": (
+        "Qwen2Moe",
+        MIXTURE
+        | {"num_experts": 6, "shared_expert_intermediate_size": 20, "mlp_only_layers": [2]}
+        | {"norm_topk_prob": True, "qkv_bias": False, "use_sliding_window": True, "sliding_window": 7},
+    ),
+    "qwen3-moe": ("Qwen3Moe", MIXTURE | {"num_experts": 8, "head_dim": 12, "norm_topk_prob": True}),
+    "qwen3-moe-sliding": (
+        "Qwen3Moe",
+        MIXTURE
+        | {"num_experts": 4, "attention_bias": True, "mlp_only_layers": [0], "head_dim": 8}
+        | {"use_sliding_window": True, "sliding_window": 7},
+    ),
+    "gpt-oss": (
+        "GptOss",
+        GROUPED
+        | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 9}
+        | {"rope_parameters": YARN_UNCUT, "num_hidden_layers": 4},
+    ),
+    "gpt-oss-clamped": (
+        "GptOss",
+        GROUPED
+        | {"num_local_experts": 6, "num_experts_per_tok": 4, "head_dim": 12, "sliding_window": 5}
+        | {"attention_bias": False, "swiglu_limit": 1.0, "swiglu_alpha": 1.2}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    ),
+    "deepseek-v2": ("DeepseekV2", LATENT),
+    "deepseek-v2-grouped": (
+        "DeepseekV2",
+        LATENT
+        | {"q_lora_rank": 20, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
+        | {"attention_bias": True, "routed_scaling_factor": 3.0, "n_shared_experts": 1},
+    ),
+    "deepseek-v3": ("DeepseekV3", V3),
+    "deepseek-v3-yarn": (
+        "DeepseekV3",
+        V3
+        | {"q_lora_rank": None, "rope_interleave": False, "norm_topk_prob": False, "attention_bias": True}
+        | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}},
+    ),
+    "phi3-longrope": (
+        "Phi3",
+        GROUPED
+        | PADDED
+        | {"original_max_position_embeddings": CONTEXT}
+        | {
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "factor": 1.5,
+                "short_factor": [1.0, 1.1, 1.2, 1.3],
+                "long_factor": [2.0, 2.1, 2.2, 2.3],
+            }
+        },
+    ),
+    "gpt-neox": ("GPTNeoX", SMALL),
+    "gpt-neox-serial": (
+        "GPTNeoX",
+        SMALL
+        | {"use_parallel_residual": False, "tie_word_embeddings": True}
+        | {"rope_parameters": {"rope_theta": 1e3, "partial_rotary_factor": 1.0, "rope_type": "default"}},
+    ),
+    "glm": ("Glm", GROUPED | PADDED | {"head_dim": 16}),
+    "glm4": ("Glm4", GROUPED | PADDED | {"head_dim": 12, "attention_bias": False}),
+    "starcoder2": ("Starcoder2", GROUPED),
+    "starcoder2-sliding": (
+        "Starcoder2",
+        GROUPED | {"sliding_window": 9, "use_bias": False, "tie_word_embeddings": False},
+    ),
 }
 BERTS: dict[str, dict[str, Any]] = {
     "bert": SMALL,
@@ -97,7 +283,7 @@ def randomise(model: Any) -> Any:
 def theirs(case: str, folder: Path, **options: Any) -> Any:
     name, config = CASES[case]
     torch.manual_seed(0)
-    head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+    head = "GPT2LMHeadModel" if name == "GPT2" else f"{name.removesuffix('Text')}ForCausalLM"
     config = getattr(transformers, f"{name}Config")(**config)
     config._attn_implementation = "eager"
     model = randomise(getattr(transformers, head)(config))
@@ -207,6 +393,71 @@ def bert(case: str, kind: str = "BertModel") -> Any:
     return randomise(getattr(transformers, kind)(transformers.BertConfig(**BERTS[case])))
 
 
+@pytest.mark.parametrize("name", ["Roberta", "XLMRoberta"])
+def test_roberta(name: str, tmp_path: Path) -> None:
+    """Texts of several lengths, padded: positions count the tokens that are no padding."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SMALL | {"type_vocab_size": 1, "layer_norm_eps": 1e-5})
+    other = randomise(getattr(transformers, f"{name}Model")(config))
+    other.save_pretrained(tmp_path / "theirs")
+    model = Encoder.from_pretrained(tmp_path / "theirs")
+    tokens = prompts(3, CONTEXT - 2)
+    tokens[tokens == 1] = 2
+    mask = np.arange(CONTEXT - 2) < np.array([[CONTEXT - 2], [11], [1]])
+    tokens = np.where(mask, tokens, 1)
+    with torch.no_grad():
+        expected = other(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask.astype(np.int64)))
+    got = model(wt.from_numpy(tokens), attention_mask=wt.from_numpy(mask))
+    near(got.last_hidden_state, expected.last_hidden_state)
+    near(got.pooler_output, expected.pooler_output)
+    model.save_pretrained(tmp_path / "ours")
+    again = getattr(transformers, f"{name}Model").from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        assert torch.equal(
+            again(torch.from_numpy(tokens)).last_hidden_state, other(torch.from_numpy(tokens))[0]
+        )
+    with pytest.raises(ValueError, match=f"{CONTEXT} tokens are more than its positions, {CONTEXT - 2}"):
+        model(wt.zeros(1, CONTEXT, dtype=wt.int64))
+
+
+MODERN: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "other keys": {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "hidden_activation": "relu",
+                   "local_attention": 9,
+                   "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "all full": {"layer_types": ["full_attention"] * 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MODERN)
+def test_modernbert(case: str, tmp_path: Path) -> None:
+    """Padded texts of several lengths, longer than the window; and what is written back."""
+    torch.manual_seed(0)
+    sizes = {key: value for key, value in SMALL.items() if key != "max_position_embeddings"}
+    sizes |= {"local_attention": 6, "pad_token_id": 0, "max_position_embeddings": CONTEXT, **MODERN[case]}
+    other = randomise(transformers.ModernBertModel(transformers.ModernBertConfig(**sizes)))
+    other.config._attn_implementation = "eager"
+    other.save_pretrained(tmp_path / "theirs")
+    model, tokens = Encoder.from_pretrained(tmp_path / "theirs"), prompts(3, 30)
+    mask = (np.arange(30) < np.array([[30], [11], [1]])).astype(np.int64)
+    for given in ({}, {"attention_mask": mask}):
+        with torch.no_grad():
+            expected = other(torch.from_numpy(tokens), **{k: torch.from_numpy(v) for k, v in given.items()})
+        got = model(wt.from_numpy(tokens), **{k: wt.from_numpy(v) for k, v in given.items()})
+        there = mask.astype(bool) if given else np.ones_like(mask, bool)
+        found = got.last_hidden_state.detach().numpy()[there]
+        wanted = expected.last_hidden_state.numpy()[there]
+        assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    model.save_pretrained(tmp_path / "back")
+    again, told = transformers.ModernBertModel.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(told.values()), told
+    for key in ("layer_types", "local_attention", "rope_parameters"):
+        if case != "all full" and not (case == "other keys" and key == "local_attention"):
+            assert getattr(again.config, key) == getattr(other.config, key)
+    state = other.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in again.state_dict().items())
+
+
 @pytest.mark.parametrize("case", BERTS)
 def test_bert(case: str, tmp_path: Path) -> None:
     other = bert(case)
@@ -236,6 +487,36 @@ def test_bert_of_another_task(tmp_path: Path) -> None:
     got = model(wt.from_numpy(tokens))
     assert got.pooler_output is None and model.config.pooler is False
     near(got.last_hidden_state, other.bert(torch.from_numpy(tokens)).last_hidden_state)
+
+
+@pytest.mark.parametrize("task", ["SequenceClassification", "TokenClassification"])
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "ModernBert"])
+def test_heads(name: str, task: str, tmp_path: Path) -> None:
+    """Of padded texts, and of the same without padding in one row; and what is written back."""
+    torch.manual_seed(0)
+    sizes = SMALL | ({"local_attention": 6, "classifier_pooling": "mean"} if name == "ModernBert" else {})
+    sizes |= {"pad_token_id": 1, "id2label": {0: "a", 1: "b", 2: "c"}, "max_position_embeddings": CONTEXT}
+    kind = getattr(transformers, f"{name}For{task}")
+    other = randomise(kind(getattr(transformers, f"{name}Config")(**sizes)))
+    other.config._attn_implementation = "eager"
+    other.save_pretrained(tmp_path / "theirs")
+    model, lengths = Encoder.from_pretrained(tmp_path / "theirs"), (30, 11, 1)
+    tokens = prompts(3, 30)
+    tokens[tokens == 1] = 2
+    mask = np.arange(30) < np.array(lengths)[:, None]
+    tokens = np.where(mask, tokens, 1)
+    with torch.no_grad():
+        expected = other(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask.astype(np.int64)))
+    padded = model(wt.from_numpy(tokens), attention_mask=wt.from_numpy(mask)).logits
+    row = model(wt.from_numpy(tokens[mask][None]), lengths=lengths).logits
+    wanted = expected.logits if task.startswith("Sequence") else expected.logits[torch.from_numpy(mask)]
+    near(row if task.startswith("Sequence") else row[0], wanted, 1e-5)
+    near(padded if task.startswith("Sequence") else padded[wt.from_numpy(mask)], wanted, 1e-5)
+    model.save_pretrained(tmp_path / "ours")
+    again, told = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(told.values()) and again.config.id2label == other.config.id2label, told
+    state = other.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in again.state_dict().items())
 
 
 @pytest.mark.parametrize("case", CASES)

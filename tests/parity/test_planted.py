@@ -122,7 +122,7 @@ def test_the_list_only_shrinks() -> None:
 
 
 def test_a_failure_of_one_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    line = "exp value float32@AVX2,float64 known, see docs/differences.md\n"
+    line = "exp value float32@AVX2,float64 known, see docs/explanation/differences.md\n"
     monkeypatch.setattr(gate, "LIST", tmp_path / "list.txt")
 
     def listed_by(processor: str) -> set[str]:

@@ -146,7 +146,6 @@ calls = [
     lambda: getattr(wt.ops.aten, bad),
     lambda: getattr(x, bad),
     lambda: setattr(x, bad, 1) or getattr(x, bad + "!"),
-    lambda: wt._C._is_elementwise(bad) + [][0],
     lambda: wt.nn.Module().register_buffer(bad, x) or wt.nn.Module().get_buffer(bad),
 ]
 for call in calls:

@@ -18,6 +18,7 @@ TESTS = (
     "events_and_streams",
     "exit_with_tensors",
     "faults",
+    "frees_without_host_memory",
     "graphs",
     "host_memory",
     "kernel_launches",

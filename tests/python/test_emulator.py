@@ -19,6 +19,7 @@ from emulated_kernels import (
     RUNTIME,
     SHOW_ACCESSES,
     SHOW_CONVERSIONS,
+    SHOW_UNSET,
     compile_one,
     link,
     needs_compiler,
@@ -38,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("emulator")
     runtime = [compile_one(EMULATOR / name, folder / f"{name}.o", False) for name in FILES]
     for name in ("test_emulator", "test_findings"):
-        shown = (*SHOW_ACCESSES, SHOW_CONVERSIONS)
+        shown = (*SHOW_ACCESSES, SHOW_CONVERSIONS, SHOW_UNSET)
         kernels = compile_one(EMULATOR / f"{name}.cpp", folder / f"{name}.cu.o", True, EMULATOR, *shown)
         link([*runtime, kernels], folder / name)
     return folder
@@ -203,6 +204,15 @@ def test_memory_given_to_a_stream_that_does_not_wait_is_found(folder: Path, how:
 def test_a_pointer_to_the_hosts_memory_is_no_argument(program: Path, where: str) -> None:
     done = run(program, f"host {where}", WARPTAPE_EMULATOR_POINTERS="1")
     assert done.returncode < 0 and "follows: an argument of type Pi holds the address" in done.stderr
+
+
+@pytest.mark.parametrize(("what", "found"), [("a part", True), ("all", False)])
+def test_an_argument_has_no_bytes_that_nobody_set(folder: Path, what: str, found: bool) -> None:
+    assert find(folder, "fill", what).returncode == 0
+    done = find(folder, "fill", what, WARPTAPE_EMULATOR_POINTERS="1")
+    assert (done.returncode < 0) == found, done.stderr
+    assert ("set_lengths: an argument of type" in done.stderr) == found
+    assert ("has bytes from 16 on that nobody set" in done.stderr) == found
 
 
 def test_the_host_must_not_touch_device_memory(program: Path) -> None:

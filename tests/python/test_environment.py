@@ -45,6 +45,7 @@ def test_levels_by_name() -> None:
         ("WARPTAPE_GLOO", "yes"),
         ("WARPTAPE_DROPOUT", "torch"),
         ("WARPTAPE_ATTENTION", "flash"),
+        ("WARPTAPE_GROUPED_MM", "tma"),
         ("WARPTAPE_NO_CUDA_MEMORY_CACHING", "true"),
         ("WARPTAPE_LAUNCH_BLOCKING", "on"),
     ],

@@ -1,5 +1,5 @@
 """tools/estimated_times.py: the way through a hand-written disassembly, what fits on a multiprocessor, the
-times and the verdict; and that what docs/cuda.md says is proven names tests that are there."""
+times and the verdict; and that what docs/measurements/cuda.md says is proven names tests that are there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import estimated_times  # noqa: E402
 from estimated_rows import ROWS, Part, Row, Target  # noqa: E402
 from estimated_times import PROCESSORS, blocks_that_fit, estimate, last_round, verdict  # noqa: E402
 from hot_path import Exactly, Loop, hot_path  # noqa: E402
-from sass_gate import INSTRUCTION, Instruction, Kernel  # noqa: E402
+from sass_gate import INSTRUCTION, Instruction, Kernel, source_file  # noqa: E402
 
 # A loop over pieces of 16 bytes that the compiler unrolled twice, one for the odd piece, and single elements.
 LISTING = """
@@ -149,7 +149,7 @@ def test_a_table_of_one_row_and_what_it_lacks() -> None:
 def test_rows_are_of_kernels_that_are_there() -> None:
     for row in ROWS:
         for part in row.parts:
-            source = (ROOT / "kernels/cuda" / part.source).read_text()
+            source = source_file(part.source).read_text()
             name = re.match(r"\^(\w+)", part.kernel)
             # Kernels of a driver lie in its header.
             drivers = [
@@ -166,7 +166,7 @@ def test_rows_are_of_kernels_that_are_there() -> None:
 
 
 def section(title: str) -> str:
-    text = (ROOT / "docs/cuda.md").read_text()
+    text = (ROOT / "docs/measurements/cuda.md").read_text()
     return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 

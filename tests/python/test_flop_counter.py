@@ -10,9 +10,9 @@ import warptape as torch
 import warptape.nn.functional as F
 from tensor_models import train_gpt
 from warptape import nn
-from warptape.utils._op_observer import OpObserver
 from warptape.utils.checkpoint import checkpoint
 from warptape.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
+from warptape.utils.op_observer import OpObserver
 
 
 def leaf(rt, *shape):

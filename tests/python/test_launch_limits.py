@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from launch_limits import check, faults
+from launch_limits import check, faults, usage
 from sass_gate import Kernel
 
 
@@ -36,3 +37,30 @@ def test_kernels_are_found_by_name() -> None:
     kernels = [Kernel("a<float>", "90a", registers=65), Kernel("b", "90a", registers=255)]
     found, seen = check({"a<float>": (1024, 0), "c": (32, 0)}, kernels)
     assert seen == 1 and len(found) == 1 and "1024 threads of 65 registers" in found[0]
+
+
+@pytest.mark.parametrize(("arch", "printed"), [("80", 64), ("90a", 1088), ("100f", 1088)])
+def test_what_cuobjdump_says(
+    arch: str, printed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kernel with `__shared__ float s[16]`, and of one without: ptxas says 64 bytes for each GPU."""
+    tool = tmp_path / "cuobjdump"
+    tool.write_text(f"""#!/bin/sh
+cat <<'END'
+Fatbin elf code:
+================
+arch = sm_{arch}
+
+Resource usage:
+ Common:
+  GLOBAL:0
+ Function _Z1cPf:
+  REG:10 STACK:0 SHARED:{printed} LOCAL:0 CONSTANT[0]:536 TEXTURE:0 SURFACE:0 SAMPLER:0
+ Function _Z1dPf:
+  REG:8 STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:536 TEXTURE:0 SURFACE:0 SAMPLER:0
+END
+""")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = [(k.name, k.arch, k.registers, k.shared) for k in usage(tmp_path / "any.o")]
+    assert found == [("c", arch, 10, 64), ("d", arch, 8, 0)]

@@ -3,7 +3,7 @@ its consumers and TMA may go on, for rings of two stages. A state is wrong where
 not hold its slice, where one is overwritten while it is read, or where nobody can go on. So are the buffers
 in which parts of C wait for TMA to store them. Planted faults must be found.
 
-Roles are lists of actions, written after gemm/wgmma.cu and wgmma_tile.cuh, attention_wgmma.cu and
+Roles are lists of actions, written after wgmma.cuh of the ladder and wgmma_tile.cuh, attention_wgmma.cu and
 attention_wgmma_backward.cu. mbarriers are PTX's: a phase ends when its arrivals and its bytes are there.
 """
 
@@ -178,6 +178,34 @@ def store_parts(tiles: int, parts: int = 4, buffers: int = 2) -> list[Action]:
     return [*actions, ("stored", tiles * parts - 1)]
 
 
+def multicast(
+    steps: int, stages: int, boxes: int = 2
+) -> tuple[list[list[Action]], dict[str, int], list[str]]:
+    """Two blocks of a cluster, each with a producer and a consumer: roles, barriers and buffers. Of B each
+    producer brings its share to both blocks. Rows of A, which are a block's own, are left out."""
+    roles: list[list[Action]] = []
+    for block in range(2):
+        actions: list[Action] = []
+        for i, s, parity in turns(steps, stages):
+            actions += [("wait", f"{block} empty {s}", parity ^ 1), ("expect", f"{block} full {s}", boxes)]
+            actions += [("fetch", f"{to} b{block} {s}", f"{to} full {s}", i) for to in range(2)]
+        roles.append(actions)
+    parts = ("b0", "b1")
+    for block in range(2):
+        actions = []
+        for i, s, parity in turns(steps, stages):
+            actions.append(("wait", f"{block} full {s}", parity))
+            actions += [("read", f"{block} {part} {s}", i) for part in parts]
+            actions += [("read to its end", f"{block} {part} {s}") for part in parts]
+            actions += [("arrive", f"{to} empty {s}") for to in range(2)]
+        roles.append(actions)
+    places = [(block, s) for block in range(2) for s in range(stages)]
+    barriers = {f"{block} full {s}": 1 for block, s in places} | {
+        f"{block} empty {s}": 2 for block, s in places
+    }
+    return roles, barriers, [f"{block} {part} {s}" for block, s in places for part in parts]
+
+
 def consume_attention(steps: int) -> list[Action]:
     """Scores of the next keys are asked for before the product with the values of the last ones."""
     actions: list[Action] = []
@@ -240,6 +268,29 @@ def test_parts_of_c_are_stored_in_every_order() -> None:
             actions.pop()
         with pytest.raises(Wrong):
             explore([actions], {}, ["c 0", "c 1"])
+
+
+@pytest.mark.parametrize(("steps", "stages"), [(1, 1), (4, 1), (2, 2)])
+def test_a_cluster_is_right_in_every_order(steps: int, stages: int) -> None:
+    assert explore(*multicast(steps, stages)) > 50 * steps
+
+
+@pytest.mark.parametrize(
+    "fault", ["own consumers alone", "no arrival at the other", "no wait for empty", "one box"]
+)
+def test_planted_faults_of_a_cluster_are_found(fault: str) -> None:
+    roles, barriers, buffers = multicast(3, 1, boxes=1 if fault == "one box" else 2)
+    if fault == "own consumers alone":  # both arrive, one is waited for
+        barriers |= {name: 1 for name in barriers if "empty" in name}
+    elif fault == "no arrival at the other":
+        for block in range(2):
+            roles[2 + block] = [
+                a for a in roles[2 + block] if a[0] != "arrive" or a[1].startswith(str(block))
+            ]
+    elif fault == "no wait for empty":
+        roles[0] = [a for a in roles[0] if a[0] != "wait"]
+    with pytest.raises((Wrong, AssertionError)):
+        explore(roles, barriers, buffers)
 
 
 def without(actions: list[Action], kind: str) -> list[Action]:

@@ -61,21 +61,6 @@ PyObject* queue_callback_py(PyObject*, PyObject* f) {
   });
 }
 
-std::string python_traceback() {
-  GilGuard gil;
-  Object traceback(PyImport_ImportModule("traceback"));
-  Object lines(
-      traceback ? from_python([&] { return PyObject_CallMethod(traceback.get(), "format_stack", nullptr); })
-                : nullptr);
-  Object empty_text(PyUnicode_FromString(""));
-  Object text(lines ? PyUnicode_Join(empty_text.get(), lines.get()) : nullptr);
-  if (!text) {
-    PyErr_Clear();
-    return "";
-  }
-  return shown_text(text.get());
-}
-
 #define WT_FLAG(field)                                                                          \
   PyObject* get_##field(PyObject*, PyObject*) { return PyBool_FromLong(thread_state().field); } \
   PyObject* set_##field(PyObject*, PyObject* o) {                                               \
@@ -150,8 +135,6 @@ void init_autograd(PyObject* module) {
   init_gc(module);
   init_hooks(module);
   init_functions(module);
-  init_sparse();
-  capture_traceback = python_traceback;
 }
 
 }  // namespace warptape::bindings

@@ -29,11 +29,14 @@ struct HookDict final : TensorHook, NodeHook, PythonPart {
   bool returns = true;  // false: what the hooks return is ignored (post-accumulate)
 };
 
+// What the innermost saved_tensors_hooks makes of the tensor; null without hooks.
+Ref<PackedTensor> pack_saved_tensor(const Tensor& t);
+
 PyObject* wrap_node(const Ref<Node>& node);  // None for null
 void init_gc(PyObject* module);              // gc.cpp
 void init_hooks(PyObject* module);           // hooks.cpp
 void init_nodes(PyObject* module);           // node_object.cpp
 void init_functions(PyObject* module);       // function.cpp
-void init_sparse();                          // sparse.cpp
+TapeFrontend& python_tape();                 // tape_frontend.cpp
 
 }  // namespace warptape::bindings

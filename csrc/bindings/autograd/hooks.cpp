@@ -156,7 +156,7 @@ PyObject* retain_grad(PyObject*, PyObject* o) {
     WT_CHECK(is_tensor(o) && requires_grad(tensor_of(o)), Error,
              "can't retain_grad on Tensor that has requires_grad=False");
     const Tensor& t = tensor_of(o);
-    WT_CHECK(!recording_transforms() && !is_opaque(t), Error,
+    WT_CHECK(!recording_transforms() && (!is_opaque(t) || has_dispatch(t)), Error,
              "Tensor.retain_grad(): called inside of a function that torch.func transforms, where it has no "
              "effect; return the gradient instead");
     AutogradMeta& m = make_meta(t);
@@ -173,7 +173,11 @@ PyObject* retain_grad(PyObject*, PyObject* o) {
 struct HookPair {
   Object pack, unpack;
 };
-thread_local std::vector<HookPair> hook_stack;
+struct SavedTensorHooks {
+  std::vector<HookPair> stack;
+  PyObject* refusal = nullptr;  // why no pair may be pushed; owned
+};
+thread_local SavedTensorHooks saved_hooks;
 
 struct PythonPacked final : PackedTensor, PythonPart {
   PythonPacked(Object v, Object u) : value(std::move(v)), unpacker(std::move(u)) {}
@@ -202,38 +206,25 @@ struct PythonPacked final : PackedTensor, PythonPart {
   Object value, unpacker;
 };
 
-Ref<PackedTensor> pack(const Tensor& t) {
-  if (hook_stack.empty()) return {};
-  GilGuard gil;
-  HookPair top = hook_stack.back();  // a copy: the hook may push pairs of its own
-  // The hook's own ops are not recorded with hooks again.
-  Restore<bool> off(own_thread_state().saved_tensor_hooks, false);
-  Object arg = checked(wrap(t));
-  Object value = call_python(top.pack.get(), arg.get());
-  return Ref<PackedTensor>::adopt(new PythonPacked(std::move(value), top.unpack));
-}
-
-thread_local PyObject* refusal = nullptr;  // why no pair may be pushed; owned
-
 PyObject* push_hooks(PyObject*, PyObject* args) {
   PyObject *p, *u;
   if (!PyArg_ParseTuple(args, "OO", &p, &u)) return nullptr;
-  if (refusal) return PyErr_SetObject(PyExc_RuntimeError, refusal), nullptr;
-  hook_stack.push_back({Object::share(p), Object::share(u)});
+  if (saved_hooks.refusal) return PyErr_SetObject(PyExc_RuntimeError, saved_hooks.refusal), nullptr;
+  saved_hooks.stack.push_back({Object::share(p), Object::share(u)});
   own_thread_state().saved_tensor_hooks = true;
   Py_RETURN_NONE;
 }
 
 PyObject* pop_hooks(PyObject*, PyObject*) {
-  if (!hook_stack.empty()) hook_stack.pop_back();
-  own_thread_state().saved_tensor_hooks = !hook_stack.empty();
+  if (!saved_hooks.stack.empty()) saved_hooks.stack.pop_back();
+  own_thread_state().saved_tensor_hooks = !saved_hooks.stack.empty();
   Py_RETURN_NONE;
 }
 
 // _refuse_saved_tensor_hooks(why or None): the one before.
 PyObject* refuse_hooks(PyObject*, PyObject* why) {
-  if (why != Py_None && !hook_stack.empty()) return PyErr_SetObject(PyExc_RuntimeError, why), nullptr;
-  PyObject* old = std::exchange(refusal, why == Py_None ? nullptr : Py_NewRef(why));
+  if (why != Py_None && !saved_hooks.stack.empty()) return PyErr_SetObject(PyExc_RuntimeError, why), nullptr;
+  PyObject* old = std::exchange(saved_hooks.refusal, why == Py_None ? nullptr : Py_NewRef(why));
   return old ? old : Py_NewRef(Py_None);
 }
 
@@ -241,7 +232,7 @@ PyObject* is_transforming(PyObject*, PyObject*) {
   return PyBool_FromLong(recording_transforms() || (thread_state().dispatch & kTransform));
 }
 
-PyObject* has_hooks(PyObject*, PyObject*) { return PyBool_FromLong(!hook_stack.empty()); }
+PyObject* has_hooks(PyObject*, PyObject*) { return PyBool_FromLong(!saved_hooks.stack.empty()); }
 
 PyMethodDef hooks_methods[] = {{"_hook_dict", hook_dict, METH_O, nullptr},
                                {"_post_accumulate_dict", post_accumulate_dict, METH_O, nullptr},
@@ -255,9 +246,17 @@ PyMethodDef hooks_methods[] = {{"_hook_dict", hook_dict, METH_O, nullptr},
 
 }  // namespace
 
-void init_hooks(PyObject* module) {
-  checked(PyModule_AddFunctions(module, hooks_methods));
-  pack_saved_tensor = pack;
+Ref<PackedTensor> pack_saved_tensor(const Tensor& t) {
+  if (saved_hooks.stack.empty()) return {};
+  GilGuard gil;
+  HookPair top = saved_hooks.stack.back();  // a copy: the hook may push pairs of its own
+  // The hook's own ops are not recorded with hooks again.
+  Restore<bool> off(own_thread_state().saved_tensor_hooks, false);
+  Object arg = checked(wrap(t));
+  Object value = call_python(top.pack.get(), arg.get());
+  return Ref<PackedTensor>::adopt(new PythonPacked(std::move(value), top.unpack));
 }
+
+void init_hooks(PyObject* module) { checked(PyModule_AddFunctions(module, hooks_methods)); }
 
 }  // namespace warptape::bindings

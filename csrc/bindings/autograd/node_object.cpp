@@ -108,9 +108,18 @@ PyObject* wrap_node(const Ref<Node>& node) {
   return o;
 }
 
+static PyObject* current_node_py(PyObject*, PyObject*) {
+  return guarded([] { return wrap_node(Ref<Node>::share(current_node())); });
+}
+static PyObject* current_pass_py(PyObject*, PyObject*) { return PyLong_FromLongLong(current_pass_number()); }
+static PyMethodDef pass_functions[] = {{"_current_autograd_node", current_node_py, METH_NOARGS, nullptr},
+                                       {"_current_graph_task_id", current_pass_py, METH_NOARGS, nullptr},
+                                       {}};
+
 void init_nodes(PyObject* module) {
   node_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&spec)).release());
   checked(PyModule_AddObjectRef(module, "Node", reinterpret_cast<PyObject*>(node_type)));
+  PyModule_AddFunctions(module, pass_functions);
 }
 
 }  // namespace warptape::bindings

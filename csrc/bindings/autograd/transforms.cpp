@@ -1,7 +1,7 @@
 // The levels of function transforms and the tensors inside of them, for warptape.func.
 #include "autograd/recording.h"
+#include "bindings/bound_object.h"
 #include "bindings/common.h"
-#include "bindings/made.h"
 #include "ops/view/view.h"
 #include "transforms/level.h"
 

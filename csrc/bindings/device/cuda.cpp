@@ -2,12 +2,11 @@
 // that importing the package does not pay for it. Whatever may wait for a device releases the GIL.
 #include "bindings/device/cuda.h"
 
+#include "bindings/bound_object.h"
 #include "bindings/common.h"
-#include "bindings/made.h"
 #include "core/device_runtime.h"
 #include "graph/record/region.h"
 #include "graph/record/trace.h"
-#include "kernels/linalg/gemm_ladder.h"
 #include "ops/fft/fft.h"
 
 namespace py = pybind11;
@@ -16,7 +15,7 @@ namespace warptape::bindings {
 namespace {
 
 DeviceRuntime& runtime() { return runtime_of(DeviceType::CUDA); }
-// For what depends on the order of work: calls that a compiled region has noted were asked for before.
+// For what depends on the order of work: calls that a compiled region has recorded come first.
 DeviceRuntime& runtime_in_order() {
   if (thread_state().deferral) thread_state().deferral->flush();
   return runtime();
@@ -25,17 +24,6 @@ Device cuda_device(int index) { return resolved({DeviceType::CUDA, static_cast<i
 StreamHandle as_handle(uintptr_t p) { return reinterpret_cast<void*>(p); }
 
 using Unlocked = py::call_guard<GilRelease>;
-
-// The table of kernels/linalg/gemm_ladder.h, for python/warptape/cuda/_gemm_ladder.py.
-py::list gemm_steps() {
-  auto tile = [](const kernels::GemmTile& t) { return py::make_tuple(t.m, t.n, t.k); };
-  py::list found;
-  for (const kernels::GemmStep& s : kernels::kGemmSteps)
-    found.append(py::make_tuple(s.name, s.adds, tile(s.block), tile(s.warp), tile(s.fragment), s.threads,
-                                s.stages, s.capability, s.tensor_cores, s.multiple_n, s.multiple_k,
-                                s.epilogue));
-  return found;
-}
 
 // ---- devices ----
 
@@ -92,7 +80,6 @@ void bind_devices(py::module_& m) {
     return runtime().can_access_peer(cuda_device(index).index, cuda_device(peer).index);
   });
   m.def("versions", versions, Unlocked());
-  m.def("gemm_steps", gemm_steps);
   m.def(
       "synchronize", [](int index) { runtime_in_order().synchronize(cuda_device(index).index); }, Unlocked());
   m.def(
@@ -130,13 +117,13 @@ NamedStats memory_stats(int index) {
 
 bool is_pinned(py::handle o) {
   const Tensor& t = tensor_arg(o.ptr(), "is_pinned");
-  return t.device().is_cpu() && t.data() && device_in_use(DeviceType::CUDA) &&
+  return t.device().is_host() && t.data() && device_in_use(DeviceType::CUDA) &&
          runtime().is_page_locked(t.data());
 }
 
 py::object pin(py::handle o) {
   const Tensor& t = tensor_arg(o.ptr(), "pin_memory");
-  WT_CHECK(t.device().is_cpu(), DeviceError, "cannot pin '", t.device(),
+  WT_CHECK(t.device().is_host(), DeviceError, "cannot pin '", t.device(),
            "' only dense CPU tensors can be pinned");
   runtime();
   if (is_pinned(o)) return py::reinterpret_borrow<py::object>(o);
@@ -338,7 +325,9 @@ void bind_graphs(py::module_& m) {
 void init_cuda(py::module_& m) {
   m.def("_cuda_in_use", [] { return device_in_use(DeviceType::CUDA); });
   m.def("_cuda_module", [m]() -> py::object {
-    if (py::hasattr(m, "_cuda")) return m.attr("_cuda");
+    // Asked of its dict: the module's __getattr__ would load all of PyTorch's names to look for it.
+    const auto names = m.attr("__dict__").cast<py::dict>();
+    if (names.contains("_cuda")) return names["_cuda"];
     auto cuda = py::module_::import("types").attr("ModuleType")("warptape._C._cuda").cast<py::module_>();
     bind_devices(cuda);
     bind_memory(cuda);
@@ -353,13 +342,14 @@ void init_cuda(py::module_& m) {
 
 // Its stream may wait for another rank, which may be a thread of this process.
 void copy_unlocked(const Tensor& dst, const Tensor& src) {
-  GilRelease release(dst.device().is_cuda() || src.device().is_cuda() ? GilRelease::kWorthIt : 0);
+  GilRelease release(dst.device().is_accelerator() || src.device().is_accelerator() ? GilRelease::kWorthIt
+                                                                                    : 0);
   raw_copy(dst, src);
 }
 Scalar item_unlocked(const Tensor& t) {
   if (const graph::Tracer* tracer = graph::Tracer::recording()) tracer->read(t, "item()");
   graph::refuse_replay("item() reads a value");
-  GilRelease release(t.device().is_cuda() ? GilRelease::kWorthIt : 0);
+  GilRelease release(t.device().is_accelerator() ? GilRelease::kWorthIt : 0);
   return item(t);
 }
 

@@ -3,7 +3,6 @@
 
 #include <bit>
 
-#include "bindings/caller.h"
 #include "bindings/device/profiler_calls.h"
 #include "core/device_runtime.h"
 #include "op/profile.h"
@@ -99,35 +98,9 @@ py::tuple stop() {
   return py::make_tuple(out, activities);
 }
 
-bool is_ending() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing();
-#else
-  return _Py_IsFinalizing();
-#endif
-}
-
-std::string python_stack(bool waits) {
-  if (!PyGILState_Check() && (!waits || !PyGILState_GetThisThreadState() || is_ending())) return "";
-  const GilGuard gil;
-  std::string out;
-  Object frame(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  while (frame) {
-    auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
-    Object code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-    auto* c = reinterpret_cast<PyCodeObject*>(code.get());
-    out += message(shown_text(c->co_filename), "(", PyFrame_GetLineNumber(f), "): ", shown_text(c->co_name),
-                   "\n");
-    frame = Object(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
-  }
-  return out;
-}
-
 }  // namespace
 
 void init_profiler(PyObject* module) {
-  profiler_stack = &python_stack;
-  profiler_watch_calls = &PythonCalls::watch;
   auto m = py::reinterpret_borrow<py::module_>(module);
   m.def("_profiler_start", [](bool shapes, bool memory, bool stacks, bool device, bool nvtx, bool modules) {
     return start_profile({shapes, memory, stacks, device, nvtx, modules});

@@ -86,7 +86,7 @@ void bind_groups(py::module_& m) {
           "The list of outputs, which hold the result once the call is over.")
       .def(
           "get_future",
-          [](py::object self) { return py::module_::import("warptape.futures").attr("_of_work")(self); },
+          [](py::object self) { return py::module_::import("warptape.core.futures").attr("_of_work")(self); },
           "A Future of the list of outputs.")
       .def("_source_rank", &Work::source_rank);
 
@@ -146,6 +146,7 @@ void bind_worlds(py::module_& m) {
       py::arg("rank"), py::arg("size"), py::arg("job"), py::arg("store").none(false), py::arg("timeout"));
   m.def("_has_backend", has_backend);
   m.def("_call_site", call_site);
+  m.def("_check_process", [](const std::string& what) { current_world().check_process(what); });
   m.def("_leave", [] {
     auto world = std::move(rank_context().world);
     GilRelease unlocked;

@@ -1,7 +1,7 @@
 // warptape._C._distributed
 #pragma once
 
-#include "bindings/made.h"
+#include "bindings/bound_object.h"
 #include "distributed/store/store.h"
 
 namespace warptape::distributed {

@@ -23,10 +23,43 @@ inline constexpr bool kBound<StoreServer> = true;
 namespace {
 
 using Keys = std::vector<std::string>;
-void bind_store(py::module_& m) {
+
+py::bytes pop(Store& s, const std::string& queue, bool block) {
+  std::string value;
+  try {
+    GilRelease release;
+    value = s.pop(queue, block ? s.timeout() : Milliseconds(0));
+  } catch (const DistStoreError&) {
+    if (block) throw;
+    const std::string text = "store.queue_pop: the queue '" + queue + "' is empty";
+    py::set_error(py::module_::import("warptape._C").attr("QueueEmptyError"), text.c_str());
+    throw py::error_already_set();
+  }
+  return value;
+}
+
+py::list multi_get(Store& s, const Keys& keys) {
+  std::vector<std::string> values;
+  {
+    GilRelease release;
+    for (const std::string& key : keys) values.push_back(s.get(key));
+  }
+  py::list out;
+  for (const std::string& value : values) out.append(py::bytes(value));
+  return out;
+}
+
+void multi_set(Store& s, const Keys& keys, const Keys& values) {
+  WT_CHECK(keys.size() == values.size(), ValueError, "store.multi_set: expected as many values as keys, got ",
+           keys.size(), " keys and ", values.size(), " values");
+  for (size_t i = 0; i < keys.size(); ++i) s.set(keys[i], values[i]);
+}
+
+using StoreClass = py::class_<Store, std::shared_ptr<Store>>;
+
+void bind_store(StoreClass& store) {
   using Release = py::call_guard<GilRelease>;
-  py::class_<Store, std::shared_ptr<Store>>(
-      m, "Store", "A key-value store through which ranks find each other. Keys are str, values bytes.")
+  store
       .def("set", &Store::set, Release(), py::arg("key"), py::arg("value"), "Sets the key to a str or bytes.")
       .def(
           "get",
@@ -90,10 +123,35 @@ void bind_store(py::module_& m) {
           py::arg("key"));
 }
 
+// What PyTorch calls the extended API, and queues.
+void bind_lists(StoreClass& store) {
+  using Release = py::call_guard<GilRelease>;
+  store.def("list_keys", &Store::list, Release(), "The keys that are set, sorted; queues are not among them.")
+      .def("append", &Store::append, Release(), py::arg("key"), py::arg("value"),
+           "Adds bytes or a str to the end of what the key holds.")
+      .def("multi_get", &multi_get, py::arg("keys"), "The keys' values as bytes; waits for them.")
+      .def("multi_set", &multi_set, Release(), py::arg("keys"), py::arg("values"),
+           "Sets each key to the value at its place.")
+      .def("queue_push", &Store::push, Release(), py::arg("key"), py::arg("value"),
+           "Adds a str or bytes to the end of the queue; makes the queue.")
+      .def("queue_pop", &pop, py::arg("key"), py::arg("block") = true,
+           "Takes the first value from the queue, as bytes; waits for one. DistStoreError when the time is "
+           "over, QueueEmptyError at once without `block`.")
+      .def("queue_len", &Store::length, Release(), py::arg("key"), "How many values the queue has.")
+      .def(
+          "clone", [](py::object store) { return store; }, "This store: any number of threads may use one.")
+      .def(
+          "has_extended_api", [](const Store&) { return true; },
+          "True: append, multi_get and multi_set are here.");
+}
+
 }  // namespace
 
 void init_distributed_store(py::module_& m) {
-  bind_store(m);
+  StoreClass store(m, "Store",
+                   "A key-value store through which ranks find each other. Keys are str, values bytes.");
+  bind_store(store);
+  bind_lists(store);
   py::class_<LocalStore, Store, std::shared_ptr<LocalStore>>(m, "HashStore",
                                                              "A store in this process, for its threads.")
       .def(py::init<>())

@@ -1,7 +1,6 @@
 // Compiled regions as Python enters and leaves them.
+#include "bindings/bound_object.h"
 #include "bindings/common.h"
-#include "bindings/made.h"
-#include "bindings/tensor/data.h"
 #include "graph/lower/min_cut.h"
 #include "graph/record/region.h"
 #include "graph/record/trace.h"
@@ -22,18 +21,6 @@ template <>
 inline constexpr bool kBound<graph::Program> = true;
 
 namespace {
-// The thread that holds the mutex may want the GIL, to warn for one.
-void wait_without_gil(graph::RegionMutex& mutex) {
-  if (!PyGILState_Check()) return mutex.lock();
-  const GilRelease release;
-  mutex.lock();
-}
-
-void* let_go_of_gil() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
-void take_gil_again(void* state) {
-  from_python([&] { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
-}
-
 py::list describe(const SmallVector<graph::Operand, 3>& operands) {
   py::list out;
   for (const graph::Operand& o : operands)
@@ -68,19 +55,37 @@ void bind_program(py::module_& m) {
   py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir/ir.h.")
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)
-      .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10,
-           py::arg("least_epilogue_bytes") = graph::kLeastEpilogueBytes,
-           py::arg("least_row_bytes") = graph::kLeastRowBytes,
-           py::arg("least_prologue_bytes") = graph::kLeastPrologueBytes)
+      .def_property_readonly_static("passes",
+                                    [](const py::object&) {
+                                      py::list out;
+                                      for (const graph::ProgramPass& p : graph::program_passes())
+                                        out.append(p.name);
+                                      return out;
+                                    })
+      .def(
+          "run_pass",
+          [](Program& p, const std::string& name, int64_t recomputed, int64_t epilogue, int64_t row,
+             int64_t prologue) {
+            graph::ProgramOptions options;
+            options.least_recomputed_bytes = recomputed;
+            options.least_epilogue_bytes = epilogue;
+            options.least_row_bytes = row;
+            options.least_prologue_bytes = prologue;
+            graph::run_pass(p, name, options);
+          },
+          py::arg("name"), py::arg("least_recomputed_bytes") = graph::kLeastRecomputedBytes,
+          py::arg("least_epilogue_bytes") = graph::kLeastEpilogueBytes,
+          py::arg("least_row_bytes") = graph::kLeastRowBytes,
+          py::arg("least_prologue_bytes") = graph::kLeastPrologueBytes)
       .def_property_readonly(
           "memories",
           [](const Program& p) {
             py::list out;
             for (const graph::ProgramMemory& m : p.memories)
-              out.append(py::make_tuple(m.bytes, m.in, m.out, m.again));
+              out.append(py::make_tuple(m.bytes, m.in, m.out, m.recomputes));
             return out;
           },
-          "[(bytes, in, out, again)]")
+          "[(bytes, in, out, recomputes)]")
       .def_property_readonly(
           "instructions",
           [](const Program& p) {
@@ -101,9 +106,9 @@ void bind_program(py::module_& m) {
           "The numbers of the instructions that run together, in order.");
 }
 
-template <class T>
+template <class T, class Settings>
 void bind_setting(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>& c, const char* name,
-                  T graph::Programs::* setting) {
+                  T Settings::* setting) {
   c.def_property(
       name, [setting](const graph::Compiled& c) { return c.programs.*setting; },
       [setting](graph::Compiled& c, T value) { c.programs.*setting = value; });
@@ -117,7 +122,7 @@ void bind_settings(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>
   bind_setting(compiled, "fuses_prologues", &Programs::fuses_prologues);
   bind_setting(compiled, "schedules", &Programs::schedules);
   bind_setting(compiled, "recomputes", &Programs::recomputes);
-  bind_setting(compiled, "rematerializes", &Programs::promises);
+  bind_setting(compiled, "rematerializes", &Programs::rematerializes);
   bind_setting(compiled, "tunes", &Programs::tunes);
   bind_setting(compiled, "captures", &Programs::captures);
   bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
@@ -133,9 +138,6 @@ void init_graph(PyObject* module) {
   using graph::Compiled;
   using graph::Region;
   graph::init();
-  graph::wait_for = wait_without_gil;
-  graph::gil_hooks = {let_go_of_gil, take_gil_again};
-  graph::seen_by_others = seen_by_numpy;
   bind_program(m);
   py::class_<Compiled, std::shared_ptr<Compiled>> compiled(m, "_Compiled", py::module_local());
   compiled.def(py::init<>())
@@ -152,7 +154,7 @@ void init_graph(PyObject* module) {
            })
       .def("abandon",
            [](Compiled&) {
-             const auto recording = Region::of_thread().take_recording();
+             const auto recording = Region::of_thread().release_recording();
              const GilRelease release;
              try {
                Region::of_thread().leave();
@@ -166,13 +168,13 @@ void init_graph(PyObject* module) {
              for (const auto& e : c.programs.all()) {
                py::dict d;
                d["text"] = e->program.text();
-               d["recorded"] = py::cpp_function([e] { return e->program.noted(); });
+               d["recorded"] = py::cpp_function([e] { return e->program.recorded(); });
                d["instructions"] = e->program.insns.size();
                d["steps"] = e->program.steps.size();
                d["removed"] = e->program.removed;
                d["moved"] = e->program.moved;
                d["recomputed"] = e->program.recomputed;
-               d["rematerialized"] = e->recipes.size();
+               d["rematerialized"] = e->remat_calls.size();
                d["fused"] = e->program.fused;
                d["epilogues"] = e->program.epilogues();
                d["prologues"] = e->program.prologues();
@@ -195,11 +197,11 @@ void init_graph(PyObject* module) {
         out["not_deferred"] = c.counts.not_deferred.load();
         out["read_by"] = c.counts.read_by.all();
         out["not_deferred_by"] = c.counts.not_deferred_by.all();
-        const graph::Choice::Report choice = c.choices.report();
-        out["eager_calls"] = choice.eager_calls;
-        out["trials"] = choice.trials;
-        out["recorded_seconds"] = choice.noted;
-        out["eager_seconds"] = choice.eager;
+        const graph::ModeTuner::Report tuner = c.tuners.report();
+        out["eager_calls"] = tuner.eager_calls;
+        out["trials"] = tuner.trials;
+        out["recorded_seconds"] = tuner.recorded;
+        out["eager_seconds"] = tuner.eager;
         return out;
       });
   bind_settings(compiled);

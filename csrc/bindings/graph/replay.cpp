@@ -1,6 +1,6 @@
 // Which calls of a compiled function are replayed: see Note [Replays], csrc/graph/run/replay.h.
-#include "bindings/graph/described.h"
-#include "bindings/made.h"
+#include "bindings/bound_object.h"
+#include "bindings/graph/value_signature.h"
 #include "graph/record/region.h"
 #include "graph/record/trace.h"
 
@@ -126,7 +126,7 @@ class Replays {
 void Replays::fail(std::string why) {
   problem_ = std::move(why);
   ++failures_;
-  // It is noted or run eagerly, as is faster.
+  // It is recorded or run eagerly, as is faster.
   if (failures_ >= kMostFailures) compiled_->adaptive = !compiled_->fullgraph, slots_.clear(), known_.clear();
 }
 
@@ -176,7 +176,7 @@ py::object Replays::replay(const py::tuple& args, const py::dict& kwargs) {
 void Replays::record() {
   if (!prepared) return;
   Region& region = Region::of_thread();
-  if (prepared->owner == this && region.depth() == 1) region.record(std::move(prepared));
+  if (prepared->owner == this && region.depth() == 1) region.start_recording(std::move(prepared));
   prepared.reset();
 }
 
@@ -209,19 +209,19 @@ std::string Replays::finish(const py::object& out, const py::tuple& args, const 
     const GilRelease release;
     region.leave();
   } catch (...) {
-    if (w) region.take_recording();
+    if (w) region.release_recording();
     throw;
   }
   if (!w) return "";
-  const std::unique_ptr<graph::Recording> recording = region.take_recording();
+  const std::unique_ptr<graph::Recording> recording = region.release_recording();
   if (w->is_on_device())
     failures_ = kMostFailures;  // programs are captured there: see Note [Captured programs]
   if (failures_ >= kMostFailures) return "";
   std::shared_ptr<Slot> made;
   if (std::shared_ptr<Recorded> recorded = w->finish()) {
     for (size_t i = 0; i < results.tensors.size(); ++i) {
-      const graph::Given& g = recorded->given[recorded->results[i]];
-      if (g.is == graph::Given::Is::New && Py_TYPE(results.objects[i]) != tensor_type)
+      const graph::ReplayResult& g = recorded->outputs[recorded->results[i]];
+      if (g.is == graph::ReplayResult::Is::New && Py_TYPE(results.objects[i]) != tensor_type)
         w->refuse(std::string("it returns a new ") + Py_TYPE(results.objects[i])->tp_name);
     }
     made = std::make_shared<Slot>(

@@ -1,8 +1,10 @@
 // Graphs of ops, and how Python records them.
 #include "graph/record/trace.h"
 
+#include <map>
+
+#include "bindings/bound_object.h"
 #include "bindings/caller.h"
-#include "bindings/made.h"
 #include "graph/ir/effects.h"
 #include "graph/passes/passes.h"
 #include "graph/record/region.h"
@@ -15,6 +17,8 @@
 namespace py = pybind11;
 
 namespace warptape::bindings {
+void init_symbolic_int(py::module_& m);  // symbolic_int.cpp
+
 template <>
 inline constexpr bool kBound<graph::Graph> = true;
 template <>
@@ -150,41 +154,28 @@ py::list run_graph(const Graph& g, const py::sequence& inputs,
 // {pass: what it changed}. Options by the names of PassOptions.
 py::dict optimise(Graph& g, const py::kwargs& options) {
   graph::PassOptions o;
-  const std::pair<const char*, bool*> flags[] = {{"constant_propagation", &o.constant_propagation},
-                                                 {"peephole", &o.peephole},
-                                                 {"cse", &o.cse},
-                                                 {"dce", &o.dce},
-                                                 {"fold_frozen_conv_bn", &o.fold_frozen_conv_bn},
-                                                 {"channels_last", &o.channels_last},
-                                                 {"fuse_frozen_conv_add_relu", &o.fuse_frozen_conv_add_relu},
-                                                 {"reuse_memory", &o.reuse_memory},
-                                                 {"plan_memory", &o.plan_memory},
-                                                 {"freeze", &o.freeze},
-                                                 {"gradients", &o.gradients}};
+  std::map<std::string, bool*> flags{
+      {"plan_memory", &o.plan_memory}, {"freeze", &o.freeze}, {"gradients", &o.gradients}};
+  for (const graph::Pass& pass : graph::passes()) flags[pass.name] = &(o.*pass.wanted);
   for (const auto& [key, value] : options) {
     const auto name = key.cast<std::string>();
-    const auto* at = std::ranges::find_if(flags, [&](const auto& f) { return name == f.first; });
-    WT_CHECK(at != std::end(flags), TypeError, "optimise: there is no pass or option ", name);
+    const auto at = flags.find(name);
+    WT_CHECK(at != flags.end(), TypeError, "optimise: there is no pass or option ", name);
     *at->second = value.cast<bool>();
   }
-  const graph::PassCounts n = graph::optimise(g, o);
+  const graph::PassCounts counts = graph::optimise(g, o);
   py::dict out;
-  out["constant_propagation"] = n.constant_propagation;
-  out["peephole"] = n.peephole;
-  out["cse"] = n.cse;
-  out["dce"] = n.dce;
-  out["fold_frozen_conv_bn"] = n.fold_frozen_conv_bn;
-  out["channels_last"] = n.channels_last;
-  out["fuse_frozen_conv_add_relu"] = n.fuse_frozen_conv_add_relu;
-  out["reuse_memory"] = n.reuse_memory;
+  for (size_t i = 0; i < counts.size(); ++i) out[graph::passes()[i].name] = counts[i];
   return out;
 }
 
 void forget_sizes(Graph& g, bool number_of_dims) {
   for (GraphValue& v : g.values) {
     if (v.kind == GraphValue::Kind::Constant) continue;
-    v.any_sizes = number_of_dims;
-    for (Dim& d : v.sizes) d.expr = Dim::kUnknown;
+    // What depends on values is known by no input's size.
+    v.any_sizes = number_of_dims && std::ranges::none_of(v.sizes, [](Dim d) { return d.expr >= 0; });
+    for (Dim& d : v.sizes)
+      if (d.expr < 0) d.expr = Dim::kUnknown;
   }
   for (graph::GraphCall& c : g.calls)
     for (auto& branch : c.graphs) {
@@ -311,6 +302,7 @@ void bind_tracer(py::module_& m) {
       .def_property_readonly(
           "inputs", [](const Tracer& t) { return wrap_list(t.inputs()); },
           "What the function is to be called with: tensors of their own on the inputs' memory.")
+      .def("forget_input_sizes", &Tracer::forget_input_sizes)
       .def("set_name",
            [](Tracer& t, const py::object& tensor, std::string name) {
              t.name(tensors_of(py::make_tuple(tensor), "trace")[0], std::move(name));
@@ -323,13 +315,16 @@ void bind_tracer(py::module_& m) {
   m.def(
       "_tracer", [] { return py::cast(Tracer::recording(), py::return_value_policy::reference); },
       "The tracer that records what this thread calls, or None.");
-  m.def("_generalise",
-        [](std::vector<Graph> traces, const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
-           const std::vector<int64_t>& low, const std::vector<int64_t>& high) {
-          std::vector<graph::Symbol> list;
-          for (const auto& [name, min, max] : symbols) list.push_back({name, min, max});
-          return graph::generalise(std::move(traces), std::move(list), low, high);
-        });
+  m.def("_generalise", [](std::vector<Graph> traces, const std::vector<uint64_t>& masks,
+                          const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols,
+                          const std::vector<int64_t>& low, const std::vector<int64_t>& high) {
+    std::vector<graph::Symbol> list;
+    for (const auto& [name, min, max] : symbols) list.push_back({name, min, max});
+    return graph::generalise(std::move(traces), masks, std::move(list), low, high);
+  });
+  m.def("_missing_traces", [](std::vector<Graph> traces, const std::vector<uint64_t>& masks) {
+    return graph::missing_traces(std::move(traces), masks);
+  });
   m.def("_check_trace", [](Graph& g, const Graph& trace, const std::vector<int64_t>& symbols) {
     graph::check_trace(g, trace, symbols);
   });
@@ -341,12 +336,9 @@ void init_trace(PyObject* module) {
   auto m = py::reinterpret_borrow<py::module_>(module);
   graph::init_trace();
   m.def("_set_package_folder", set_package_folder);
-  graph::where_called = [] {
-    const GilGuard gil;
-    return call_site();
-  };
   bind_graph(m);
   bind_tracer(m);
+  init_symbolic_int(m);
 }
 
 }  // namespace warptape::bindings

@@ -14,15 +14,18 @@ Object list_of(TensorList tensors) {
   return out;
 }
 
+Object unicode_of(std::string_view s) {
+  return checked(PyUnicode_FromStringAndSize(s.data(), static_cast<Py_ssize_t>(s.size())));
+}
+
 std::vector<Tensor> call(std::string_view name, std::string_view arguments, TensorList tensors,
                          TensorList written) {
   const GilGuard gil;
   try {
-    Object module = checked(PyImport_ImportModule("warptape._custom_ops"));
-    Object results = checked(PyObject_CallMethod(module.get(), "call_from_graph", "s#s#OO", name.data(),
-                                                 static_cast<Py_ssize_t>(name.size()), arguments.data(),
-                                                 static_cast<Py_ssize_t>(arguments.size()),
-                                                 list_of(tensors).get(), list_of(written).get()));
+    Object module = checked(PyImport_ImportModule("warptape.library.custom_ops"));
+    const Object results = checked(PyObject_CallMethod(module.get(), "call_from_graph", "OOOO",
+                                                       unicode_of(name).get(), unicode_of(arguments).get(),
+                                                       list_of(tensors).get(), list_of(written).get()));
     return tensors_of(pybind11::reinterpret_borrow<pybind11::sequence>(results.get()), "custom op");
   } catch (const PythonErrorSet&) {
     if (tensors.empty() || !tensors[0].device().is_meta()) throw;

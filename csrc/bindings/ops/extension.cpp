@@ -242,9 +242,8 @@ PyMethodDef extension_methods[] = {{"_extension_call", call_py, METH_VARARGS, nu
 
 }  // namespace
 
-void init_extensions(PyObject* module) {
-  ext::python = &python;
-  checked(PyModule_AddFunctions(module, extension_methods));
-}
+const wtx_python* extension_functions() { return &python; }
+
+void init_extensions(PyObject* module) { checked(PyModule_AddFunctions(module, extension_methods)); }
 
 }  // namespace warptape::bindings

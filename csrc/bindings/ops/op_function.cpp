@@ -1,6 +1,7 @@
 // The callable that Python sees for an op: one object per name and place, called by vectorcall.
-#include "bindings/ops/out.h"
+#include "bindings/ops/out_argument.h"
 #include "bindings/ops/override.h"
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 // After Python.h, which it does not include itself.
 #include <structmember.h>
@@ -20,9 +21,37 @@ struct OpFunction {
   PyObject* dict;  // attributes that programs set, as on PyTorch's functions
 };
 PyTypeObject* op_function_type;
-std::map<std::string, OpGroup*> functions, methods;
 
 const OpGroup* group_of(PyObject* self) { return reinterpret_cast<OpFunction*>(self)->group; }
+
+// What else is known of the ops of a name. A call with the tensors alone that the first overload begins with,
+// the other arguments left out, is not parsed.
+struct CallableGroup : OpGroup {
+  static constexpr size_t kMaxValues = 10;
+  Py_ssize_t fewest = 1,
+             most = 0;          // of tensors in such a call; no number where other arguments must be given
+  std::vector<Value> defaults;  // of all arguments of the first overload
+};
+
+void prepare_tensor_calls(CallableGroup& group) {
+  const std::vector<Arg>& args = group.overloads.front()->args;
+  const auto required = [](const Arg& arg) {
+    return arg.def.kind == ArgDefault::Kind::Required && arg.type != ArgType::Generator;
+  };
+  size_t tensors = 0;
+  while (tensors < args.size() && args[tensors].type == ArgType::Tensor &&
+         !(args[tensors].marks & (kKeywordOnly | kVarArgs)))
+    ++tensors;
+  size_t needed = args.size();
+  while (needed && !required(args[needed - 1])) --needed;
+  if (needed > tensors || args.size() > CallableGroup::kMaxValues) return;
+  group.fewest = std::max<Py_ssize_t>(static_cast<Py_ssize_t>(needed), 1);
+  group.most = static_cast<Py_ssize_t>(tensors);
+  group.defaults.resize(args.size());
+  for (size_t i = needed; i < args.size(); ++i) use_default(args[i], group.defaults[i]);
+}
+
+std::map<std::string, CallableGroup*> functions, methods;
 
 PyObject* op_vectorcall(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* f = reinterpret_cast<OpFunction*>(self);
@@ -39,6 +68,12 @@ PyObject* op_name(PyObject* self, void*) { return PyUnicode_FromString(group_of(
 std::string doc_of(const OpInfo& op) {
   return op.inplace_of ? message(op.inplace_of->name, " in place.") : op.doc;
 }
+// As "csrc/ops/nn/softmax.cpp:118", whatever folder it was compiled in.
+std::string declared_at(const OpInfo& op) {
+  const std::string_view file = op.declared_at.file_name();
+  const size_t root = file.rfind("/csrc/");
+  return message(root == file.npos ? file : file.substr(root + 1), ":", op.declared_at.line());
+}
 PyObject* op_doc(PyObject* self, void*) {
   PyObject* own = reinterpret_cast<OpFunction*>(self)->dict;
   if (PyObject* set = own ? PyDict_GetItemString(own, "__doc__") : nullptr) return Py_NewRef(set);
@@ -47,8 +82,10 @@ PyObject* op_doc(PyObject* self, void*) {
   for (const OpInfo* op : group.overloads) out << signature_text(*op, group.name) << "\n";
   out << "\n" << doc_of(*group.overloads.front());
   return guarded([&] {
-    Object docs = checked(PyImport_ImportModule("warptape._op_docs"));
-    return checked(PyObject_CallMethod(docs.get(), "with_example", "Os", self, out.str().c_str())).release();
+    Object docs = checked(PyImport_ImportModule("warptape.core.op_docs"));
+    return checked(PyObject_CallMethod(docs.get(), "with_example", "Oss", self, out.str().c_str(),
+                                       declared_at(*group.overloads.front()).c_str()))
+        .release();
   });
 }
 int set_doc(PyObject* self, PyObject* text, void*) {
@@ -56,7 +93,7 @@ int set_doc(PyObject* self, PyObject* text, void*) {
   if (!attributes) return -1;
   return PyDict_SetItemString(attributes.get(), "__doc__", text ? text : Py_None);
 }
-Object describe(const OpInfo& op, const char* name, uint32_t flags);
+Object describe(const OpInfo& op, const char* name, uint32_t flags, const char* of = nullptr);
 PyObject* op_declarations(PyObject* self, void*) {
   return guarded([&] {
     Object list = checked(PyList_New(0));
@@ -68,7 +105,7 @@ PyObject* op_declarations(PyObject* self, void*) {
 }
 PyObject* op_signature(PyObject* self, void*) {
   return guarded([&] {
-    Object docs = checked(PyImport_ImportModule("warptape._op_docs"));
+    Object docs = checked(PyImport_ImportModule("warptape.core.op_docs"));
     return checked(PyObject_CallMethod(docs.get(), "signature", "O", self)).release();
   });
 }
@@ -86,6 +123,14 @@ PyObject* op_pointwise(PyObject* self, void*) {
   return PyBool_FromLong(std::ranges::all_of(
       group_of(self)->overloads, [](const OpInfo* op) { return op->batching == Batching::Pointwise; }));
 }
+PyObject* op_role(PyObject* self, void*) {
+  constexpr const char* roles[] = {"opaque", "pointwise", "product", "add_product", "convolution"};
+  return PyUnicode_FromString(roles[static_cast<int>(group_of(self)->overloads.front()->role)]);
+}
+PyObject* op_aliasing(PyObject* self, void*) {
+  constexpr const char* kinds[] = {"none", "view", "reshape", "conversion", "layout", "dropout", "argument"};
+  return PyUnicode_FromString(kinds[static_cast<int>(group_of(self)->overloads.front()->aliasing)]);
+}
 
 PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"__qualname__", op_name, nullptr, nullptr, nullptr},
@@ -97,6 +142,10 @@ PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"_is_pointwise", op_pointwise, nullptr, nullptr, nullptr},
                            {"_is_linear", op_has<kLinear>, nullptr, nullptr, nullptr},
                            {"_is_random", op_has<kRandom>, nullptr, nullptr, nullptr},
+                           {"_is_copy", op_has<kCopies>, nullptr, nullptr, nullptr},
+                           {"_has_no_gradient", op_has<kNonDifferentiable>, nullptr, nullptr, nullptr},
+                           {"_role", op_role, nullptr, nullptr, nullptr},
+                           {"_aliasing", op_aliasing, nullptr, nullptr, nullptr},
                            {}};
 PyObject* op_written(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 PyMethodDef op_methods[] = {
@@ -180,7 +229,7 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame, const Call
   if (__builtin_expect(frame.on_device, 0)) frame.work = std::max(frame.work, GilRelease::kWorthIt);
   if (__builtin_expect(frame.out != nullptr, 0)) prepare_out(op, frame);
   {
-    // What is noted runs without the GIL later: graph/record/region.h.
+    // What is recorded runs without the GIL later: graph/record/region.h.
     GilRelease release(thread_state().deferral ? 0 : frame.work);
     op.call(op, frame.values, result);
   }
@@ -189,6 +238,34 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame, const Call
   if (result.kind == Result::Kind::None)
     if (PyObject* list = written_list(op, call)) return list;
   return wrap(std::move(result), group.result_types[i]);
+}
+
+// A call with plain tensors alone; false where it is none.
+bool call_on_tensors(const CallableGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                     PyObject*& out) {
+  const Py_ssize_t given = nargs + (self ? 1 : 0);
+  if (given < group.fewest || given > group.most) return false;
+  const OpInfo& op = *group.overloads.front();
+  alignas(Value) std::byte raw[CallableGroup::kMaxValues * sizeof(Value)];
+  auto* values = reinterpret_cast<Value*>(raw);
+  int64_t work = 0;
+  for (Py_ssize_t i = 0; i < given; ++i) {
+    PyObject* o = !self ? args[i] : i ? args[i - 1] : self;
+    if (!is_tensor(o) || !tensor_of(o)->plain) return false;
+    auto* value = new (values + i) Value;
+    value->present = true;
+    value->tensor = &tensor_of(o);
+    work += value->tensor->numel();
+  }
+  std::uninitialized_copy(group.defaults.begin() + given, group.defaults.end(), values + given);
+  Result result;
+  {
+    GilRelease release(thread_state().deferral ? 0 : work);
+    op.call(op, values, result);
+  }
+  out = result.kind == Result::Kind::Tensor ? wrap(result.tensor)
+                                            : wrap(std::move(result), group.result_types.front());
+  return true;
 }
 
 // One Python object with __slots__-free attributes to hold the ops of one place.
@@ -238,13 +315,14 @@ PyTypeObject* named_result(const OpInfo& op) {
   return type;
 }
 
-void add_overload(OpGroup& group, const OpInfo& op) {
+void add_overload(CallableGroup& group, const OpInfo& op) {
   group.name = op.name;
   group.overloads.push_back(&op);
   std::vector<PyObject*> names;
   for (const Arg& a : op.args) names.push_back(PyUnicode_InternFromString(a.name));
   group.arg_names.push_back(std::move(names));
   group.result_types.push_back(named_result(op));
+  if (group.overloads.size() == 1) prepare_tensor_calls(group);
 }
 
 struct AliasName {
@@ -273,10 +351,13 @@ void publish(PyObject* place, OpGroup& group, bool binds) {
   checked(PyObject_SetAttrString(place, group.name.c_str(), group.callable));
 }
 
-Object describe(const OpInfo& op, const char* name, uint32_t flags) {
+// `of`: the name of which this one is another, or null.
+Object describe(const OpInfo& op, const char* name, uint32_t flags, const char* of) {
   constexpr const char* kinds[] = {"None",  "Tensor",    "tuple",        "list", "bool",
                                    "int",   "float",     "Number",       "ints", "int tuple",
                                    "dtype", "OneOrMany", "TensorAndList"};
+  const OpInfo* form = form_of(op);
+  if (!of && form) of = form->name;
   constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse", "float32"};
   Object args = checked(PyList_New(0));
   for (const Arg& a : op.args) {
@@ -289,14 +370,14 @@ Object describe(const OpInfo& op, const char* name, uint32_t flags) {
   Object names = checked(PyList_New(0));
   for (const char* n : op.return_names)
     checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
-  return checked(Py_BuildValue("(sIOssOs(ss))", name, flags, args.get(), kinds[static_cast<int>(op.returns)],
+  return checked(Py_BuildValue("(sIOssOs(ss)z)", name, flags, args.get(), kinds[static_cast<int>(op.returns)],
                                signature_text(op, name).c_str(), names.get(), doc_of(op).c_str(),
                                rules[static_cast<int>(op.autocast(false))],
-                               rules[static_cast<int>(op.autocast(true))]));
+                               rules[static_cast<int>(op.autocast(true))], of));
 }
 
-// [(name, flags, arguments, return kind, signature, names of results, doc, autocast on (CPU, CUDA))] of every
-// op and alias, for stubs and the op table.
+// [(name, flags, arguments, return kind, signature, names of results, doc, autocast on (CPU, CUDA), name of
+// the op that it is a form or another name of, or None)] of every op and alias, for stubs and the op table.
 PyObject* list_ops(PyObject*, PyObject*) {
   return guarded([&] {
     std::vector<const OpInfo*> ops;
@@ -308,24 +389,12 @@ PyObject* list_ops(PyObject*, PyObject*) {
       for (const OpInfo* op : ops)
         if (of == op->name) {
           const uint32_t flags = places ? (op->flags & ~kPlaces) | places : op->flags;
-          checked(PyList_Append(list.get(), describe(*op, name.c_str(), flags).get()));
+          checked(PyList_Append(list.get(), describe(*op, name.c_str(), flags, op->name).get()));
         }
     return list.release();
   });
 }
-PyObject* is_elementwise(PyObject*, PyObject* name) {
-  return guarded([&] {
-    WT_CHECK(PyUnicode_Check(name), TypeError, "_is_elementwise: expected a str, got ",
-             Py_TYPE(name)->tp_name);
-    const OpGroup* group = find_op(shown_text(name).c_str());
-    if (!group || group->overloads[0]->batching != Batching::Pointwise) return PyLong_FromLong(0);
-    return PyLong_FromLong(group->overloads[0]->flags & kLinear ? 2 : 1);
-  });
-}
-
 PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
-                                {"_is_elementwise", is_elementwise, METH_O,
-                                 "1 for a function or method of this name that is, 2 for a linear one."},
                                 {}};
 
 }  // namespace
@@ -338,7 +407,11 @@ PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args
           Object func = self ? tensor_attribute(group.name.c_str()) : Object::share(group.callable);
           return call_override(func.get(), self, args, nargs, kwnames);
         }
-        CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
+        const CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
+        // All groups are made here.
+        if (PyObject* out; !call.kwnames &&
+                           call_on_tensors(static_cast<const CallableGroup&>(group), self, args, nargs, out))
+          return out;
         // An overload that takes a device's tensor as it is goes before one that would wait for its number.
         for (bool read_devices : {false, true})
           for (size_t i = 0; i < group.overloads.size(); ++i) {
@@ -365,7 +438,7 @@ void init_ops(PyObject* module) {
     OpFlag bit;
     Object object;
     bool binds;
-    std::map<std::string, OpGroup*> groups;
+    std::map<std::string, CallableGroup*> groups;
   };
   Place places[] = {{kFunction, make_place(module, "_functions"), false, {}},
                     {kMethod, Object::share(reinterpret_cast<PyObject*>(tensor_base_type)), true, {}},
@@ -381,8 +454,8 @@ void init_ops(PyObject* module) {
   for (size_t i = ops.size(); i-- > 0;)
     for (Place& p : places)
       if (ops[i]->flags & p.bit) {
-        OpGroup*& group = p.groups[ops[i]->name];
-        if (!group) group = new OpGroup;
+        CallableGroup*& group = p.groups[ops[i]->name];
+        if (!group) group = new CallableGroup;
         add_overload(*group, *ops[i]);
       }
   for (const auto& [name, of, only] : aliases())
@@ -391,7 +464,7 @@ void init_ops(PyObject* module) {
       const Place* from =
           only ? std::ranges::find_if(places, [&](auto& q) { return q.groups.contains(of); }) : &p;
       if (auto at = from->groups.find(of); at != from->groups.end())
-        (p.groups[name] = new OpGroup(*at->second))->name = name;
+        (p.groups[name] = new CallableGroup(*at->second))->name = name;
     }
   for (Place& p : places)
     for (auto& [name, group] : p.groups) publish(p.object.get(), *group, p.binds);

@@ -1,10 +1,10 @@
 #include "bindings/ops/override.h"
 
-#include "bindings/made.h"
+#include "bindings/bound_object.h"
+#include "bindings/ops/dispatch.h"
 
 #include <algorithm>
 
-#include "op/visit.h"
 #include "ops/view/view.h"
 
 namespace warptape::bindings {
@@ -199,131 +199,6 @@ PyObject* set_subclasses(PyObject*, PyObject* on) {
 
 // ---- TorchDispatchMode: called in the place of every op, from Python, from C++ and in backward passes ----
 
-template <class List, class F>
-Object list_of(const List& items, F&& convert) {
-  Object list = checked(PyList_New(static_cast<Py_ssize_t>(items.size())));
-  Py_ssize_t at = 0;
-  for (const auto& item : items) PyList_SET_ITEM(list.get(), at++, checked(convert(item)).release());
-  return list;
-}
-
-PyObject* wrap_int(int64_t i) { return i == kNoItem ? Py_NewRef(Py_None) : PyLong_FromLongLong(i); }
-
-// An argument as Python would give it.
-PyObject* argument(const Arg& arg, const Value& v) {
-  if (!v.present) Py_RETURN_NONE;
-  const auto one = [](const auto& x) { return wrap(x); };
-  return visit(
-      arg.type, v,
-      Overloaded{
-          [&](const auto& x) -> PyObject* { return one(x); },  // Tensor, Scalar, DType, Device
-          [](TensorList list) -> PyObject* { return wrap_list(list); },
-          [](std::span<const OptTensor> list) -> PyObject* {
-            return list_of(list, [](const OptTensor& t) { return t ? wrap(*t) : Py_NewRef(Py_None); })
-                .release();
-          },
-          [](int64_t i) -> PyObject* { return wrap_int(i); },
-          [](double d) -> PyObject* { return PyFloat_FromDouble(d); },
-          [](bool b) -> PyObject* { return PyBool_FromLong(b); },
-          [](IntList list) -> PyObject* { return list_of(list, wrap_int).release(); },
-          [](std::span<const Shape> list) -> PyObject* {
-            return list_of(list, [](const Shape& s) { return wrap_size(s); }).release();
-          },
-          [](std::span<const double> list) -> PyObject* {
-            return list_of(list, PyFloat_FromDouble).release();
-          },
-          [&](ScalarList list) -> PyObject* { return list_of(list, one).release(); },
-          [](std::string_view text) -> PyObject* {
-            return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
-          },
-          [](Generator* g) -> PyObject* { return g ? wrap(Ref<Generator>::share(g)) : Py_NewRef(Py_None); },
-      });
-}
-
-bool is_default(const Arg& arg, const Value& v) {
-  const ArgDefault& d = arg.def;
-  if (d.kind == ArgDefault::Kind::Required) return false;
-  if (d.kind == ArgDefault::Kind::None || !v.present) return !v.present;
-  const double number = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i);
-  return visit(arg.type, v,
-               Overloaded{
-                   [&](int64_t i) { return i == d.i; },
-                   [&](bool b) { return b == (d.i != 0); },
-                   [&](double x) { return x == number; },
-                   [&](const Scalar& s) { return !s.is_complex() && s.to_double() == number; },
-                   [&](IntList list) { return std::ranges::equal(list, d.ints()); },
-                   [&](std::string_view text) { return d.text && text == d.text; },
-                   [&](DType t) { return t == d.dtype; },
-                   [&](const auto&) { return v.list.size == 0; },
-               });
-}
-
-// (args, kwargs) as PyTorch's dispatcher has them: keywords for what takes no position, and no defaults at
-// the end.
-std::pair<Object, Object> arguments(const OpInfo& op, std::span<const Value> values) {
-  size_t count = 0;
-  for (size_t i = 0; i < values.size() && !(op.args[i].marks & kKeywordOnly); ++i)
-    if (!is_default(op.args[i], values[i])) count = i + 1;
-  Object args = checked(PyTuple_New(static_cast<Py_ssize_t>(count))), kwargs = checked(PyDict_New());
-  for (size_t i = 0; i < count; ++i)
-    PyTuple_SET_ITEM(args.get(), static_cast<Py_ssize_t>(i),
-                     checked(argument(op.args[i], values[i])).release());
-  for (size_t i = count; i < values.size(); ++i) {
-    if (is_default(op.args[i], values[i])) continue;
-    Object value = checked(argument(op.args[i], values[i]));
-    checked(PyDict_SetItemString(kwargs.get(), op.args[i].name, value.get()));
-  }
-  return {std::move(args), std::move(kwargs)};
-}
-
-std::vector<Tensor> tensors_in(PyObject* o, const char* op) {
-  std::vector<Tensor> found;
-  Object items = checked(PySequence_Tuple(o));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
-    found.push_back(item == Py_None ? Tensor() : tensor_arg(item, op));
-  }
-  return found;
-}
-
-// What a mode returned, as the op would have.
-void take_result(const OpInfo& op, PyObject* o, Result& out) {
-  using Kind = Result::Kind;
-  out.kind = op.returns;
-  if (out.kind == Kind::OneOrMany) out.kind = is_tensor(o) ? Kind::Tensor : Kind::List;
-  switch (out.kind) {
-    case Kind::None:
-      return;
-    case Kind::Tensor:
-      out.tensor = tensor_arg(o, op.name);
-      return;
-    case Kind::Tuple:
-    case Kind::List: {
-      const Result::Kind kind = out.kind;
-      out.tensors = tensors_in(o, op.name);
-      out.kind = kind;
-      return;
-    }
-    case Kind::TensorAndList: {
-      Object parts = checked(PySequence_Tuple(o));
-      WT_CHECK(PyTuple_GET_SIZE(parts.get()) == 2, TypeError, op.name, ": expected a mode to return a pair");
-      out.tensor = tensor_arg(PyTuple_GET_ITEM(parts.get(), 0), op.name);
-      out.tensors = tensors_in(PyTuple_GET_ITEM(parts.get(), 1), op.name);
-      return;
-    }
-    case Kind::IntList:
-    case Kind::IntTuple:
-      out.ints = to_shape(o, op.name);
-      return;
-    case Kind::DType:
-      out.dtype = dtype_of(o);
-      return;
-    default:
-      WT_CHECK(to_scalar(o, out.scalar), TypeError, op.name, ": expected a mode to return a number, got ",
-               Py_TYPE(o)->tp_name);
-  }
-}
-
 // The innermost mode is off while it is called; the others see the ops that it calls.
 bool ask_op_mode(const OpInfo& op, std::span<Value> values, Result& out, Keep&) {
   if (modes_of<kDispatchMode>.empty()) return false;
@@ -333,18 +208,8 @@ bool ask_op_mode(const OpInfo& op, std::span<Value> values, Result& out, Keep&) 
     PyObject* mode = modes_of<kDispatchMode>.pop();
     ~Popped() { modes_of<kDispatchMode>.push_back(mode), own_thread_state().dispatch = word; }
   } popped;
-  auto [args, kwargs] = arguments(op, values);
-  const uint32_t flags = op.flags & (kFunction | kMethod) ? 0 : op.flags;  // of other places alone
-  const char* place = flags & kLinalg    ? "linalg"
-                      : flags & kSpecial ? "special"
-                      : flags & kNN      ? "nn"
-                      : op.flags & kFFT  ? "fft"
-                                         : "";
-  Object name = checked(PyUnicode_FromString(op.name)), prefix = checked(PyUnicode_FromString(place));
   Object method = checked(PyObject_GetAttrString(popped.mode, "_called"));
-  Object result = call_python(method.get(), prefix.get(), name.get(), args.get(), kwargs.get());
-  take_result(op, result.get(), out);
-  return true;
+  return call_python_for(method.get(), op, values, out);
 }
 
 // Function calls with the arguments as one sequence, for functions written in Python.
@@ -383,7 +248,9 @@ PyObject* as_subclass(PyObject*, PyObject* args) {
     WT_CHECK(PyType_IsSubtype(type, tensor_base_type), TypeError,
              "as_subclass: expected a subclass of Tensor, got ", type->tp_name);
     const Tensor& t = tensor_arg(self, "as_subclass");
-    return wrap_as(type, ops::view_as(t, t));
+    const Tensor made = ops::view_as(t, t);
+    note_class(made, type);
+    return wrap_as(type, made);
   });
 }
 
@@ -488,6 +355,7 @@ PyObject* call_override(PyObject* func, PyObject* self, PyObject* const* args, P
 
 void init_overrides(PyObject* module) {
   set_interceptor(kDispatchMode, ask_op_mode);
+  init_dispatch(module);
   protocol_name = PyUnicode_InternFromString("__torch_function__");
   checked(PyModule_AddFunctions(module, override_methods));
   disabled_impl = checked(PyObject_GetAttrString(module, "_disabled_torch_function_impl")).release();

@@ -1,5 +1,6 @@
 #include "bindings/ops/parse.h"
 
+#include "bindings/graph/symbolic_int.h"
 #include "graph/record/trace.h"
 #include "op/visit.h"
 
@@ -60,7 +61,7 @@ bool to_ints(PyObject* o, Shape& out, bool none_items = false) {
     PyObject* item = PyTuple_GET_ITEM(items.get(), i);
     if (none_items && item == Py_None)
       x = kNoItem;
-    else if (PyBool_Check(item) || !to_int(item, x))
+    else if (PyBool_Check(item) || !(to_int(item, x) || to_mark(item, x)))
       return false;
     out.push_back(x);
   }
@@ -72,7 +73,7 @@ bool is_list(PyObject* o) { return PyTuple_Check(o) || PyList_Check(o); }
 bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too, bool none_items = false) {
   if (!is_list(o)) {
     int64_t& single = frame.singles[frame.singles_used];
-    if (!single_too || PyBool_Check(o) || !to_int(o, single)) return false;
+    if (!single_too || PyBool_Check(o) || !(to_int(o, single) || to_mark(o, single))) return false;
     v.list = {&single, 1};
     ++frame.singles_used;
     return true;
@@ -137,7 +138,7 @@ bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
     if (!is_tensor(item)) return false;
     list.push_back(tensor_of(item));
     frame.work += list.back().numel();
-    frame.on_device |= !list.back().device().is_cpu();
+    frame.on_device |= !list.back().device().is_host();
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -193,14 +194,14 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       if (!is_tensor(o)) return false;
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
-      frame.on_device |= !v.tensor->device().is_cpu();
+      frame.on_device |= !v.tensor->device().is_host();
       return true;
     } else if constexpr (std::is_same_v<T, TensorList>) {
       return to_tensor_list(o, frame, v);
     } else if constexpr (std::is_same_v<T, std::span<const OptTensor>>) {
       return to_opt_tensor_list(o, frame, v);
     } else if constexpr (std::is_same_v<T, int64_t>) {
-      return !PyBool_Check(o) ? to_int(o, v.i) : (v.i = o == Py_True, true);
+      return !PyBool_Check(o) ? to_int(o, v.i) || to_mark(o, v.i) : (v.i = o == Py_True, true);
     } else if constexpr (std::is_same_v<T, double>) {
       return to_double(o, v.d, frame.read_devices);
     } else if constexpr (std::is_same_v<T, bool>) {
@@ -210,7 +211,9 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       if (!frame.read_devices && (arg.marks & kKeywordOnly) && is_tensor(o) &&
           tensor_of(o).storage().is_deferred())
         return false;
-      return to_scalar(o, v.scalar, frame.read_devices);
+      if (to_scalar(o, v.scalar, frame.read_devices)) return true;
+      int64_t mark;
+      return to_mark(o, mark) && (v.scalar = mark, true);
     } else if constexpr (std::is_same_v<T, IntList>) {
       return to_int_list(o, frame, v, true, arg.marks & kNoneItems);
     } else if constexpr (std::is_same_v<T, std::span<const Shape>>) {
@@ -222,39 +225,11 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
     } else if constexpr (std::is_same_v<T, DType>) {
       return to_dtype(o, v);
     } else if constexpr (std::is_same_v<T, Device>) {
-      return to_device(o, v) && (frame.work += v.device.is_cuda() ? GilRelease::kWorthIt : 0, true);
+      return to_device(o, v) && (frame.work += v.device.is_accelerator() ? GilRelease::kWorthIt : 0, true);
     } else if constexpr (std::is_same_v<T, std::string_view>) {
       return to_string_view(o, v);
     } else {
       return (v.generator = generator_of(o)) != nullptr;
-    }
-  });
-}
-
-void use_default(const Arg& arg, Value& v) {
-  const ArgDefault& d = arg.def;
-  v.present = d.kind != ArgDefault::Kind::None;
-  visit_type(arg.type, [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_same_v<T, int64_t>) {
-      v.i = d.i;
-    } else if constexpr (std::is_same_v<T, bool>) {
-      v.b = d.i != 0;
-    } else if constexpr (std::is_same_v<T, double>) {
-      v.d = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i);
-    } else if constexpr (std::is_same_v<T, Scalar>) {
-      v.scalar = d.kind == ArgDefault::Kind::Double ? Scalar(d.d)
-                 : d.kind == ArgDefault::Kind::Bool ? Scalar(d.i != 0)
-                                                    : Scalar(d.i);
-    } else if constexpr (std::is_same_v<T, IntList>) {
-      v.list = {d.items.data(), d.count};
-    } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const Shape>>) {
-      v.list = {nullptr, 0};
-    } else if constexpr (std::is_same_v<T, std::string_view>) {
-      v.list = {d.text, d.text ? std::strlen(d.text) : 0};
-    } else if constexpr (std::is_same_v<T, DType>) {
-      v.dtype = d.dtype;
-    } else {
-      v.present = false;
     }
   });
 }
@@ -299,6 +274,34 @@ bool convert_varargs(const Arg& arg, PyObject* const* args, Py_ssize_t n, Frame&
 
 }  // namespace
 
+void use_default(const Arg& arg, Value& v) {
+  const ArgDefault& d = arg.def;
+  v.present = d.kind != ArgDefault::Kind::None;
+  visit_type(arg.type, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, int64_t>) {
+      v.i = d.i;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      v.b = d.i != 0;
+    } else if constexpr (std::is_same_v<T, double>) {
+      v.d = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i);
+    } else if constexpr (std::is_same_v<T, Scalar>) {
+      v.scalar = d.kind == ArgDefault::Kind::Double ? Scalar(d.d)
+                 : d.kind == ArgDefault::Kind::Bool ? Scalar(d.i != 0)
+                                                    : Scalar(d.i);
+    } else if constexpr (std::is_same_v<T, IntList>) {
+      v.list = {d.items.data(), d.count};
+    } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const Shape>>) {
+      v.list = {nullptr, 0};
+    } else if constexpr (std::is_same_v<T, std::string_view>) {
+      v.list = {d.text, d.text ? std::strlen(d.text) : 0};
+    } else if constexpr (std::is_same_v<T, DType>) {
+      v.dtype = d.dtype;
+    } else {
+      v.present = false;
+    }
+  });
+}
+
 bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
   if (PyFloat_Check(o)) return out = PyFloat_AS_DOUBLE(o), true;
   if (PyBool_Check(o)) return out = (o == Py_True), true;
@@ -313,7 +316,7 @@ bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
   if (is_tensor(o)) {
     const Tensor& t = tensor_of(o);
     const graph::Tracer* tracer = graph::Tracer::recording();
-    if (t.ndim() != 0 || t.device().is_meta() || (!read_devices && (tracer || !t.device().is_cpu())))
+    if (t.ndim() != 0 || t.device().is_meta() || (!read_devices && (tracer || !t.device().is_host())))
       return false;
     if (tracer) tracer->read(t, "an argument that is a number");
     return out = item(t), true;

@@ -39,6 +39,9 @@ struct CallArgs {
 bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
            bool explain);
 
+// The value of an argument that is left out and has a default.
+void use_default(const Arg& arg, Value& v);
+
 // "add(Tensor input, Tensor other, *, Number alpha=1)"
 std::string signature_text(const OpInfo& op, std::string_view called);
 const char* type_text(const Arg& arg);

@@ -1,5 +1,5 @@
 // From C++ results to Python objects.
-#include "bindings/common.h"
+#include "bindings/graph/symbolic_int.h"
 
 namespace warptape::bindings {
 namespace {
@@ -45,15 +45,16 @@ PyObject* wrap(Result&& result, PyTypeObject* named) {
     case Result::Kind::List:
     case Result::Kind::Tuple:
       break;
-    case Result::Kind::Bool:
     case Result::Kind::Int:
+      return wrap_int(result.scalar.to_int());
+    case Result::Kind::Bool:
     case Result::Kind::Double:
     case Result::Kind::Scalar:
       return wrap(result.scalar);
     case Result::Kind::IntList:
-      return wrap_size(result.ints);
+      return with_symbols(wrap_size(result.ints), result.ints);
     case Result::Kind::IntTuple:
-      return int_tuple(result.ints);
+      return with_symbols(int_tuple(result.ints), result.ints);
     case Result::Kind::DType:
       return wrap(result.dtype);
     case Result::Kind::OneOrMany:  // boxed as Tensor or List

@@ -1,7 +1,7 @@
 // x[...] and x[...] = value. Ints, slices, None and Ellipsis become one view; tensors, lists and bools are
 // left to the index op on that view.
 #include "bindings/ops/override.h"
-#include "bindings/tensor/data.h"
+#include "bindings/tensor/numpy.h"
 #include "graph/record/trace.h"
 #include "ops/index/index.h"
 #include "ops/view/copy.h"

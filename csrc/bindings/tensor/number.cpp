@@ -1,8 +1,6 @@
-// Operators. Two tensors of our own types, or a tensor and a Python number, go straight to the op; everything
-// else takes the general way, so that overloads, errors and reflected operators are the same as the method's.
+// Operators are calls of the ops, by the entry that functions and methods have.
 #include "bindings/ops/override.h"
-#include "bindings/tensor/data.h"
-#include "ops/elementwise/elementwise.h"
+#include "bindings/tensor/numpy.h"
 
 namespace warptape::bindings {
 namespace {
@@ -35,7 +33,7 @@ template <Name name>
 PyObject* binary(PyObject* a, PyObject* b) {
   static const OpGroup* cached = nullptr;
   return guarded([&]() -> PyObject* {
-    if (!are_operands(a, b)) Py_RETURN_NOTIMPLEMENTED;
+    if (!(is_tensor(a) && is_tensor(b)) && !are_operands(a, b)) Py_RETURN_NOTIMPLEMENTED;
     if (is_tensor(a)) return call_group(group(name.text, cached), a, &b, 1, nullptr);
     // A number on the left becomes a 0-dim tensor that promotes as a number does.
     PyObject* args[] = {a, b};
@@ -43,29 +41,10 @@ PyObject* binary(PyObject* a, PyObject* b) {
   });
 }
 
-// Two tensors whose call needs nothing but the op: small ones of our own class, and no function mode.
-bool straight(PyObject* a, PyObject* b) {
-  return Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type &&
-         !(thread_state().dispatch & kTorchFunctionMode) &&
-         tensor_of(a).numel() + tensor_of(b).numel() < GilRelease::kWorthIt;
-}
-
-template <const auto& op, Name name>
-PyObject* fast_binary(PyObject* a, PyObject* b) {
-  if (!straight(a, b)) return binary<name>(a, b);
-  return guarded([&] { return wrap(op(tensor_of(a), tensor_of(b))); });
-}
-
-template <const auto& op, Name name>
-PyObject* fast_sum(PyObject* a, PyObject* b) {
-  if (!straight(a, b)) return binary<name>(a, b);
-  return guarded([&] { return wrap(op(tensor_of(a), tensor_of(b), 1)); });
-}
-
 // array / tensor multiplies, as PyTorch does: NumPy leaves the quotient to the tensor and computes the
 // product.
 PyObject* divide(PyObject* a, PyObject* b) {
-  if (is_tensor(a) || !is_array(a)) return fast_binary<ops::div, "div">(a, b);
+  if (is_tensor(a) || !is_array(a)) return binary<"div">(a, b);
   static const OpGroup* cached = nullptr;
   return guarded([&] {
     Object inverse = checked(call_group(group("reciprocal", cached), b, nullptr, 0, nullptr));
@@ -172,9 +151,9 @@ PyObject* to_index(PyObject* a) {
 
 PyNumberMethods make_methods() {
   PyNumberMethods m{};
-  m.nb_add = fast_sum<ops::add, "add">;
-  m.nb_subtract = fast_sum<ops::sub, "sub">;
-  m.nb_multiply = fast_binary<ops::mul, "mul">;
+  m.nb_add = binary<"add">;
+  m.nb_subtract = binary<"sub">;
+  m.nb_multiply = binary<"mul">;
   m.nb_true_divide = divide;
   m.nb_floor_divide = binary<"floor_divide">;
   m.nb_remainder = binary<"remainder">;

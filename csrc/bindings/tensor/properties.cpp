@@ -1,5 +1,6 @@
 // Attributes of a tensor.
 #include "bindings/autograd/autograd.h"
+#include "bindings/graph/symbolic_int.h"
 #include "bindings/ops/override.h"
 #include "bindings/tensor/tensor_object.h"
 #include "graph/record/recording.h"
@@ -105,7 +106,13 @@ void tell(const Tensor& t, const char* what) {
     tracer->tell_sizes(t, what, std::string_view(what) == "ndim");
 }
 
-PyObject* get_shape(const Tensor& t) { return tell(t, "shape"), wrap_size(t.sizes()); }
+PyObject* get_shape(const Tensor& t) {
+  graph::Tracer* tracer = graph::Tracer::recording();
+  if (const auto sizes = tracer ? tracer->symbolic_sizes(t) : std::nullopt)
+    return with_symbols(wrap_size(*sizes), *sizes);
+  tell(t, "shape");
+  return wrap_size(t.sizes());
+}
 PyObject* get_dtype(const Tensor& t) { return wrap(t.dtype()); }
 PyObject* get_device(const Tensor& t) { return wrap(t.device()); }
 PyObject* get_ndim(const Tensor& t) { return tell(t, "ndim"), PyLong_FromLongLong(t.ndim()); }
@@ -116,7 +123,7 @@ PyObject* get_nbytes(const Tensor& t) {
 }
 PyObject* get_requires(const Tensor& t) { return boolean(transforms::recorded(t)); }
 PyObject* get_is_leaf(const Tensor& t) {
-  return boolean(is_opaque(t) ? !transforms::recorded(t) : is_leaf(t));
+  return boolean(transforms::wrapper_of(t) ? !transforms::recorded(t) : is_leaf(t));
 }
 PyObject* get_grad_fn(const Tensor& t) { return wrap_node(grad_fn(t)); }
 PyObject* get_retains(const Tensor& t) { return boolean(t->extra && meta_of(t)->retains_grad); }

@@ -1,6 +1,6 @@
 // Storages: those that several processes share, and tensors made on one.
 #include "bindings/common.h"
-#include "bindings/tensor/data.h"
+#include "bindings/tensor/numpy.h"
 #include "graph/record/trace.h"
 #include "tensor/before_write.h"
 #include "tensor/factory.h"
@@ -37,7 +37,7 @@ PyObject* descriptor_py(PyObject*, PyObject* o) {
 PyObject* is_shared_py(PyObject*, PyObject* o) {
   return guarded([&] {
     const Storage& s = tensor_arg(o, "is_shared").storage();
-    return PyBool_FromLong(s.shared() || s.device().is_cuda());
+    return PyBool_FromLong(s.shared() || s.device().is_accelerator());
   });
 }
 
@@ -131,21 +131,21 @@ PyObject* is_resizable_py(PyObject*, PyObject* o) {
   return guarded([&] { return PyBool_FromLong(!tensor_arg(o, "resizable").storage().exported()); });
 }
 
-PyMethodDef shared_methods[] = {{"_share_memory", share_py, METH_O, nullptr},
-                                {"_shared_descriptor", descriptor_py, METH_O, nullptr},
-                                {"_is_shared", is_shared_py, METH_O, nullptr},
-                                {"_mark_shared", mark_shared_py, METH_O, nullptr},
-                                {"_map_shared", map_shared_py, METH_VARARGS, nullptr},
-                                {"_storage_bytes", storage_bytes_py, METH_O, nullptr},
-                                {"_on_storage", on_storage_py, METH_VARARGS, nullptr},
-                                {"_set_storage", set_storage_py, METH_VARARGS, nullptr},
-                                {"_resize_storage", resize_storage_py, METH_VARARGS, nullptr},
-                                {"_storage_address", storage_address_py, METH_O, nullptr},
-                                {"_is_resizable", is_resizable_py, METH_O, nullptr},
-                                {}};
+PyMethodDef storage_methods[] = {{"_share_memory", share_py, METH_O, nullptr},
+                                 {"_shared_descriptor", descriptor_py, METH_O, nullptr},
+                                 {"_is_shared", is_shared_py, METH_O, nullptr},
+                                 {"_mark_shared", mark_shared_py, METH_O, nullptr},
+                                 {"_map_shared", map_shared_py, METH_VARARGS, nullptr},
+                                 {"_storage_bytes", storage_bytes_py, METH_O, nullptr},
+                                 {"_on_storage", on_storage_py, METH_VARARGS, nullptr},
+                                 {"_set_storage", set_storage_py, METH_VARARGS, nullptr},
+                                 {"_resize_storage", resize_storage_py, METH_VARARGS, nullptr},
+                                 {"_storage_address", storage_address_py, METH_O, nullptr},
+                                 {"_is_resizable", is_resizable_py, METH_O, nullptr},
+                                 {}};
 
 }  // namespace
 
-void init_shared(PyObject* module) { checked(PyModule_AddFunctions(module, shared_methods)); }
+void init_storages(PyObject* module) { checked(PyModule_AddFunctions(module, storage_methods)); }
 
 }  // namespace warptape::bindings

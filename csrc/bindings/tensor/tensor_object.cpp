@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/autograd/autograd.h"
+#include "bindings/ops/dispatch.h"
 #include "graph/record/trace.h"
 
 namespace warptape::bindings {
@@ -89,6 +90,21 @@ void finalize(PyObject* self) {
   Py_SETREF(t->dict, copy);
 }
 
+// Of a class with __slots__; Python's own dealloc would empty them before ours can keep the object.
+void clear_slots(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  if (type->tp_basicsize == tensor_base_type->tp_basicsize) return;
+  PyObject *error, *value, *trace;
+  PyErr_Fetch(&error, &value, &trace);
+  Py_SET_REFCNT(self, 1);  // for the length of these calls
+  Object module(PyImport_ImportModule("copyreg"));
+  Object names(module ? PyObject_CallMethod(module.get(), "_slotnames", "O", type) : nullptr);
+  for (Py_ssize_t i = 0; names && i < PyList_GET_SIZE(names.get()); ++i)
+    if (PyObject_DelAttr(self, PyList_GET_ITEM(names.get(), i)) < 0) PyErr_Clear();  // never set
+  Py_SET_REFCNT(self, 0);
+  PyErr_Restore(error, value, trace);
+}
+
 void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   if (type->tp_del || (type->tp_finalize && type->tp_finalize != finalize)) {
@@ -96,6 +112,7 @@ void dealloc(PyObject* self) {
   }
   if (hand_over(self)) return;
   PyObject_GC_UnTrack(self);
+  clear_slots(self);
   TensorObject* t = cast(self);
   if (t->weakrefs) PyObject_ClearWeakRefs(self);
   Py_CLEAR(t->dict);
@@ -128,17 +145,7 @@ int clear(PyObject* self) {
   return 0;
 }
 
-void release_object(void* object) {
-  count_python_parts(-1);
-  if (!Py_IsInitialized()) return;
-  GilGuard gil;
-  auto* self = static_cast<PyObject*>(object);
-  if (Py_REFCNT(self) > 1) leave_empty(cast(self));
-  Py_DECREF(self);
-}
-
-// Subclasses made in Python take over our dealloc, which can keep an object alive; one with __slots__ keeps
-// Python's.
+// Subclasses made in Python take over our dealloc, which can keep an object alive.
 PyObject* init_subclass(PyObject* cls, PyObject*, PyObject*) {
   auto* type = reinterpret_cast<PyTypeObject*>(cls);
   static bool has_tensor = false;
@@ -146,7 +153,7 @@ PyObject* init_subclass(PyObject* cls, PyObject*, PyObject*) {
     PyErr_SetString(PyExc_RuntimeError, "Cannot subclass TensorBase directly; derive from warptape.Tensor");
     return nullptr;
   }
-  if (type->tp_basicsize == tensor_base_type->tp_basicsize) type->tp_dealloc = dealloc;
+  type->tp_dealloc = dealloc;
   if (!type->tp_finalize) type->tp_finalize = finalize;  // without a method __del__, which a slot would be
   Py_RETURN_NONE;
 }
@@ -173,8 +180,10 @@ PyObject* make_subclass(PyObject*, PyObject* args, PyObject* kwargs) {
              TypeError, "_make_subclass: expected a subclass of Tensor");
     WT_CHECK(is_tensor(data), TypeError, "_make_subclass: expected data to be a Tensor, got ",
              Py_TYPE(data)->tp_name);
-    Tensor t = detach(tensor_of(data));
+    const Tensor& from = tensor_of(data);
+    Tensor t = has_dispatch(from) ? alias(from) : detach(from);
     if (needs_grad) set_requires_grad(t, true);
+    note_class(t, reinterpret_cast<PyTypeObject*>(cls));
     return wrap_as(reinterpret_cast<PyTypeObject*>(cls), t);
   });
 }
@@ -242,6 +251,15 @@ PyObject* wrap_as(PyTypeObject* type, const Tensor& t) {
   cast(o)->tensor = t;
   t->python = o;
   return o;
+}
+
+void release_object(void* object) {
+  count_python_parts(-1);
+  if (!Py_IsInitialized()) return;
+  GilGuard gil;
+  auto* self = static_cast<PyObject*>(object);
+  if (Py_REFCNT(self) > 1) leave_empty(cast(self));
+  Py_DECREF(self);
 }
 
 PyObject* wrap(const Tensor& t) {
@@ -315,7 +333,6 @@ void init_tensor_type(PyObject* module) {
   checked(PyModule_AddObjectRef(module, "TensorBase", type.get()));
   type.release();
   checked(PyModule_AddFunctions(module, module_methods));
-  release_python_object = release_object;
 }
 
 }  // namespace warptape::bindings

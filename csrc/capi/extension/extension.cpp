@@ -7,11 +7,10 @@
 #include "capi/extension/extension_parts.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
+#include "core/frontend.h"
 #include "kernels/runtime/parallel.h"
 
 namespace warptape::extension {
-
-const wtx_python* python = nullptr;
 
 namespace {
 
@@ -21,8 +20,10 @@ struct LastError {
 };
 PerThread<LastError> last_error;
 
-static_assert(static_cast<int>(DType::Float8E8M0FNU) == WTX_FLOAT8_E8M0FNU &&
-              static_cast<int>(DType::Complex128) == WTX_COMPLEX128);
+static_assert(kNumDTypes == WTX_NUM_DTYPES && static_cast<int>(DType::Complex128) == WTX_COMPLEX128);
+#define WTX_SIZE(constant, name, bytes) static_assert(itemsize(DType{WTX_##constant}) == bytes);
+WTX_FORALL_DTYPES(WTX_SIZE)
+#undef WTX_SIZE
 
 void set_error(wtx_error kind, const char* text) {
   last_error->kind = kind;
@@ -234,7 +235,7 @@ const wtx_api& table() {
     fill_tape(api);
     fill_ops(api);
     fill_devices(api);
-    api.python = python;
+    api.python = frontend().extension_functions();
     return api;
   }();
   return table;

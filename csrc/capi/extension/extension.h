@@ -19,30 +19,32 @@ typedef struct wtx_tensor wtx_tensor; /* reference-counted; null is an undefined
 typedef struct wtx_node wtx_node;     /* of the tape; borrowed wherever it is passed */
 typedef struct wtx_result wtx_result; /* where a kernel puts what it returns */
 
-/* As warptape numbers its dtypes; the first twelve are wt_dtype of warptape.h. */
-typedef enum {
-  WTX_UNDEFINED = -1,
-  WTX_BOOL,
-  WTX_UINT8,
-  WTX_INT8,
-  WTX_INT16,
-  WTX_INT32,
-  WTX_INT64,
-  WTX_FLOAT16,
-  WTX_BFLOAT16,
-  WTX_FLOAT32,
-  WTX_FLOAT64,
-  WTX_COMPLEX64,
-  WTX_COMPLEX128,
-  WTX_UINT16,
-  WTX_UINT32,
-  WTX_UINT64,
-  WTX_FLOAT8_E4M3FN,
-  WTX_FLOAT8_E5M2,
-  WTX_FLOAT8_E4M3FNUZ,
-  WTX_FLOAT8_E5M2FNUZ,
-  WTX_FLOAT8_E8M0FNU
-} wtx_dtype;
+/* As warptape numbers its dtypes; the first twelve are wt_dtype of warptape.h.
+   X(WTX_ constant, PyTorch's name, bytes) */
+#define WTX_FORALL_DTYPES(X)             \
+  X(BOOL, Bool, 1)                       \
+  X(UINT8, Byte, 1)                      \
+  X(INT8, Char, 1)                       \
+  X(INT16, Short, 2)                     \
+  X(INT32, Int, 4)                       \
+  X(INT64, Long, 8)                      \
+  X(FLOAT16, Half, 2)                    \
+  X(BFLOAT16, BFloat16, 2)               \
+  X(FLOAT32, Float, 4)                   \
+  X(FLOAT64, Double, 8)                  \
+  X(COMPLEX64, ComplexFloat, 8)          \
+  X(COMPLEX128, ComplexDouble, 16)       \
+  X(UINT16, UInt16, 2)                   \
+  X(UINT32, UInt32, 4)                   \
+  X(UINT64, UInt64, 8)                   \
+  X(FLOAT8_E4M3FN, Float8_e4m3fn, 1)     \
+  X(FLOAT8_E5M2, Float8_e5m2, 1)         \
+  X(FLOAT8_E4M3FNUZ, Float8_e4m3fnuz, 1) \
+  X(FLOAT8_E5M2FNUZ, Float8_e5m2fnuz, 1) \
+  X(FLOAT8_E8M0FNU, Float8_e8m0fnu, 1)
+#define WTX_ENUMERATOR(constant, name, bytes) WTX_##constant,
+typedef enum { WTX_UNDEFINED = -1, WTX_FORALL_DTYPES(WTX_ENUMERATOR) WTX_NUM_DTYPES } wtx_dtype;
+#undef WTX_ENUMERATOR
 
 enum { WTX_CPU, WTX_CUDA, WTX_META };
 typedef struct {
@@ -117,7 +119,7 @@ typedef int (*wtx_backward)(void* context, wtx_node* node, wtx_tensor* const* gr
                             const uint8_t* wanted, wtx_tensor** results, size_t num_results);
 
 /* What the bindings add; `object` is a PyObject*. The caller holds the GIL. */
-typedef struct {
+typedef struct wtx_python {
   int (*is_tensor)(void* object);
   wtx_tensor* (*tensor_of)(void* object);        /* borrowed from the object */
   void* (*wrap_tensor)(const wtx_tensor* t);     /* new references; None for an undefined tensor */

@@ -170,14 +170,18 @@ const OpInfo& find_op(const char* name, std::span<const wtx_value> args) {
 // ---- results ----
 
 // Where the list of a result lies until the thread's next call.
-PerThread<std::vector<wtx_tensor*>> result_handles;
-PerThread<Shape> result_ints;
+struct ResultLists {
+  std::vector<wtx_tensor*> handles;
+  Shape ints;
+};
+PerThread<ResultLists> result_lists;
 
 void give_list(std::vector<Tensor>& tensors, wtx_value& out) {
-  result_handles->clear();
-  for (Tensor& t : tensors) result_handles->push_back(give(std::move(t)));
+  std::vector<wtx_tensor*>& handles = result_lists->handles;
+  handles.clear();
+  for (Tensor& t : tensors) handles.push_back(give(std::move(t)));
   out.kind = WTX_KIND_TENSORS;
-  out.list = {result_handles->data(), result_handles->size()};
+  out.list = {handles.data(), handles.size()};
 }
 
 void give_number(const Scalar& s, wtx_value& out) {
@@ -209,8 +213,8 @@ void give_result(Result& r, wtx_value& out) {
       break;
     case Result::Kind::IntList:
     case Result::Kind::IntTuple:
-      *result_ints = std::move(r.ints);
-      out.kind = WTX_KIND_INTS, out.list = {result_ints->data(), result_ints->size()};
+      result_lists->ints = std::move(r.ints);
+      out.kind = WTX_KIND_INTS, out.list = {result_lists->ints.data(), result_lists->ints.size()};
       break;
     case Result::Kind::DType:
       out.kind = WTX_KIND_DTYPE, out.i = static_cast<int64_t>(r.dtype);

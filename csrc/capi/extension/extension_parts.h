@@ -57,8 +57,6 @@ WT_API const wtx_api& table();
 void fill_calls(wtx_api& api);
 void fill_tape(wtx_api& api);
 void fill_ops(wtx_api& api);
-// Set by the bindings.
-extern WT_API const wtx_python* python;
 
 // ---- ops that extensions registered ----
 struct Definition {

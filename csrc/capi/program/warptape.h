@@ -58,8 +58,8 @@ void wt_set_memory_limit(size_t bytes);
 size_t wt_peak_memory(void);
 /* The number of threads of a run, at least 1. Before the first run. */
 void wt_set_num_threads(int threads);
-/* The kernels that were called so far, one a line: the list of a slim build (docs/compression.md). The text
- * lives until this thread asks again. */
+/* The kernels that were called so far, one a line: the list of a slim build (docs/guides/compression.md). The
+ * text lives until this thread asks again. */
 const char* wt_kernels_used(void);
 
 /* Opens a file, or a file's contents, which are copied. */

@@ -94,7 +94,14 @@ void* DeviceAllocator::allocate(size_t bytes) {
 }
 
 void DeviceAllocator::deallocate(void* p, size_t) noexcept {
-  if (!p) return;
+  if (p) try {
+      forget(p);
+    } catch (const std::bad_alloc&) {
+      // The host has no memory to keep books: the block is not handed out again, which is safe.
+    }
+}
+
+void DeviceAllocator::forget(void* p) {
   const Call call(*this, MemoryHistoryOptions::kAll, false);
   auto it = live_.find(p);
   if (it == live_.end()) return;

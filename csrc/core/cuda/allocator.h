@@ -88,6 +88,7 @@ class DeviceAllocator final : public Allocator {
     PrivatePool* pool = nullptr;
   };
 
+  void forget(void* p);
   Pool& pool_for(size_t size);
   // Otherwise each tensor has a segment of its very size, which is given back with it.
   bool cuts(const Pool& pool) const { return caches_ || pool.owner; }

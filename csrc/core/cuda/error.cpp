@@ -28,12 +28,12 @@ bool is_capture_error(cudaError_t error) {
 }
 
 // What made CUDA unusable in this process; empty while all is well.
-struct LastWords {
+struct FatalError {
   std::mutex mutex;
   std::string text;
 };
-LastWords& last_words() {
-  static auto* words = new LastWords;
+FatalError& fatal_error() {
+  static auto* words = new FatalError;
   return *words;
 }
 
@@ -108,7 +108,7 @@ std::vector<std::string> package_folders() { return warptape::package_folders();
 
 void raise_error(cudaError_t error, const char* op) {
   (void)cudaGetLastError();
-  LastWords& words = last_words();
+  FatalError& words = fatal_error();
   std::lock_guard lock(words.mutex);
   if (!words.text.empty())
     throw DeviceError(message(op, ": CUDA failed earlier in this process: ", words.text));

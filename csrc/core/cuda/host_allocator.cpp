@@ -6,6 +6,7 @@
 #include "core/cuda/devices.h"
 #include "core/cuda/error.h"
 #include "core/errors.h"
+#include "kernels/cuda/common/relaxed_capture.h"
 
 namespace warptape::cuda {
 namespace {
@@ -29,7 +30,7 @@ void* HostAllocator::allocate(size_t bytes) {
     ++stats_.cache_hits;
   } else {
     kernels::cuda::use_device(current_device());  // else CUDA would set up its first device for this
-    RelaxedCapture relaxed;
+    kernels::cuda::RelaxedCapture relaxed;
     void* p = nullptr;
     size_t size = size_t{1} << log;
     constexpr unsigned flags = cudaHostAllocPortable | cudaHostAllocMapped;

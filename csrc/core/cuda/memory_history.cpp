@@ -4,14 +4,14 @@
 #include <chrono>
 #include <new>
 
-#include "core/profiler.h"
+#include "core/frontend.h"
 
 namespace warptape::cuda {
 
 CallStack MemoryHistory::stack_of(Stacks what, bool waits) const noexcept {
-  if (__builtin_expect(stacks_.load(std::memory_order_relaxed) < what, 1) || !profiler_stack) return nullptr;
+  if (__builtin_expect(stacks_.load(std::memory_order_relaxed) < what, 1)) return nullptr;
   try {
-    std::string stack = profiler_stack(waits);
+    std::string stack = frontend().stack(waits);
     return stack.empty() ? nullptr : std::make_shared<const std::string>(std::move(stack));
   } catch (...) {  // an action without its stack; freeing must not fail
     return nullptr;

@@ -3,6 +3,7 @@
 #include "core/cuda/devices.h"
 #include "core/cuda/error.h"
 #include "core/cuda/streams.h"
+#include "kernels/cuda/common/relaxed_capture.h"
 
 namespace warptape::cuda {
 namespace {
@@ -13,7 +14,7 @@ class MallocSegments final : public SegmentSource {
 
   void* allocate(size_t bytes) override {
     kernels::cuda::use_device(device_);
-    RelaxedCapture relaxed;
+    kernels::cuda::RelaxedCapture relaxed;
     void* p = nullptr;
     cudaError_t error = cudaMalloc(&p, bytes);
     if (error == cudaErrorMemoryAllocation) {

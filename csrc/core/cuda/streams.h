@@ -24,18 +24,6 @@ void synchronize_stream(int index, StreamHandle stream, const char* what);
 bool any_capture();
 void count_capture(int change);
 
-// Within this scope the calling thread may do what a capture in a stricter mode forbids: allocate.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 // Events without timing, kept for reuse. Nothing here throws: blocks are freed by destructors, and those may
 // run when the driver is gone; then an event is null and its block is not reused.
 class EventPool {

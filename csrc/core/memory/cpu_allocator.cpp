@@ -12,6 +12,7 @@
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/memory/allocator.h"
+#include "core/memory/guard_pages.h"
 #include "core/memory/memory_plan.h"
 
 namespace warptape {
@@ -62,6 +63,7 @@ class CpuAllocator final : public Allocator {
   void* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
     if (bytes > PTRDIFF_MAX / 2) fail(bytes);
+    if (__builtin_expect(guarded_, 0)) return allocate_between_guards(bytes);
     PlannedRun* run = PlannedRun::current();
     if (__builtin_expect(run == nullptr, 1)) return allocate_cached(bytes);
     if (void* planned = run->allocate(bytes)) return planned;
@@ -94,6 +96,7 @@ class CpuAllocator final : public Allocator {
   }
 
   void deallocate(void* p, size_t bytes) noexcept override {
+    if (__builtin_expect(guarded_, 0)) return p ? free_guarded(p, bytes) : void();
     if (!p || PlannedRun::release(p)) return;
     if (PlannedRun* run = PlannedRun::current()) run->note_freed(p);
     auto [index, size] = size_class(bytes);
@@ -163,6 +166,12 @@ class CpuAllocator final : public Allocator {
     stats_.peak_reserved = std::max(stats_.peak_reserved, stats_.allocated + static_cast<int64_t>(cached_));
   }
 
+  void* allocate_between_guards(size_t bytes) {
+    void* p = bytes >= kLargeRequest && exceeds_available(bytes) ? nullptr : allocate_guarded(bytes);
+    if (!p) fail(bytes);
+    return p;
+  }
+
   [[noreturn]] void fail(size_t bytes) const {
     MemoryStats s = stats();
     throw OutOfMemoryError(message("cpu allocator: cannot allocate ", bytes, " bytes; tensors hold ",
@@ -172,6 +181,7 @@ class CpuAllocator final : public Allocator {
   }
 
   std::array<Block*, kClasses> free_{};
+  const bool guarded_ = has_guard_pages();
   size_t cached_ = 0;
   size_t limit_ = size_t{1} << 30;
   size_t most_ = 0;  // of tensors and cache; 0 for no limit

@@ -8,7 +8,7 @@
 
 namespace warptape {
 
-// As profiler_stack() gives it, shared by whoever lists it; null where it was not asked for.
+// As Frontend::stack() gives it, shared by whoever lists it; null where it was not asked for.
 using CallStack = std::shared_ptr<const std::string>;
 
 enum class MemoryAction : uint8_t {

@@ -116,6 +116,41 @@ int64_t LocalStore::size() {
   return static_cast<int64_t>(values_.size());
 }
 
+std::vector<std::string> LocalStore::list() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& entry : values_) out.push_back(entry.first);
+  return out;
+}
+
+void LocalStore::append(const std::string& key, const std::string& value) {
+  std::lock_guard lock(mutex_);
+  values_[key] += value;
+  changed_.notify_all();
+}
+
+void LocalStore::push(const std::string& queue, const std::string& value) {
+  std::lock_guard lock(mutex_);
+  queues_[queue].push_back(value);
+  changed_.notify_all();
+}
+
+std::string LocalStore::pop(const std::string& queue, Milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  wait_until(lock, timeout, "a value in the queue '" + queue + "'", [&] { return queues_.contains(queue); });
+  auto at = queues_.find(queue);
+  std::string out = std::move(at->second.front());
+  at->second.pop_front();
+  if (at->second.empty()) queues_.erase(at);
+  return out;
+}
+
+int64_t LocalStore::length(const std::string& queue) {
+  std::lock_guard lock(mutex_);
+  auto at = queues_.find(queue);
+  return at == queues_.end() ? 0 : static_cast<int64_t>(at->second.size());
+}
+
 void LocalStore::set_file(const std::string& key, const File& file) {
   File copy = file.duplicate();
   std::lock_guard lock(mutex_);
@@ -173,6 +208,23 @@ void PrefixStore::wait(std::span<const std::string> keys, Milliseconds timeout) 
   store_->wait(full(keys), timeout);
 }
 int64_t PrefixStore::size() { return store_->size(); }
+std::vector<std::string> PrefixStore::list() {
+  const std::string start = full("");
+  std::vector<std::string> out;
+  for (const std::string& key : store_->list())
+    if (key.starts_with(start)) out.push_back(key.substr(start.size()));
+  return out;
+}
+void PrefixStore::append(const std::string& key, const std::string& value) {
+  store_->append(full(key), value);
+}
+void PrefixStore::push(const std::string& queue, const std::string& value) {
+  store_->push(full(queue), value);
+}
+std::string PrefixStore::pop(const std::string& queue, Milliseconds timeout) {
+  return store_->pop(full(queue), timeout);
+}
+int64_t PrefixStore::length(const std::string& queue) { return store_->length(full(queue)); }
 bool PrefixStore::shares_files() const { return store_->shares_files(); }
 void PrefixStore::set_file(const std::string& key, const File& file) { store_->set_file(full(key), file); }
 File PrefixStore::get_file(const std::string& key, Milliseconds timeout) {

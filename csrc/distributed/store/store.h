@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,7 +61,14 @@ class WT_API Store {
   virtual bool remove(const std::string& key) = 0;  // whether it was there
   virtual bool check(std::span<const std::string> keys) = 0;
   virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
-  virtual int64_t size() = 0;  // keys held
+  virtual int64_t size() = 0;                                                 // keys held
+  virtual std::vector<std::string> list() = 0;                                // these keys
+  virtual void append(const std::string& key, const std::string& value) = 0;  // to what it holds, if anything
+
+  // Queues have names of their own beside the keys. A value that is popped is gone; pop waits for one.
+  virtual void push(const std::string& queue, const std::string& value) = 0;
+  virtual std::string pop(const std::string& queue, Milliseconds timeout) = 0;
+  virtual int64_t length(const std::string& queue) = 0;
 
   // Hands a descriptor to whoever asks for it, as often as they ask. Only between processes of one host:
   // `shares_files()`.
@@ -87,6 +95,11 @@ class WT_API LocalStore final : public Store {
   bool check(std::span<const std::string> keys) override;
   void wait(std::span<const std::string> keys, Milliseconds timeout) override;
   int64_t size() override;
+  std::vector<std::string> list() override;
+  void append(const std::string& key, const std::string& value) override;
+  void push(const std::string& queue, const std::string& value) override;
+  std::string pop(const std::string& queue, Milliseconds timeout) override;
+  int64_t length(const std::string& queue) override;
   bool shares_files() const override { return true; }
   void set_file(const std::string& key, const File& file) override;
   File get_file(const std::string& key, Milliseconds timeout) override;
@@ -104,6 +117,7 @@ class WT_API LocalStore final : public Store {
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   std::map<std::string, File> files_;
+  std::map<std::string, std::deque<std::string>> queues_;  // none of them empty
   std::string closed_;
 };
 
@@ -120,6 +134,11 @@ class WT_API PrefixStore final : public Store {
   bool check(std::span<const std::string> keys) override;
   void wait(std::span<const std::string> keys, Milliseconds timeout) override;
   int64_t size() override;
+  std::vector<std::string> list() override;
+  void append(const std::string& key, const std::string& value) override;
+  void push(const std::string& queue, const std::string& value) override;
+  std::string pop(const std::string& queue, Milliseconds timeout) override;
+  int64_t length(const std::string& queue) override;
   bool shares_files() const override;
   void set_file(const std::string& key, const File& file) override;
   File get_file(const std::string& key, Milliseconds timeout) override;

@@ -81,7 +81,7 @@ ServedStore::ServedStore(Endpoint endpoint, Milliseconds timeout, std::shared_pt
 
 ServedStore::~ServedStore() {
   if (!presence_ || pid_ != ::getpid()) return;
-  const std::string bytes = encode(Message::request(Request::kDepartureTime, {}));
+  const std::string bytes = encode(Message::request(Request::kDisconnect, {}));
   send_some(presence_, bytes.data(), bytes.size(), nullptr);
 }
 
@@ -253,6 +253,24 @@ void ServedStore::wait(std::span<const std::string> keys, Milliseconds timeout) 
 }
 
 int64_t ServedStore::size() { return call(Message::request(Request::kSize, {})).number; }
+
+std::vector<std::string> ServedStore::list() { return call(Message::request(Request::kList, {})).texts; }
+
+void ServedStore::append(const std::string& key, const std::string& value) {
+  call(Message::request(Request::kAppend, {key, value}));
+}
+
+void ServedStore::push(const std::string& queue, const std::string& value) {
+  call(Message::request(Request::kPush, {queue, value}));
+}
+
+std::string ServedStore::pop(const std::string& queue, Milliseconds timeout) {
+  return only_text(call_and_wait(Message::request(Request::kPop, {queue}), timeout));
+}
+
+int64_t ServedStore::length(const std::string& queue) {
+  return call(Message::request(Request::kLength, {queue})).number;
+}
 
 void ServedStore::check_shares_files() const {
   WT_CHECK(shares_files(), DistNetworkError, "store: ", describe(endpoint_),

@@ -24,6 +24,11 @@ class WT_API ServedStore final : public Store {
   bool check(std::span<const std::string> keys) override;
   void wait(std::span<const std::string> keys, Milliseconds timeout) override;
   int64_t size() override;
+  std::vector<std::string> list() override;
+  void append(const std::string& key, const std::string& value) override;
+  void push(const std::string& queue, const std::string& value) override;
+  std::string pop(const std::string& queue, Milliseconds timeout) override;
+  int64_t length(const std::string& queue) override;
   bool shares_files() const override { return !endpoint_.unix_name.empty(); }
   void set_file(const std::string& key, const File& file) override;
   File get_file(const std::string& key, Milliseconds timeout) override;

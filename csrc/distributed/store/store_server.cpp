@@ -20,9 +20,12 @@ constexpr Clock::time_point kNever = Clock::time_point::max();
 // Ids of what is watched beside connections, which count from kFirst.
 enum : uint64_t { kStop, kUnix, kTcp, kFirst };
 
-bool waits(Request r) { return r == Request::kGet || r == Request::kWait || r == Request::kGetFile; }
+bool waits(Request r) {
+  return r == Request::kGet || r == Request::kWait || r == Request::kGetFile || r == Request::kPop;
+}
 bool sets(Request r) {
-  return r == Request::kSet || r == Request::kAdd || r == Request::kCompareSet || r == Request::kSetFile;
+  return r == Request::kSet || r == Request::kAdd || r == Request::kCompareSet || r == Request::kSetFile ||
+         r == Request::kAppend || r == Request::kPush;
 }
 bool well_formed(const Message& m) {
   const size_t n = m.texts.size();
@@ -34,8 +37,12 @@ bool well_formed(const Message& m) {
     case Request::kRemove:
     case Request::kSetFile:
     case Request::kGetFile:
+    case Request::kPop:
+    case Request::kLength:
       return n == 1;
     case Request::kSet:
+    case Request::kAppend:
+    case Request::kPush:
       return n == 2;
     case Request::kCompareSet:
       return n == 3;
@@ -44,7 +51,8 @@ bool well_formed(const Message& m) {
     case Request::kCheck:
     case Request::kWait:
     case Request::kSize:
-    case Request::kDepartureTime:
+    case Request::kDisconnect:
+    case Request::kList:
       return true;
   }
   return false;
@@ -281,7 +289,7 @@ bool StoreServer::meet(Connection& c) {
 
 bool StoreServer::begin(Connection& c, Message request) {
   if (!well_formed(request)) return false;
-  if (static_cast<Request>(request.code) == Request::kDepartureTime) {
+  if (static_cast<Request>(request.code) == Request::kDisconnect) {
     c.rank = -1;
     return false;
   }
@@ -291,8 +299,9 @@ bool StoreServer::begin(Connection& c, Message request) {
 }
 
 bool StoreServer::holds(const Message& request, const std::string& key) {
-  const bool file = static_cast<Request>(request.code) == Request::kGetFile;
-  return file ? static_cast<bool>(values_.find_file(key)) : values_.check({&key, 1});
+  const auto what = static_cast<Request>(request.code);
+  if (what == Request::kGetFile) return static_cast<bool>(values_.find_file(key));
+  return what == Request::kPop ? values_.length(key) > 0 : values_.check({&key, 1});
 }
 
 // Answers the request, or parks it.
@@ -356,7 +365,19 @@ Message StoreServer::execute(Connection& c) {
     case Request::kHello:
       c.rank = number;
       return done();
-    case Request::kDepartureTime:
+    case Request::kList:
+      return Message::answer(Answer::kOk, values_.list());
+    case Request::kAppend:
+      values_.append(t[0], t[1]);
+      return done();
+    case Request::kPush:
+      values_.push(t[0], t[1]);
+      return done();
+    case Request::kPop:
+      return Message::answer(Answer::kOk, {values_.pop(t[0], Milliseconds(0))});
+    case Request::kLength:
+      return done(values_.length(t[0]));
+    case Request::kDisconnect:
       break;
   }
   return done();

@@ -47,7 +47,12 @@ enum class Request : uint8_t {
   kSetFile,
   kGetFile,
   kHello,
-  kDepartureTime
+  kDisconnect,
+  kList,
+  kAppend,
+  kPush,
+  kPop,
+  kLength
 };
 enum class Answer : uint8_t { kOk, kTimeout, kValueError, kNetworkError };
 

@@ -52,14 +52,14 @@ void put_argument(std::string& to, ArgType type, const Value& v) {
 }  // namespace
 
 bool put_arguments(std::string& to, const std::vector<Call>& calls, std::string& why) {
-  std::vector<const Node*> made;
+  std::vector<const Node*> nodes;
   for (const Call& c : calls) {
     put(to, c.keys.size());
     put(to, c.dispatch);
     put(to, c.autocast_dtype);
     put(to, c.autocast_cuda_dtype);
     for (const Scalar& s : c.numbers) put(to, s);
-    made.push_back(c.made);
+    nodes.push_back(c.node);
     if (c.kind == CallKind::Kernel) {
       put(to, c.kernel.run);
       put(to, c.kernel.data);
@@ -69,9 +69,9 @@ bool put_arguments(std::string& to, const std::vector<Call>& calls, std::string&
         put_argument(to, c.op().args[i].type, c.args->values[i]);
       for (const bool required : c.args->required_grad) put(to, required);
     } else if (c.kind == CallKind::Backward) {
-      const auto at = std::ranges::find(made, c.backward->node.get());
-      if (at == made.end()) return why = "it runs the backward of calls before it", false;
-      put(to, at - made.begin());
+      const auto at = std::ranges::find(nodes, c.backward->node.get());
+      if (at == nodes.end()) return why = "it runs the backward of calls before it", false;
+      put(to, at - nodes.begin());
       put(to, c.backward->last);
       for (const bool wanted : c.backward->wanted) put(to, wanted);
     }

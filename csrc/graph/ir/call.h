@@ -1,4 +1,4 @@
-// A call that was noted instead of run: what it calls, what it reads and what it writes.
+// A call that was recorded instead of run: what it calls, what it reads and what it writes.
 #pragma once
 
 #include "op/op.h"
@@ -13,6 +13,9 @@ enum class CallKind : uint8_t {
   SumTo,        // the sum over the dims that the result has with size 1
   Backward,     // a node's backward, likewise
 };
+
+// The name of a SumTo, in the text of a program too.
+inline constexpr const char* kSumTo = "sum_to_size";
 
 // The arguments of an op, owned: tensors without history, lists and texts copied.
 class OpArgs {
@@ -47,26 +50,26 @@ struct NodeCall {
   bool last;
 };
 
-// The number of `operand`s' place where an input is a number: see Call::operands.
+// The entry of `operands` where an input is a number: see Call::operands.
 inline constexpr int kIsNumber = -1;
 
 struct Call {
   CallKind kind;
   DType compute = DType::Float32;        // of Elementwise
-  bool in_backward = false;              // a backward pass noted it
+  bool in_backward = false;              // a backward pass recorded it
   bool bumped = false;                   // the versions of what it writes are counted already
   const void* callee = nullptr;          // OpInfo, ElementwiseSlot, KernelInfo or NodeType
-  const Node* made = nullptr;            // that an Op recorded
-  const char* asked = nullptr;           // the op that Python called, for its errors
+  const Node* node = nullptr;            // that an Op recorded
+  const char* public_op = nullptr;       // the op that Python called, for its errors
   SmallVector<Tensor, 3> in, out;        // read; made or written. Without history, held by this call alone
-  SmallVector<int8_t, 4> operands;       // of Elementwise, Kernel: each input's place in `in`, or kIsNumber
+  SmallVector<int8_t, 4> operands;       // of Elementwise, Kernel: each input's index in `in`, or kIsNumber
   SmallVector<Scalar, 1> numbers;        // its inputs that are numbers, in order
-  SmallVector<int32_t, 2> results;       // of all others: what each of `out` is; of a Kernel, its place
+  SmallVector<int32_t, 2> results;       // of all others: what each of `out` is; of a Kernel, its index
   KernelFunction kernel;                 // of Kernel
   int64_t rows = 0;                      // likewise
   std::unique_ptr<OpArgs> args;          // of Op
   std::unique_ptr<NodeCall> backward;    // of Backward
-  std::vector<kernels::PhiloxKey> keys;  // that it drew when it was noted
+  std::vector<kernels::PhiloxKey> keys;  // that it drew when it was recorded
   uint32_t dispatch = 0;                 // of the thread then: autocast
   DType autocast_dtype = DType::BFloat16, autocast_cuda_dtype = DType::Float16;
 
@@ -86,7 +89,7 @@ Call copy_of(const Call& c, F&& f) {
   out.compute = c.compute;
   out.bumped = c.bumped;
   out.callee = c.callee;
-  out.asked = c.asked;
+  out.public_op = c.public_op;
   out.operands = c.operands;
   out.numbers = c.numbers;
   out.results = c.results;
@@ -120,7 +123,7 @@ void each_result(Result& out, F&& f) {
 
 // Gives the first result of a Kernel the memory of the tensor in whose place it may be, if nobody else has
 // that.
-void take_over(Call& call);
+void reuse_input_memory(Call& call);
 
 // The views that a kernel is given, of tensors with contents or memory.
 struct KernelViews {

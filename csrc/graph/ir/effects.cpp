@@ -74,7 +74,7 @@ bool draws(const GraphCall& c) {
 }
 
 bool is_pure(const GraphCall& c) {
-  return c.op && c.mode == CallMode() && !c.out.empty() && !draws(c) && written(c).empty() &&
+  return c.op && c.mode == CallMode() && !c.binds && !c.out.empty() && !draws(c) && written(c).empty() &&
          std::ranges::any_of(c.out, [](ValueId r) { return r.id != ValueId::kNone; });
 }
 

@@ -1,4 +1,4 @@
-// What the calls of a graph do beside giving results: memory that they write and share, random numbers.
+// The side effects of a graph's calls: memory that they write and share, random numbers.
 #pragma once
 
 #include <unordered_map>
@@ -14,7 +14,7 @@ WT_API bool may_share_memory(const Graph& g, const GraphCall& c);
 WT_API std::vector<ValueId> written(const GraphCall& c);
 // Whether the call, or one in its graphs, draws random numbers. Dropout in evaluation does not.
 bool draws(const GraphCall& c);
-// Whether the call only gives results that its arguments determine.
+// Whether the call only gives results that its arguments determine, and no sizes that other calls read.
 bool is_pure(const GraphCall& c);
 
 // The argument of that name, or null.
@@ -42,7 +42,7 @@ class Effects {
   // Whether who reads `b`, which holds what `a` holds after `call`, may as well read `a`: neither changes
   // from then on, and no caller gets one tensor in two places or an argument of its own.
   bool may_stand_for(ValueId a, ValueId b, size_t call) const;
-  // Notes that it does.
+  // Records that it does.
   void stands_for(ValueId a, ValueId b);
 
  private:

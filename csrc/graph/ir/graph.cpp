@@ -2,6 +2,7 @@
 #include "graph/ir/graph.h"
 
 #include "graph/ir/call.h"
+#include "graph/ir/packed_weights.h"
 #include "graph/run/run_memory.h"
 #include "ops/autocast.h"
 #include "ops/view/copy.h"
@@ -10,14 +11,8 @@
 namespace warptape::graph {
 namespace {
 
-int64_t product(int64_t a, int64_t b) {
-  int64_t out;
-  WT_CHECK(!__builtin_mul_overflow(a, b, &out), ShapeError, "graph: a size does not fit into 63 bits");
-  return out;
-}
-
 // Whether the declaration takes the argument.
-struct Takes {
+struct Accepts {
   const Arg& arg;
   bool is(ArgType t) const { return arg.type == t; }
 
@@ -68,21 +63,24 @@ void check_control(const GraphCall& c) {
 
 class Checker {
  public:
-  explicit Checker(const Graph& g) : g_(g), made_(g.values.size()) {}
+  explicit Checker(Graph& g) : g_(g), defined_(g.values.size()), bound_(g.symbols.size()) {}
 
   void check() {
     for (size_t i = 0; i < g_.values.size(); ++i) {
       check(g_.values[i].sizes, g_.values[i].kind != GraphValue::Kind::Constant);
       if (g_.values[i].kind != GraphValue::Kind::Constant) continue;
       WT_CHECK(g_.values[i].tensor.defined(), Error, "graph: constant %", i, " has no tensor");
-      made_[i] = true;
+      defined_[i] = true;
     }
     for (const Expr& e : g_.exprs) check(e);
     for (const Symbol& s : g_.symbols)
       WT_CHECK(0 <= s.min && s.min <= s.max, Error, "graph: the range [", s.min, ", ", s.max, "] of ", s.name,
                " is none of sizes");
-    for (ValueId r : g_.inputs) make(r, GraphValue::Kind::Input);
-    for (const GraphCall& c : g_.calls) {
+    for (ValueId r : g_.inputs) {
+      make(r, GraphValue::Kind::Input);
+      for (Dim d : g_.values[r.id].sizes) each_symbol(d, [&](uint8_t s) { bound_[s] = true; });
+    }
+    for (GraphCall& c : g_.calls) {
       try {
         check(c);
       } catch (const Error& e) {
@@ -95,13 +93,34 @@ class Checker {
 
  private:
   void read(ValueId r) const {
-    WT_CHECK(r.id < made_.size() && made_[r.id], Error, "graph: value %", static_cast<int64_t>(r.id),
+    WT_CHECK(r.id < defined_.size() && defined_[r.id], Error, "graph: value %", static_cast<int64_t>(r.id),
              " is read before it is made");
   }
   void make(ValueId r, GraphValue::Kind kind) {
-    WT_CHECK(r.id < made_.size() && !made_[r.id] && g_.values[r.id].kind == kind, Error, "graph: value %",
-             static_cast<int64_t>(r.id), " cannot be made here");
-    made_[r.id] = true;
+    WT_CHECK(r.id < defined_.size() && !defined_[r.id] && g_.values[r.id].kind == kind, Error,
+             "graph: value %", static_cast<int64_t>(r.id), " cannot be made here");
+    defined_[r.id] = true;
+  }
+  template <class F>
+  void each_symbol(Dim d, F&& f) const {
+    if (d.expr < 0) return;
+    for (const Expr::Term& t : g_.exprs[static_cast<size_t>(d.expr)].terms)
+      for (uint8_t s : t.symbols) f(s);
+  }
+  void check_bound(Dim d) const {
+    each_symbol(d, [&](uint8_t s) {
+      WT_CHECK(bound_[s], Error, "graph: nothing before tells what ", g_.symbols[s].name, " is");
+    });
+  }
+  void bind(GraphCall& c) {
+    c.binds = false;
+    for (ValueId r : c.out)
+      if (r.id != ValueId::kNone)
+        for (Dim d : g_.values[r.id].sizes)
+          if (const auto s = g_.symbol(d); s && !bound_[*s]) bound_[*s] = c.binds = true;
+    for (ValueId r : c.out)
+      if (r.id != ValueId::kNone)
+        for (Dim d : g_.values[r.id].sizes) check_bound(d);
   }
   void check(const Expr& e) const {
     bool known = e.divisor > 0;
@@ -118,31 +137,29 @@ class Checker {
   void check(const Dims& dims, bool may_be_unknown = false) const {
     for (const Dim& d : dims) check(d, may_be_unknown);
   }
-  void check(const GraphCall& c) {
+  void check(GraphCall& c) {
     if (c.callee == Callee::Op) {
       WT_CHECK(c.args.size() == c.op->args.size(), Error, "graph: ", c.args.size(), " arguments instead of ",
                c.op->args.size());
       for (size_t i = 0; i < c.args.size(); ++i)
-        WT_CHECK(std::visit(Takes{c.op->args[i]}, c.args[i]), Error, "graph: argument ", c.op->args[i].name,
+        WT_CHECK(std::visit(Accepts{c.op->args[i]}, c.args[i]), Error, "graph: argument ", c.op->args[i].name,
                  " is of another type");
     } else {
       check_control(c);
     }
     for (const Attr& a : c.args) {
-      if (auto* d = std::get_if<Dim>(&a)) check(*d);
-      if (auto* list = std::get_if<Dims>(&a)) check(*list);
-      if (auto* lists = std::get_if<std::vector<Dims>>(&a))
-        for (const Dims& list : *lists) check(list);
+      each_dim(a, [&](Dim d) { check(d), check_bound(d); });
     }
     each_id(c, [&](ValueId r) {
       if (r.id != ValueId::kNone) read(r);
     });
     for (ValueId r : c.out)
       if (r.id != ValueId::kNone) make(r, GraphValue::Kind::Result);
+    bind(c);
   }
 
-  const Graph& g_;
-  std::vector<bool> made_;
+  Graph& g_;
+  std::vector<bool> defined_, bound_;  // by value, by symbol
 };
 
 // One run of a graph: the tensors of its values, and the sizes of its symbols.
@@ -158,7 +175,7 @@ class Run {
                "graph: %", static_cast<int64_t>(id), " is no constant");
       values_[id] = t;
     }
-    for (size_t i = 0; i < inputs.size(); ++i) take(i, inputs[i]);
+    for (size_t i = 0; i < inputs.size(); ++i) bind_input(i, inputs[i]);
     bind_symbols();
   }
 
@@ -171,7 +188,7 @@ class Run {
   }
 
  private:
-  void take(size_t i, const Tensor& t) {
+  void bind_input(size_t i, const Tensor& t) {
     const GraphValue& v = g_.values[g_.inputs[i].id];
     WT_CHECK(t.defined(), TypeError, "graph: input ", i, " is None");
     WT_CHECK(t.dtype() == v.dtype, DtypeError, "graph: expected ", v.dtype, " for input ", i, ", got ",
@@ -185,24 +202,27 @@ class Run {
   // A symbol is the first size that is it alone; every other size must agree.
   void bind_symbols() {
     symbols_.assign(g_.symbols.size(), -1);
+    std::vector<bool> of_inputs(g_.symbols.size());
     each_size([&](Dim d, int64_t size, size_t) {
-      const Expr* e = d.expr < 0 ? nullptr : &g_.exprs[static_cast<size_t>(d.expr)];
-      const bool alone = e && e->terms.size() == 1 && e->terms[0].symbols.size() == 1 &&
-                         e->terms[0].factor == 1 && e->divisor == 1;
-      if (alone && symbols_[e->terms[0].symbols[0]] < 0) symbols_[e->terms[0].symbols[0]] = size;
+      if (const auto s = g_.symbol(d); s && symbols_[*s] < 0) symbols_[*s] = size;
+      if (d.expr < 0) return;
+      for (const Expr::Term& t : g_.exprs[static_cast<size_t>(d.expr)].terms)
+        for (uint8_t s : t.symbols) of_inputs[s] = true;
     });
     each_size([&](Dim d, int64_t size, size_t) {
       if (d.expr >= 0) solve(g_.exprs[static_cast<size_t>(d.expr)], size);
     });
-    for (size_t s = 0; s < symbols_.size(); ++s) {
-      const Symbol& of = g_.symbols[s];
-      WT_CHECK(symbols_[s] >= of.min && symbols_[s] <= of.max, ShapeError, "graph: ", of.name, " = ",
-               symbols_[s], " is outside of the range [", of.min, ", ", of.max, "] that it was exported for");
-    }
+    for (size_t s = 0; s < symbols_.size(); ++s)
+      if (of_inputs[s]) check_range(s);
     each_size([&](Dim d, int64_t size, size_t input) {
       WT_CHECK(number(d) == size, ShapeError, "graph: expected the size ", number(d), " in input ", input,
                " of shape ", AsShape{values_[g_.inputs[input].id].sizes()}, ", got ", size);
     });
+  }
+  void check_range(size_t s) const {
+    const Symbol& of = g_.symbols[s];
+    WT_CHECK(symbols_[s] >= of.min && symbols_[s] <= of.max, ShapeError, "graph: ", of.name, " = ",
+             symbols_[s], " is outside of the range [", of.min, ", ", of.max, "] that it was exported for");
   }
   // Of 2 * n + 1 that is 7, n is 3. What does not come out even is refused with all sizes that do not agree.
   void solve(const Expr& e, int64_t size) {
@@ -245,9 +265,18 @@ class Run {
              " tensors instead of ", c.out.size(), c.source.empty() ? "" : " at ", c.source);
     for (size_t i = 0; i < results.size(); ++i) {
       if (c.out[i].id == ValueId::kNone) continue;
+      if (c.binds) bind_symbols(g_.values[c.out[i].id], results[i]);
       check_result(c, g_.values[c.out[i].id], results[i]);
       values_[c.out[i].id] = std::move(results[i]);
     }
+  }
+  // Those that are a size of the result alone, and depend on values.
+  void bind_symbols(const GraphValue& said, const Tensor& t) {
+    for (size_t d = 0; d < std::min(said.sizes.size(), t.sizes().size()); ++d)
+      if (const auto s = g_.symbol(said.sizes[d]); s && symbols_[*s] < 0) {
+        symbols_[*s] = t.sizes()[d];
+        check_range(*s);
+      }
   }
   // What the graph says of a result, as far as it does: a graph of other results is none of this call.
   void check_result(const GraphCall& c, const GraphValue& said, const Tensor& t) const {
@@ -279,11 +308,11 @@ struct Run::Box {
   const Run& run;
   const Arg& arg;
   Value& v;
-  std::deque<std::variant<std::vector<Tensor>, std::vector<OptTensor>, Shape, std::vector<Shape>>>& kept;
+  std::deque<std::variant<std::vector<Tensor>, std::vector<OptTensor>, Shape, std::vector<Shape>>>& owned;
 
   template <class T>
-  const T& keep(T x) const {
-    return std::get<T>(kept.emplace_back(std::move(x)));
+  const T& retain(T x) const {
+    return std::get<T>(owned.emplace_back(std::move(x)));
   }
   template <class List>
   void point(const List& list) const {
@@ -301,11 +330,11 @@ struct Run::Box {
     v.tensor = r.id == ValueId::kNone ? &undefined : &run.values_[r.id];
   }
   void operator()(const std::vector<ValueId>& refs) const {
-    if (arg.type == ArgType::TensorList) return point(keep(run.all(refs)));
+    if (arg.type == ArgType::TensorList) return point(retain(run.all(refs)));
     std::vector<OptTensor> list;
     for (ValueId r : refs)
       list.push_back(r.id == ValueId::kNone ? OptTensor() : OptTensor(run.values_[r.id]));
-    point(keep(std::move(list)));
+    point(retain(std::move(list)));
   }
   void operator()(Dim d) const {
     if (arg.type == ArgType::Scalar)
@@ -326,11 +355,11 @@ struct Run::Box {
       v.b = x;
   }
   void operator()(Complex<double> x) const { v.scalar = x; }
-  void operator()(const Dims& dims) const { point(keep(numbers(dims))); }
+  void operator()(const Dims& dims) const { point(retain(numbers(dims))); }
   void operator()(const std::vector<Dims>& lists) const {
     std::vector<Shape> shapes;
     for (const Dims& dims : lists) shapes.push_back(numbers(dims));
-    point(keep(std::move(shapes)));
+    point(retain(std::move(shapes)));
   }
   void operator()(const std::vector<double>& list) const { point(list); }
   void operator()(const std::vector<Scalar>& list) const { point(list); }
@@ -344,13 +373,18 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
            " is private: programs in files may call public ops alone");
   SmallVector<Value, 8> args;
   args.resize(c.args.size());
-  std::deque<std::variant<std::vector<Tensor>, std::vector<OptTensor>, Shape, std::vector<Shape>>> kept;
+  std::deque<std::variant<std::vector<Tensor>, std::vector<OptTensor>, Shape, std::vector<Shape>>> owned;
   for (size_t i = 0; i < c.args.size(); ++i) {
     args[i].present = true;
     args[i].generator = nullptr;
-    std::visit(Box{*this, c.op->args[i], args[i], kept}, c.args[i]);
+    std::visit(Box{*this, c.op->args[i], args[i], owned}, c.args[i]);
   }
-  if (c.packed.defined()) args.back().present = true, args.back().tensor = &c.packed;
+  const OpInfo* op = c.op;
+  if (c.packed.defined() && is_packed(c, *args[1].tensor)) {
+    op = reads_packed(c);
+    args.resize(op->args.size());
+    args.back().present = true, args.back().generator = nullptr, args.back().tensor = &c.packed;
+  }
   Result out;
   if (c.in_place && may_write_onto(*args[0].tensor, args, c)) {
     for (size_t i = 0; i < args.size(); ++i)
@@ -358,7 +392,7 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
     c.in_place->call(*c.in_place, args.data(), out);
     out.tensor.storage().set_version(0);  // as of a new tensor
   } else {
-    c.op->call(*c.op, args.data(), out);
+    op->call(*op, args.data(), out);
   }
   std::vector<Tensor> results;
   each_result(out, [&](Tensor& t) { results.push_back(std::move(t)); });
@@ -433,19 +467,6 @@ std::vector<Tensor> scan(const GraphCall& c, Lists lists) {
 
 }  // namespace
 
-int64_t Expr::value(std::span<const int64_t> symbols) const {
-  int64_t sum = 0;
-  for (const Term& t : terms) {
-    int64_t x = t.factor;
-    for (uint8_t s : t.symbols) x = product(x, symbols[s]);
-    WT_CHECK(!__builtin_add_overflow(sum, x, &sum), ShapeError, "graph: a size does not fit into 63 bits");
-  }
-  if (floor) return sum / divisor - (sum % divisor < 0);
-  WT_CHECK(sum % divisor == 0, ShapeError, "graph: a size which must be a multiple of ", divisor, " is ", sum,
-           ": these input sizes do not fit what was exported");
-  return sum / divisor;
-}
-
 const char* GraphCall::name() const {
   constexpr const char* kNames[] = {"", "cond", "while_loop", "scan"};
   return callee == Callee::Op ? op->name : kNames[static_cast<size_t>(callee)];
@@ -455,6 +476,13 @@ std::vector<Tensor> run_control(const GraphCall& c, std::vector<std::vector<Tens
   if (c.callee == Callee::WhileLoop) return loop(c, std::move(operands));
   if (c.callee == Callee::Scan) return scan(c, std::move(operands));
   return c.graphs[item(operands[0].at(0)).to_bool() ? 0 : 1]->run(operands[1]);
+}
+
+Dim Graph::size(const Expr& e, int64_t value) {
+  const auto known = std::ranges::find(exprs, e);
+  const auto number = static_cast<int32_t>(known - exprs.begin());
+  if (known == exprs.end()) exprs.push_back(e);
+  return {value, number};
 }
 
 ValueId Graph::add(GraphValue value) {

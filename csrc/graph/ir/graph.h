@@ -12,26 +12,10 @@
 #include <variant>
 #include <vector>
 
+#include "graph/ir/expr.h"
 #include "op/op.h"
 
 namespace warptape::graph {
-
-// A sum of products of symbols over a common divisor: (2*N*T + 4) / 2. Symbols are numbered.
-// With `floor` the quotient is rounded down; else it must be an integer.
-struct WT_API Expr {
-  struct Term {
-    int64_t factor = 0;
-    SmallVector<uint8_t, 4> symbols;  // ascending; none: the constant
-    bool operator==(const Term&) const = default;
-  };
-  std::vector<Term> terms;
-  int64_t divisor = 1;
-  bool floor = false;
-
-  bool operator==(const Expr&) const = default;
-  // Throws a ShapeError where the result is no integer or does not fit into 63 bits.
-  int64_t value(std::span<const int64_t> symbols) const;
-};
 
 // A size or another integer: a number, or an expression of the graph.
 struct Dim {
@@ -80,11 +64,12 @@ struct WT_API GraphCall {
   std::vector<std::shared_ptr<const Graph>> graphs;
   CallMode mode;
   bool refused = false;  // a file calls a private op: running the call is an error
+  bool binds = false;    // a result's size is a symbol that nothing before it has
   std::string source;    // file:line of the caller
   // The form of `op` that Run may call to write the result onto the first argument, which nobody reads again:
   // where the run holds that memory alone and no gradient needs it. Not part of the text.
   const OpInfo* in_place = nullptr;
-  // What the kernel of _conv2d_add_relu makes of its weight, a constant: made once. Not part of the text.
+  // What the kernel makes of the weight, a constant, once; see graph/ir/packed_weights.h. Not in the text.
   Tensor packed;
 
   const char* name() const;
@@ -102,7 +87,8 @@ struct GraphValue {
   Tensor tensor;           // of a constant
 };
 
-// A symbol, and what it may be.
+// A symbol, and what it may be. Each is a size of an input, or depends on values: then it is bound by the
+// first call of which a result has it alone as a size.
 struct Symbol {
   std::string name;
   int64_t min = 0, max = INT64_MAX;
@@ -116,6 +102,12 @@ struct WT_API Graph {
   std::vector<ValueId> inputs, outputs;
   std::vector<Symbol> symbols;
   std::vector<Expr> exprs;
+  // The symbol that the size is, if it is one alone.
+  std::optional<uint8_t> symbol(Dim d) const {
+    return d.expr < 0 ? std::nullopt : exprs[static_cast<size_t>(d.expr)].symbol();
+  }
+  // The size of this expression.
+  Dim size(const Expr& e, int64_t value);
   // Of runs without gradients, if they keep it in one block. Copies of the graph share it.
   std::shared_ptr<RunMemory> run_memory;
 
@@ -135,8 +127,8 @@ struct WT_API Graph {
   // The tensor as a constant; without a name it is called after its number.
   ValueId add_constant(const Tensor& t, std::string name = "");
   // Checks the graph and prepares it to be run: to be called when it is complete.
-  // Throws an Error that names the first call which reads a value that nothing made, makes one that there is
-  // already, or has an argument which its op does not take.
+  // Throws an Error that names the first call which reads a value that nothing made or a symbol that is not
+  // bound, makes a value that there is already, or has an argument which its op does not take.
   void finish();
 
  private:
@@ -155,6 +147,17 @@ WT_API uint32_t signature_hash(const OpInfo& op);
 WT_API const OpInfo& find_op(std::string_view name, uint32_t signature);
 // Whether programs of files may call it.
 bool may_be_in_files(const OpInfo& op);
+
+// Calls f(dim) for each integer of the argument.
+template <class F>
+void each_dim(const Attr& a, F&& f) {
+  if (auto* d = std::get_if<Dim>(&a)) f(*d);
+  if (auto* list = std::get_if<Dims>(&a))
+    for (const Dim& d : *list) f(d);
+  if (auto* lists = std::get_if<std::vector<Dims>>(&a))
+    for (const Dims& list : *lists)
+      for (const Dim& d : list) f(d);
+}
 
 // Calls f(ValueId&) for each reference to a value among the arguments.
 template <class Call, class F>

@@ -11,7 +11,7 @@ namespace {
 }
 
 // Under each name that a storage has, it is used in other steps, and not before it is written.
-void verify_again(const Program& p) {
+void verify_recomputed(const Program& p) {
   struct Life {
     uint32_t memory;
     size_t last;  // step
@@ -23,7 +23,8 @@ void verify_again(const Program& p) {
         auto& names = lives[p.storage_of(o.memory)];
         const auto life = std::ranges::find(names, o.memory, &Life::memory);
         if (life == names.end()) {
-          if (!writes && p.memories[o.memory].again) refuse(p, i, "reads what is not computed again yet");
+          if (!writes && p.memories[o.memory].recomputes)
+            refuse(p, i, "reads what is not computed again yet");
           if (!names.empty() && names.back().last == k) refuse(p, i, "computes again what is still used");
           names.push_back({o.memory, k});
         } else if (&*life != &names.back()) {
@@ -38,11 +39,11 @@ void verify_again(const Program& p) {
 }
 
 // What is read instead of a copy was not written between the copy and the reader.
-void verify_relaid(const Program& p) {
+void verify_propagated_layouts(const Program& p) {
   const auto insn_of = [&](uint32_t call) {
     return static_cast<size_t>(std::ranges::find(p.insns, call, &Insn::call) - p.insns.begin());
   };
-  for (const Relaid& r : p.relaid) {
+  for (const PropagatedLayout& r : p.propagated_layouts) {
     const size_t reader = insn_of(r.call);
     for (size_t i = insn_of(r.copy) + 1; i <= reader; ++i)
       for (const Operand& o : p.insns[i].out)
@@ -74,13 +75,13 @@ int64_t Operand::numel() const {
 }
 
 std::optional<std::pair<int64_t, int64_t>> Operand::bytes() const {
-  int64_t low = offset, high = offset, way = 0;
+  int64_t low = offset, high = offset, step = 0;
   bool fits = true;
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 0) return {{0, 0}};
     int64_t& end = strides[d] < 0 ? low : high;
     fits &=
-        !__builtin_mul_overflow(sizes[d] - 1, strides[d], &way) && !__builtin_add_overflow(end, way, &end);
+        !__builtin_mul_overflow(sizes[d] - 1, strides[d], &step) && !__builtin_add_overflow(end, step, &end);
   }
   const auto item = static_cast<int64_t>(itemsize(dtype));
   fits &= !__builtin_add_overflow(high, 1, &high) && !__builtin_mul_overflow(low, item, &low) &&
@@ -114,16 +115,17 @@ std::vector<int64_t> Program::bytes_reached() const {
   return out;
 }
 
-Program Program::noted() const {
+Program Program::recorded() const {
   Program out;
   out.names = names;
-  for (const ProgramMemory& m : memories) out.memories.push_back(m.again ? ProgramMemory() : m);
+  for (const ProgramMemory& m : memories) out.memories.push_back(m.recomputes ? ProgramMemory() : m);
   for (const Insn& i : insns) {
-    if (!i.out.empty() && memories[i.out[0].memory].again) continue;  // recompute() added it
+    if (!i.out.empty() && memories[i.out[0].memory].recomputes) continue;  // recompute() added it
     out.steps.push_back({{static_cast<uint32_t>(out.insns.size())}});
     Insn& copy = out.insns.emplace_back(i);
-    for (size_t k = relaid.size(); k-- > 0;)
-      if (relaid[k].call == i.call) copy.in[relaid[k].operand] = relaid[k].before;
+    for (size_t k = propagated_layouts.size(); k-- > 0;)
+      if (propagated_layouts[k].call == i.call)
+        copy.in[propagated_layouts[k].operand] = propagated_layouts[k].before;
     for (auto* list : {&copy.in, &copy.out})
       for (Operand& o : *list) o.memory = storage_of(o.memory);
   }
@@ -139,18 +141,18 @@ std::vector<std::vector<uint32_t>> Program::readers() const {
 }
 
 void verify(const Program& p) {
-  std::vector<int64_t> place(p.insns.size(), -1);
+  std::vector<int64_t> position(p.insns.size(), -1);
   int64_t next = 0;
   for (const Step& s : p.steps)
     for (uint32_t i : s.insns) {
       WT_CHECK(i < p.insns.size(), Error, "graph: a step runs instruction ", i, " of ", p.insns.size());
-      if (place[i] >= 0) refuse(p, i, "runs twice");
-      place[i] = next++;
+      if (position[i] >= 0) refuse(p, i, "runs twice");
+      position[i] = next++;
     }
   std::vector<std::vector<size_t>> writers(p.memories.size()), readers(p.memories.size());
   const auto after = [&](size_t insn, const std::vector<size_t>& others, const char* why) {
     for (size_t o : others)
-      if (place[o] >= 0 && place[o] > place[insn]) refuse(p, insn, why);
+      if (position[o] >= 0 && position[o] > position[insn]) refuse(p, insn, why);
   };
   for (size_t i = 0; i < p.insns.size(); ++i) {
     const Insn& insn = p.insns[i];
@@ -161,7 +163,7 @@ void verify(const Program& p) {
         if (!range || range->first < 0 || range->second > static_cast<int64_t>(p.memories[o.memory].bytes))
           refuse(p, i, "reaches beyond its memory");
       }
-    if (place[i] < 0) {
+    if (position[i] < 0) {
       // Dead: nothing that runs may read what it writes, and nobody outside may.
       for (const Operand& o : insn.out)
         if (p.memories[o.memory].out || p.memories[o.memory].in) refuse(p, i, "runs in no step");
@@ -175,18 +177,18 @@ void verify(const Program& p) {
     for (const Operand& o : insn.in) readers[o.memory].push_back(i);
     for (const Operand& o : insn.out) writers[o.memory].push_back(i);
     for (const Operand& o : insn.in)
-      if (place[i] >= 0)
+      if (position[i] >= 0)
         for (size_t w : writers[o.memory])
-          if (w < i && place[w] < 0) refuse(p, i, "reads what a dead instruction writes");
+          if (w < i && position[w] < 0) refuse(p, i, "reads what a dead instruction writes");
   }
-  if (p.recomputed) verify_again(p);
-  verify_relaid(p);
+  if (p.recomputed) verify_recomputed(p);
+  verify_propagated_layouts(p);
   verify_products(p);
 }
 
 // An instruction is needed if somebody outside sees what it writes, or another that is needed reads it. What
 // is written in place is written for all.
-void remove_dead(Program& p) {
+void remove_dead(Program& p, const ProgramOptions&) {
   std::vector<bool> needed(p.memories.size(), false);
   for (size_t m = 0; m < p.memories.size(); ++m) needed[m] = p.memories[m].out || p.memories[m].in;
   std::vector<bool> dead(p.insns.size(), true);
@@ -199,36 +201,41 @@ void remove_dead(Program& p) {
   std::erase_if(p.steps, [&](const Step& s) { return dead[s.insns[0]]; });
 }
 
-void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes, int64_t least_epilogue_bytes,
-              int64_t least_row_bytes, int64_t least_prologue_bytes) {
-  const bool fused = std::ranges::any_of(p.steps, [](const Step& s) { return s.insns.size() > 1; });
-  const bool prologues = p.prologues(), epilogues = p.epilogues();
-  const bool takes = pass == "fuse_prologues"   ? !prologues
-                     : pass == "fuse_epilogues" ? !prologues && !epilogues
-                                                : !fused;
-  WT_CHECK(takes, ValueError, "graph: ", pass, " takes programs before ",
-           prologues   ? "fuse_prologues"
-           : epilogues ? "fuse_epilogues"
-                       : "fuse");
-  if (pass == "remove_dead")
-    remove_dead(p);
-  else if (pass == "layout")
-    drop_copies(p);
-  else if (pass == "schedule")
-    schedule(p);
-  else if (pass == "recompute")
-    recompute(p, least_recomputed_bytes);
-  else if (pass == "fuse")
-    fuse(p, least_row_bytes);
-  else if (pass == "fuse_epilogues")
-    fuse_epilogues(p, least_epilogue_bytes);
-  else if (pass == "fuse_prologues")
-    fuse_prologues(p, least_prologue_bytes);
-  else
-    throw ValueError(message(
-        "graph: there is no pass '", pass,
-        "'; there are remove_dead, layout, schedule, recompute, fuse, fuse_epilogues and fuse_prologues"));
-  verify(p);
+using Stage = ProgramPass::Stage;
+
+std::span<const ProgramPass> program_passes() {
+  using O = ProgramOptions;
+  static constexpr ProgramPass kPasses[] = {
+      {"remove_dead", [](const O&) { return true; }, remove_dead, Stage::Instructions},
+      {"layout", [](const O& o) { return o.drops_copies; }, drop_copies, Stage::Instructions},
+      {"schedule", [](const O& o) { return o.schedules; }, schedule, Stage::Instructions},
+      {"recompute", [](const O& o) { return o.recomputes; }, recompute, Stage::Instructions},
+      {"fuse", [](const O& o) { return o.fuses; }, fuse, Stage::Instructions},
+      {"fuse_epilogues", [](const O& o) { return o.fuses && o.fuses_epilogues; }, fuse_epilogues,
+       Stage::Steps},
+      {"fuse_prologues", [](const O& o) { return o.fuses && o.fuses_prologues; }, fuse_prologues,
+       Stage::Epilogues},
+  };
+  return kPasses;
+}
+
+void run_pass(Program& p, std::string_view name, const ProgramOptions& options) {
+  std::string names;
+  for (const ProgramPass& pass : program_passes()) {
+    names += names.empty() ? "" : pass.name == program_passes().back().name ? " and " : ", ";
+    names += pass.name;
+    if (name != pass.name) continue;
+    const bool fused = std::ranges::any_of(p.steps, [](const Step& s) { return s.insns.size() > 1; });
+    const bool accepts = !p.prologues() && (pass.stage == Stage::Epilogues ||
+                                            (!p.epilogues() && (pass.stage == Stage::Steps || !fused)));
+    WT_CHECK(accepts, ValueError, "graph: ", name, " takes programs before ",
+             p.prologues()   ? "fuse_prologues"
+             : p.epilogues() ? "fuse_epilogues"
+                             : "fuse");
+    pass.run(p, options);
+    return verify(p);
+  }
+  throw ValueError(message("graph: there is no pass '", name, "'; there are ", names));
 }
 
 }  // namespace warptape::graph

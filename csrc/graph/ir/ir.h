@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,12 +36,13 @@ struct Insn {
   uint32_t call = 0;  // whose arguments and tensors it takes
   CallKind kind;
   DType compute;             // of Elementwise
-  bool in_backward = false;  // a backward pass noted it
+  bool in_backward = false;  // a backward pass recorded it
   const void* callee;        // null: of a program that was read from text
   const char* name;
   const OpInfo* op = nullptr;  // of an Op; of a Backward, the op whose it is; null where no op has the name
   SmallVector<Operand, 3> in, out;
   SmallVector<int8_t, 4> operands;  // of Elementwise: as in Call
+  bool copies = false;              // an Elementwise that stores its operand as it is, or cast
   // Of a Kernel that may run on some rows at a time: how many there are, and bits for the operands that are
   // by rows.
   int64_t rows = 0;
@@ -48,7 +50,7 @@ struct Insn {
   bool checked = false;  // a Kernel that may find a bad index
   bool over = false;     // a Kernel whose first result may be where a tensor of its geometry was
   // Of a Kernel: which of its tensors `in` and `out` are, in this order, as bits.
-  uint32_t given_in = 0, given_out = 0;
+  uint32_t present_in = 0, present_out = 0;
   bool is_all_by_rows() const { return rows > 0 && rows_out == (1u << out.size()) - 1; }
 };
 
@@ -58,7 +60,7 @@ struct ProgramMemory {
   size_t bytes = 0;
   Device device;
   bool in = false, out = false;
-  std::optional<uint32_t> again;  // the memory whose storage it is, from then on
+  std::optional<uint32_t> recomputes;  // the memory whose storage it is, from then on
 };
 
 // Instructions that run in one pass over memory, or one that runs alone. One of them may be a product of
@@ -68,7 +70,7 @@ struct Step {
 };
 
 // An operand that was read from a copy and is read from what was copied instead: see layout.cpp.
-struct Relaid {
+struct PropagatedLayout {
   uint32_t call, operand, copy;  // calls of the reader and of the copy
   int64_t offset;                // in elements, from what was copied
   Operand before, now;
@@ -83,7 +85,7 @@ struct WT_API Program {
   int64_t removed = 0, moved = 0, recomputed = 0, fused = 0;
   int64_t row_kernels = 0;  // of those that joined, kernels that run on some rows at a time
   int64_t copies = 0;       // that were dropped
-  std::vector<Relaid> relaid;
+  std::vector<PropagatedLayout> propagated_layouts;
 
   std::shared_ptr<const void> names;  // of instructions that were read from text
 
@@ -92,11 +94,11 @@ struct WT_API Program {
   std::string text() const;
   static Program parse(std::string_view text);
   // The program as it was before all passes.
-  Program noted() const;
+  Program recorded() const;
   // For each memory how far from its beginning instructions read or write it.
   std::vector<int64_t> bytes_reached() const;
   // The number of the memory that names the storage: of memories that are one storage, the first.
-  uint32_t storage_of(uint32_t memory) const { return memories[memory].again.value_or(memory); }
+  uint32_t storage_of(uint32_t memory) const { return memories[memory].recomputes.value_or(memory); }
   // For each memory the instructions of steps that read it, in order.
   std::vector<std::vector<uint32_t>> readers() const;
   // Of several instructions the place of the product or convolution.
@@ -123,22 +125,44 @@ class WT_API Unsound : public Error {
 // memory, runs in no step although something needs it, or in two, or runs before what it needs.
 void verify(const Program& program);
 
+// Of values that are computed again; of the results of products; of the operands of products.
+inline constexpr int64_t kLeastRecomputedBytes = 32 << 10, kLeastEpilogueBytes = 128 << 10,
+                         kLeastPrologueBytes = 1 << 20;
+// Of kernels that run by rows. What is smaller stays in the last level of a cache from one kernel to the
+// next, where more passes over memory take no longer.
+inline constexpr int64_t kLeastRowBytes = 16 << 20;
+
+// Which passes build a program, and the least data for which some of them are worth it. Measured: below, what
+// preparing an epilogue costs is not gained.
+struct ProgramOptions {
+  bool drops_copies = true, schedules = true, recomputes = true, fuses = true, fuses_epilogues = true,
+       fuses_prologues = true;
+  bool tunes = false;  // measures what is faster, for mode="max-autotune"
+  int64_t least_recomputed_bytes = kLeastRecomputedBytes, least_epilogue_bytes = kLeastEpilogueBytes,
+          least_row_bytes = kLeastRowBytes, least_prologue_bytes = kLeastPrologueBytes;
+};
+
+// The passes: each is a file and a row of program_passes().
+void remove_dead(Program& program, const ProgramOptions& options = {});
+void drop_copies(Program& program, const ProgramOptions& options = {});
+void schedule(Program& program, const ProgramOptions& options = {});
+void recompute(Program& program, const ProgramOptions& options);  // of values
+void fuse(Program& program, const ProgramOptions& options);  // elementwise instructions, and kernels by rows
+void fuse_epilogues(Program& program, const ProgramOptions& options);  // of products and convolutions
+void fuse_prologues(Program& program, const ProgramOptions& options);  // of what products read
+
+struct ProgramPass {
+  enum class Stage : uint8_t { Instructions, Steps, Epilogues };  // the latest that it accepts
+  const char* name;
+  bool (*wanted)(const ProgramOptions& options);
+  void (*run)(Program& program, const ProgramOptions& options);
+  Stage stage;
+};
+// In their order.
+WT_API std::span<const ProgramPass> program_passes();
 // Runs the pass of that name, and checks the program.
 // Throws a ValueError where there is no such pass, or the program is past it.
-WT_API void run_pass(Program& program, std::string_view pass, int64_t least_recomputed_bytes,
-                     int64_t least_epilogue_bytes, int64_t least_row_bytes, int64_t least_prologue_bytes);
-
-// The passes, in their order.
-void remove_dead(Program& program);
-void drop_copies(Program& program);
-void schedule(Program& program);
-void recompute(Program& program, int64_t least_bytes);  // of values
-// Also joins kernels that run by rows of so much data. What is smaller stays in the last level of a cache
-// from one kernel to the next, where more passes over memory take no longer.
-inline constexpr int64_t kLeastRowBytes = 16 << 20;
-void fuse(Program& program, int64_t least_row_bytes);
-void fuse_epilogues(Program& program, int64_t least_bytes);  // of products and convolutions
-void fuse_prologues(Program& program, int64_t least_bytes);  // of what products read
+WT_API void run_pass(Program& program, std::string_view name, const ProgramOptions& options);
 
 // Gives calls the operands that drop_copies() chose.
 void rebind(const Program& program, std::vector<Call>& calls);

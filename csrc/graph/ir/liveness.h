@@ -7,7 +7,7 @@
 
 namespace warptape::graph {
 
-// By place in an order of instructions, ascending.
+// By position in an order of instructions, ascending.
 struct Uses {
   std::vector<uint32_t> reads, writes;
   uint32_t first() const {
@@ -22,10 +22,10 @@ struct Uses {
 class Liveness {
  public:
   explicit Liveness(const Program& program) : program_(program), uses_(program.memories.size()) {
-    for (uint32_t place = 0; place < program.steps.size(); ++place) {
-      const Insn& insn = program.insns[program.steps[place].insns[0]];
-      for (const Operand& o : insn.in) uses_[o.memory].reads.push_back(place);
-      for (const Operand& o : insn.out) uses_[o.memory].writes.push_back(place);
+    for (uint32_t position = 0; position < program.steps.size(); ++position) {
+      const Insn& insn = program.insns[program.steps[position].insns[0]];
+      for (const Operand& o : insn.in) uses_[o.memory].reads.push_back(position);
+      for (const Operand& o : insn.out) uses_[o.memory].writes.push_back(position);
     }
   }
   const Uses& operator[](uint32_t memory) const { return uses_[memory]; }
@@ -36,7 +36,7 @@ class Liveness {
     return !m.in && !m.out && !uses_[memory].writes.empty();
   }
 
-  // The bytes in use while the instruction at each place runs, of memories that the program makes.
+  // The bytes in use while the instruction at each position runs, of memories that the program makes.
   std::vector<int64_t> profile() const {
     std::vector<int64_t> bytes(program_.steps.size() + 1, 0);
     for (uint32_t m = 0; m < uses_.size(); ++m) {

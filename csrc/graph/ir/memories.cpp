@@ -1,5 +1,7 @@
 #include "graph/ir/memories.h"
 
+#include "graph/ir/storage_state.h"
+
 namespace warptape::graph {
 
 Memories::Entry& Memories::entry_of(const Storage& s) {
@@ -37,19 +39,20 @@ const std::vector<Memory*>& Memories::of_operands(const std::vector<Call>& calls
   return operands_;
 }
 
-void Memories::detach(const Deferral* writer, std::vector<Call>& calls, const std::vector<bool>& promised) {
+void Memories::detach(const Deferral* writer, std::vector<Call>& calls,
+                      const std::vector<bool>& rematerialized) {
   bool any = false;
   for (Memory& m : list_) {
     if (m.number == kNoNumber) continue;
-    const bool written = m.storage->writer.load(std::memory_order_relaxed) == writer;
+    const bool written = writer_of(*m.storage, std::memory_order_relaxed) == writer;
     if (m.visible) {
       if (written && m.storage->is_deferred()) any = true, m.detached = m.storage->detach();
-    } else if (m.number >= promised.size() || !promised[m.number]) {
+    } else if (m.number >= rematerialized.size() || !rematerialized[m.number]) {
       if (written) {
-        if (m.storage->has_aside()) m.storage->give_back();  // who captures the calls looks at its address
-        m.storage->writer.store(nullptr, std::memory_order_relaxed);
+        if (m.storage->is_evicted()) m.storage->restore();  // who captures the calls looks at its address
+        end_writing(*m.storage);
       }
-      if (m.registered) m.storage->readers.fetch_sub(1, std::memory_order_relaxed);
+      if (m.registered) end_reading(*m.storage);
       m.storage = {};
     }
   }

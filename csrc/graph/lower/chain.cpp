@@ -26,10 +26,7 @@ const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn
     for (const Operand& o : *list)
       if (program.memories[o.memory].device != device || is_complex(o.dtype)) return nullptr;
   if (is_complex(insn.compute)) return nullptr;
-  // Eager code takes another way for an exponent that is the same along a row, which a chain may see
-  // otherwise.
-  if (std::string_view(insn.name) == "pow" && insn.operands.back() != kIsNumber) return nullptr;
-  return find_slot(launch_context(device), insn.name, insn.compute);
+  return find_slot(launch_context(device), insn.name, insn.compute, insn.operands.back() == kIsNumber);
 }
 
 bool packs_rows(const Insn& insn) {
@@ -49,7 +46,7 @@ const kernels::ChainFormula* row_formula_of(const Program& program, const Insn& 
   if (insn.kind != CallKind::Kernel || insn.rows < 1 || !(insn.rows_in & 1) || !(insn.rows_out & 1))
     return nullptr;
   if (insn.in.empty() || insn.out.empty() || insn.in[0].sizes.empty() ||
-      (insn.given_in | insn.given_out) >> 5)
+      (insn.present_in | insn.present_out) >> 5)
     return nullptr;
   const Operand &x = insn.in[0], &y = insn.out[0];
   const Device device = program.memories[y.memory].device;
@@ -65,7 +62,7 @@ const kernels::ChainFormula* row_formula_of(const Program& program, const Insn& 
   for (size_t k = 0; k < insn.in.size(); ++k)
     if (!(insn.rows_in >> k & 1) && (insn.in[k].dtype != x.dtype && insn.in[k].dtype != DType::Float32))
       return nullptr;
-  return find_slot(launch_context(device), insn.name, x.dtype);
+  return find_slot(launch_context(device), insn.name, x.dtype, false);
 }
 
 uint8_t Chain::input(const Insn& insn, int8_t at, uint8_t& numbers) {
@@ -73,19 +70,19 @@ uint8_t Chain::input(const Insn& insn, int8_t at, uint8_t& numbers) {
     const Operand& o = insn.in[static_cast<size_t>(at)];
     for (size_t k = written_.size(); k-- > 0;)
       if (written_[k].first == o.memory) return written_[k].second;
-    for (size_t k = 0; k < seen_.size(); ++k)
-      if (inputs_[k].tensor != kIsNumber && seen_[k] == o) return static_cast<uint8_t>(k);
+    for (size_t k = 0; k < input_operands_.size(); ++k)
+      if (inputs_[k].tensor != kIsNumber && input_operands_[k] == o) return static_cast<uint8_t>(k);
   }
   const bool of_product = at != kIsNumber && is_product(insn.in[static_cast<size_t>(at)]);
   inputs_.push_back({insn.call, at, at == kIsNumber ? numbers++ : uint8_t{0}, of_product});
   kernels::Operand& to = plan_.input[plan_.inputs++];
   to.host_scalar = at == kIsNumber;
   if (to.host_scalar) {
-    seen_.emplace_back();
+    input_operands_.emplace_back();
   } else {
-    seen_.push_back(insn.in[static_cast<size_t>(at)]);
-    to.dtype = seen_.back().dtype;
-    set_strides(to, seen_.back(), insn.out[0].sizes);
+    input_operands_.push_back(insn.in[static_cast<size_t>(at)]);
+    to.dtype = input_operands_.back().dtype;
+    set_strides(to, input_operands_.back(), insn.out[0].sizes);
   }
   return static_cast<uint8_t>(plan_.inputs - 1);
 }
@@ -100,7 +97,7 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
     to.result = insn.out[0].dtype;
     if (insn.kind == CallKind::Kernel) {
       to.formula = row_formula_of(program, insn);
-      take_kernel(insn);
+      add_kernel(insn);
       for (uint32_t other : step.insns) all_calls_.push_back(program.insns[other].call);
     } else {
       to.formula = formula_of(program, insn);
@@ -116,26 +113,26 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
 }
 
 // The step of a kernel that runs by rows.
-void Chain::take_kernel(const Insn& insn) {
+void Chain::add_kernel(const Insn& insn) {
   kernels::ChainStep& to = plan_.step[plan_.steps];
   plan_.rows.step = plan_.steps;
   row_call_ = insn.call;
   uint8_t numbers = 0;
-  for (size_t place = 0, k = 0; insn.given_in >> place; ++place) {
-    to.in[place] = kernels::kAbsent;
-    to.count = static_cast<uint8_t>(place + 1);
-    if (!(insn.given_in >> place & 1)) continue;
+  for (size_t position = 0, k = 0; insn.present_in >> position; ++position) {
+    to.in[position] = kernels::kAbsent;
+    to.count = static_cast<uint8_t>(position + 1);
+    if (!(insn.present_in >> position & 1)) continue;
     const Operand& o = insn.in[k];
     if ((insn.rows_in >> k & 1) && o.sizes != insn.in[0].sizes)
-      beside_.push_back({false, place, k, o.memory});
+      row_operands_.push_back({false, position, k, o.memory});
     else
-      to.in[place] = input(insn, static_cast<int8_t>(k), numbers);
+      to.in[position] = input(insn, static_cast<int8_t>(k), numbers);
     ++k;
   }
-  for (size_t place = 0, k = 0; insn.given_out >> place; ++place) {
-    if (!(insn.given_out >> place & 1)) continue;
-    plan_.rows.out[place].dtype = insn.out[k].dtype;
-    if (k > 0) beside_.push_back({true, place, k, insn.out[k].memory});
+  for (size_t position = 0, k = 0; insn.present_out >> position; ++position) {
+    if (!(insn.present_out >> position & 1)) continue;
+    plan_.rows.out[position].dtype = insn.out[k].dtype;
+    if (k > 0) row_operands_.push_back({true, position, k, insn.out[k].memory});
     ++k;
   }
 }
@@ -156,7 +153,7 @@ const char* Chain::problem() const {
 // What others see of the memories that the chain writes: for each the last value.
 void Chain::store(const Program& program, const Step& step,
                   const std::vector<std::vector<uint32_t>>& readers) {
-  const auto seen = [&](uint32_t memory) {
+  const auto is_visible = [&](uint32_t memory) {
     const auto is_outside = [&](uint32_t i) { return std::ranges::find(step.insns, i) == step.insns.end(); };
     const ProgramMemory& m = program.memories[memory];
     return m.in || m.out || std::ranges::any_of(readers[memory], is_outside);
@@ -166,7 +163,7 @@ void Chain::store(const Program& program, const Step& step,
     const Operand& o = insn.out[0];
     const auto later = [&](const auto& w) { return w.first == o.memory; };
     if (std::any_of(written_.begin() + static_cast<std::ptrdiff_t>(k) + 1, written_.end(), later)) continue;
-    if (!seen(o.memory)) continue;
+    if (!is_visible(o.memory)) continue;
     kernels::ChainOutput& out = plan_.output[plan_.outputs++];
     out.value = written_[k].second;
     out.to.dtype = o.dtype;
@@ -177,10 +174,9 @@ void Chain::store(const Program& program, const Step& step,
     // A product that nobody else reads needs no memory of its own. What is copied is stored last.
     const auto copies = [&](uint32_t i) {
       const Insn& other = program.insns[i];
-      return std::string_view(other.name) == "copy" &&
-             std::ranges::any_of(other.in, [&](const Operand& in) { return is_product(in); });
+      return other.copies && std::ranges::any_of(other.in, [&](const Operand& in) { return is_product(in); });
     };
-    if (!product_ || is_product(o) || seen(product_->memory) || std::ranges::any_of(step.insns, copies))
+    if (!product_ || is_product(o) || is_visible(product_->memory) || std::ranges::any_of(step.insns, copies))
       continue;
     Operand there = o;
     there.memory = product_->memory;
@@ -229,11 +225,11 @@ void Chain::merge_dims(const Shape& sizes) {
 }
 
 void Chain::mark_uses(std::vector<CallUse>& uses) const {
-  for (const Place& p : inputs_) {
+  for (const OperandRef& p : inputs_) {
     uses[p.call].any = true;
     if (p.tensor != kIsNumber) uses[p.call].in |= 1u << p.tensor;
   }
-  for (const Place& p : outputs_) uses[p.call].any = uses[p.call].out = true;
+  for (const OperandRef& p : outputs_) uses[p.call].any = uses[p.call].out = true;
 }
 
 void Chain::set_number(kernels::Operand& to, Number& number, const Scalar& s) {
@@ -251,9 +247,9 @@ bool Tuning::next() const {
   return runs_ < 2 * kRuns ? runs_ % 2 == 0 : least_[1] <= least_[0];
 }
 
-void Tuning::add(bool way, double seconds) {
+void Tuning::add(bool variant, double seconds) {
   const std::lock_guard lock(mutex_);
-  if (runs_ < 2 * kRuns && runs_++ >= 2) least_[way] = std::min(least_[way], seconds);
+  if (runs_ < 2 * kRuns && runs_++ >= 2) least_[variant] = std::min(least_[variant], seconds);
 }
 
 std::optional<std::pair<double, double>> Tuning::measured() const {

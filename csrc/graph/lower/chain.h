@@ -17,15 +17,15 @@ bool packs_rows(const Insn& insn);
 // Whether the instruction may be one of a chain.
 bool is_fusable(const Program& program, const Insn& insn);
 
-// Which way of running a step was faster: the first runs take turns, and then it stays with one.
+// Which variant of a step was faster: the first runs alternate between both, and then it stays with one.
 class Tuning {
  public:
-  static constexpr int kRuns = 4;  // of each way, the first of which does not count
+  static constexpr int kRuns = 4;  // of each variant, the first of which does not count
 
-  // The way of the next run, and what a run took.
+  // The variant of the next run, and what a run took.
   bool next() const;
-  void add(bool way, double seconds);
-  // The least seconds of each way; none before all are there.
+  void add(bool variant, double seconds);
+  // The least seconds of each variant; none before all are there.
   std::optional<std::pair<double, double>> measured() const;
 
  private:
@@ -34,7 +34,7 @@ class Tuning {
   double least_[2] = {1e30, 1e30};
 };
 
-// Which tensors of a call the run of a program takes: bits for those read. What stays within a chain has
+// Which tensors of a call the run of a program uses: bits for those read. What stays within a chain has
 // none.
 struct CallUse {
   bool any = false, out = false;
@@ -48,7 +48,7 @@ class Chain {
   // Takes addresses and numbers from the calls. An epilogue runs in the product's kernel, or as `tuning`
   // says.
   void run(std::vector<Call>& calls, Tuning* tuning = nullptr) const;
-  // What a plan points to beside tensors.
+  // What a plan points to other than tensors.
   union Number {
     int64_t i;
     double d;
@@ -66,7 +66,8 @@ class Chain {
       if (inputs_[k].tensor == kIsNumber)
         set_number(plan.input[k], numbers[k], call.numbers[inputs_[k].number]);
       else
-        plan.input[k].data = address(seen_[k].memory, call.in[static_cast<size_t>(inputs_[k].tensor)]);
+        plan.input[k].data =
+            address(input_operands_[k].memory, call.in[static_cast<size_t>(inputs_[k].tensor)]);
     }
     for (size_t k = 0; k < outputs_.size(); ++k)
       if (!outputs_[k].is_product)
@@ -74,13 +75,13 @@ class Chain {
     if (plan.rows.step < 0) return;
     const Call& kernel = calls[row_call_];
     plan.rows.number = kernel.kernel.number;
-    for (const Beside& b : beside_)
-      (b.is_out ? plan.rows.out : plan.rows.in)[b.place].data =
+    for (const RowOperand& b : row_operands_)
+      (b.is_out ? plan.rows.out : plan.rows.in)[b.position].data =
           address(b.memory, (b.is_out ? kernel.out : kernel.in)[b.tensor]);
   }
   // Of a chain behind no product.
   void mark_uses(std::vector<CallUse>& uses) const;
-  uint32_t input_memory(int k) const { return seen_[static_cast<size_t>(k)].memory; }
+  uint32_t input_memory(int k) const { return input_operands_[static_cast<size_t>(k)].memory; }
   uint32_t output_memory(int k) const { return stored_[static_cast<size_t>(k)]; }
   // Why it cannot run now, or null: on a device its kernel is compiled first, while the instructions run
   // apart.
@@ -89,20 +90,20 @@ class Chain {
   bool on_device() const { return plan_.prepared != nullptr; }
 
  private:
-  struct Place {
+  struct OperandRef {
     uint32_t call;
     int8_t tensor;  // of the call's inputs or outputs; kIsNumber
     uint8_t number = 0;
     bool is_product = false;  // the result of the product before the chain
   };
   // A tensor of the kernel by rows that has another geometry than the chain.
-  struct Beside {
+  struct RowOperand {
     bool is_out;
-    size_t place, tensor;
+    size_t position, tensor;
     uint32_t memory;
   };
   uint8_t input(const Insn& insn, int8_t at, uint8_t& numbers);
-  void take_kernel(const Insn& insn);
+  void add_kernel(const Insn& insn);
   bool is_aligned(const kernels::ChainPlan& plan) const;
   void store(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   void merge_dims(const Shape& sizes);
@@ -112,14 +113,14 @@ class Chain {
 
   kernels::ChainPlan plan_{};
   Device device_;
-  std::vector<Place> inputs_, outputs_;
-  std::vector<Operand> seen_;                          // of inputs_, to share what is read twice
+  std::vector<OperandRef> inputs_, outputs_;
+  std::vector<Operand> input_operands_;                // of inputs_, to share what is read twice
   std::vector<uint32_t> stored_;                       // memories, of outputs_
   std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value
   std::optional<Operand> product_;                     // the result of the product before the chain
   uint32_t product_call_ = 0;
   uint32_t row_call_ = 0;  // the kernel by rows
-  std::vector<Beside> beside_;
+  std::vector<RowOperand> row_operands_;
   std::vector<uint32_t> all_calls_;     // where one is a kernel by rows
   std::optional<size_t> onto_product_;  // of outputs_: what may be computed onto the product
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kReach = 8;  // steps that an epilogue is moved ahead of, less one
 
-bool takes_epilogue(const Insn& insn) {
+bool accepts_epilogue(const Insn& insn) {
   return insn.kind == CallKind::Op && insn.out.size() == 1 && insn.op && (insn.op->flags & kEpilogue);
 }
 
@@ -54,7 +54,7 @@ class EpilogueFuser {
       const size_t end = std::min(program_.steps.size(), k + 1 + kReach);
       for (size_t j = k + 1; j < end; ++j) {
         if (!uses(program_.steps[j], program_.insns[step.insns[0]].out[0].memory)) continue;
-        if (may_follow(k, j) && meet(k, j) > k) --k;  // another step is at its place
+        if (may_follow(k, j) && try_join(k, j) > k) --k;  // another step is at its place
         break;
       }
     }
@@ -83,7 +83,7 @@ class EpilogueFuser {
   }
   // The epilogue runs where the product did, or the product where the epilogue did: no step between them uses
   // the product's result. Returns the place.
-  size_t meet(size_t product, size_t epilogue) {
+  size_t try_join(size_t product, size_t epilogue) {
     const auto between = std::span(program_.steps).subspan(product + 1, epilogue - product - 1);
     const Step &first = program_.steps[product], &last = program_.steps[epilogue];
     if (std::ranges::none_of(between, [&](const Step& s) { return program_.depends(last, s); }))
@@ -92,15 +92,15 @@ class EpilogueFuser {
       return join(product, epilogue, epilogue);
     return product;
   }
-  size_t join(size_t product, size_t epilogue, size_t place) {
+  size_t join(size_t product, size_t epilogue, size_t position) {
     Step both = std::move(program_.steps[product]);
     const std::vector<uint32_t>& more = program_.steps[epilogue].insns;
     both.insns.insert(both.insns.end(), more.begin(), more.end());
-    program_.steps[place] = std::move(both);
+    program_.steps[position] = std::move(both);
     program_.steps.erase(program_.steps.begin() +
-                         static_cast<std::ptrdiff_t>(place == product ? epilogue : product));
+                         static_cast<std::ptrdiff_t>(position == product ? epilogue : product));
     ++program_.fused;
-    return place;
+    return position;
   }
 
   Program& program_;
@@ -110,9 +110,9 @@ class EpilogueFuser {
 }  // namespace
 
 bool is_product(const Insn& insn) {
-  return takes_epilogue(insn) && (insn.op->role == Role::Product || insn.op->role == Role::AddProduct);
+  return accepts_epilogue(insn) && (insn.op->role == Role::Product || insn.op->role == Role::AddProduct);
 }
-bool is_convolution(const Insn& insn) { return takes_epilogue(insn) && insn.op->role == Role::Convolution; }
+bool is_convolution(const Insn& insn) { return accepts_epilogue(insn) && insn.op->role == Role::Convolution; }
 
 std::optional<size_t> Program::product_of(const Step& step) const {
   for (size_t k = 0; step.insns.size() > 1 && k < step.insns.size(); ++k)
@@ -155,13 +155,15 @@ const char* refuses_epilogue(const Program& p, const Insn& product, const Insn& 
       if (o.memory == of.memory && !same_elements(o, of))
         return "sees the product before it in another order";
   const ProgramMemory& m = p.memories[out.memory];
-  if (m.in || m.again) return "writes in the epilogue of a product what others see or is computed again";
+  if (m.in || m.recomputes) return "writes in the epilogue of a product what others see or is computed again";
   for (const Operand& o : product.in)
     if (p.storage_of(o.memory) == p.storage_of(out.memory))
       return "writes what the product before it still reads";
   return nullptr;
 }
 
-void fuse_epilogues(Program& program, int64_t least_bytes) { EpilogueFuser(program, least_bytes).run(); }
+void fuse_epilogues(Program& program, const ProgramOptions& options) {
+  EpilogueFuser(program, options.tunes ? 0 : options.least_epilogue_bytes).run();
+}
 
 }  // namespace warptape::graph

@@ -64,7 +64,7 @@ bool writes_outside(const Program& p, const Insn& insn) {
 
 // Where a kernel finds a bad index, what others see was written before it and not behind it, as in eager
 // code. Of two such kernels the first one is to find it.
-bool keeps_order(const Program& p, const Insn& insn, const Open& step) {
+bool preserves_order(const Program& p, const Insn& insn, const Open& step) {
   return step.checked && (insn.checked || writes_outside(p, insn));
 }
 
@@ -105,13 +105,13 @@ bool same_view(const std::vector<Operand>& list, const Operand& o) {
 }
 
 // What is written in the step is read there as it was written: a row from that row.
-bool reads_whole(const Insn& insn, const Open& step) {
+bool reads_full_rows(const Insn& insn, const Open& step) {
   return std::ranges::all_of(
       insn.in, [&](const Operand& o) { return !touches(step.written, o.memory) || o.sizes == step.sizes; });
 }
 
 bool fits_rows(const Insn& insn, const Open& step) {
-  return runs_by_rows(insn, step.rows) && reads_whole(insn, step) && (step.on_cpu || packs_rows(insn));
+  return runs_by_rows(insn, step.rows) && reads_full_rows(insn, step) && (step.on_cpu || packs_rows(insn));
 }
 
 bool fits(const Insn& insn, const Open& step) {
@@ -129,8 +129,8 @@ bool fits(const Insn& insn, const Open& step) {
 
 // The same for a kernel that runs by rows.
 bool kernel_fits(const Program& p, const Insn& insn, const Open& step) {
-  if (insn.in[0].sizes != step.sizes || (step.rows && step.rows != insn.rows) || !reads_whole(insn, step) ||
-      step.insns.size() >= kernels::kMaxChainSteps / 2 ||
+  if (insn.in[0].sizes != step.sizes || (step.rows && step.rows != insn.rows) ||
+      !reads_full_rows(insn, step) || step.insns.size() >= kernels::kMaxChainSteps / 2 ||
       step.outputs() + insn.out.size() >= kernels::kMaxChainOutputs ||
       step.inputs + insn.in.size() > kernels::kMaxChainInputs)
     return false;
@@ -144,7 +144,8 @@ bool kernel_fits(const Program& p, const Insn& insn, const Open& step) {
   if (step.rows) return step.on_cpu;
   return std::ranges::all_of(step.insns, [&](uint32_t i) {
     const Insn& other = p.insns[i];
-    return runs_by_rows(other, insn.rows) && reads_whole(other, step) && (step.on_cpu || packs_rows(other));
+    return runs_by_rows(other, insn.rows) && reads_full_rows(other, step) &&
+           (step.on_cpu || packs_rows(other));
   });
 }
 
@@ -178,7 +179,7 @@ class Fuser {
 
   void run() {
     std::vector<Step> steps = std::exchange(program_.steps, {});
-    for (const Step& s : steps) place(s.insns[0]);
+    for (const Step& s : steps) add_instruction(s.insns[0]);
     while (!open_.empty()) close(0);
   }
 
@@ -200,7 +201,7 @@ class Fuser {
     bool over = false;
     for (uint32_t i : step.insns) {
       const bool kernel = program_.insns[i].kind == CallKind::Kernel;
-      if (!kernel && std::strcmp(program_.insns[i].name, "copy") != 0) return false;
+      if (!kernel && !program_.insns[i].copies) return false;
       over |= kernel && computes_over(i);
     }
     return over || std::ranges::all_of(step.stored, [](const auto& s) { return s.second > 0; });
@@ -223,7 +224,7 @@ class Fuser {
     step.inputs += added_inputs(insn, step);
     for (const Operand& o : insn.in) {
       step.read.push_back(o);
-      if (!std::strcmp(insn.name, "copy")) step.copied.push_back(o.memory);
+      if (insn.copies) step.copied.push_back(o.memory);
       for (auto& s : step.stored)
         if (s.first == o.memory) --s.second;
     }
@@ -243,7 +244,7 @@ class Fuser {
     step.writes_outside |= writes_outside(program_, insn);
   }
 
-  void place(uint32_t number) {
+  void add_instruction(uint32_t number) {
     const Insn& insn = program_.insns[number];
     const bool kernel = is_row_kernel(program_, insn, least_row_bytes_) || row_formula_of(program_, insn);
     const bool fusable = kernel || is_fusable(program_, insn);
@@ -251,7 +252,7 @@ class Fuser {
     std::optional<size_t> home;
     for (size_t i = 0; i < open_.size();) {
       const bool apart = (program_.recomputed && shares_storage(program_, insn, open_[i])) ||
-                         keeps_order(program_, insn, open_[i]);
+                         preserves_order(program_, insn, open_[i]);
       const bool must = apart || depends(insn, open_[i]) || (insn.checked && open_[i].writes_outside);
       const bool may = !apart && fusable && (must || reads_the_same(insn, open_[i])) &&
                        (kernel ? kernel_fits(program_, insn, open_[i]) : fits(insn, open_[i]));
@@ -297,6 +298,6 @@ bool is_fusable(const Program& p, const Insn& insn) {
                      [&](const Operand& o) { return o.memory != out.memory || o == out; });
 }
 
-void fuse(Program& program, int64_t least_row_bytes) { Fuser(program, least_row_bytes).run(); }
+void fuse(Program& program, const ProgramOptions& options) { Fuser(program, options.least_row_bytes).run(); }
 
 }  // namespace warptape::graph

@@ -28,54 +28,53 @@ int64_t offset_of(const Memory& m, const Tensor& t) {
   return (byte_offset(t) - m.base) / static_cast<int64_t>(t.itemsize());
 }
 
-void add_operand(std::vector<uint64_t>& form, const Tensor& t, Memory& m, uint32_t& next) {
+void add_operand(std::vector<uint64_t>& key, const Tensor& t, Memory& m, uint32_t& next) {
   if (m.number == kNoNumber) m.number = next++;
   const Device device = t.device();
-  form.push_back(uint64_t{m.number} << 32 | static_cast<uint64_t>(device.index & 63) << 26 |
-                 static_cast<uint64_t>(device.type) << 24 | static_cast<uint64_t>(t.dtype()) << 16 |
-                 static_cast<uint64_t>(t.ndim()));
-  form.push_back(static_cast<uint64_t>(offset_of(m, t)));
-  for (int64_t s : t.sizes()) form.push_back(static_cast<uint64_t>(s));
-  for (int64_t s : t.strides()) form.push_back(static_cast<uint64_t>(s));
+  key.push_back(uint64_t{m.number} << 32 | static_cast<uint64_t>(device.index & 63) << 26 |
+                static_cast<uint64_t>(device.type) << 24 | static_cast<uint64_t>(t.dtype()) << 16 |
+                static_cast<uint64_t>(t.ndim()));
+  key.push_back(static_cast<uint64_t>(offset_of(m, t)));
+  for (int64_t s : t.sizes()) key.push_back(static_cast<uint64_t>(s));
+  for (int64_t s : t.strides()) key.push_back(static_cast<uint64_t>(s));
 }
 
 // The calls without numbers, arguments and addresses, as words: two regions with equal words run one program.
 // Numbers the memories in the order of their use.
-std::vector<uint64_t> form_of(const std::vector<Call>& calls, Memories& memories) {
+std::vector<uint64_t> key_of(const std::vector<Call>& calls, Memories& memories) {
   for (Memory& m : memories) m.number = kNoNumber;
   const std::vector<Memory*>& operands = memories.of_operands(calls);
   find_bases(calls, operands);
   uint32_t next = 0;
   size_t operand = 0;
-  std::vector<uint64_t> form;
-  form.reserve(calls.size() * 24);
+  std::vector<uint64_t> key;
+  key.reserve(calls.size() * 24);
   for (const Call& c : calls) {
-    form.push_back(reinterpret_cast<uint64_t>(c.callee));
-    form.push_back(static_cast<uint64_t>(c.kind) | static_cast<uint64_t>(c.compute) << 8 |
-                   uint64_t{c.in.size()} << 16 | uint64_t{c.out.size()} << 32 |
-                   uint64_t{c.in_backward} << 63);
-    uint64_t places = 1;
-    for (int8_t at : c.operands) places = places << 8 | static_cast<uint8_t>(at);
-    form.push_back(places);
+    key.push_back(reinterpret_cast<uint64_t>(c.callee));
+    key.push_back(static_cast<uint64_t>(c.kind) | static_cast<uint64_t>(c.compute) << 8 |
+                  uint64_t{c.in.size()} << 16 | uint64_t{c.out.size()} << 32 | uint64_t{c.in_backward} << 63);
+    uint64_t operand_word = 1;
+    for (int8_t at : c.operands) operand_word = operand_word << 8 | static_cast<uint8_t>(at);
+    key.push_back(operand_word);
     if (c.kind == CallKind::Kernel) {
       uint64_t results = 1;
       for (int32_t at : c.results) results = results << 8 | static_cast<uint8_t>(at);
-      form.push_back(results);
-      form.push_back(static_cast<uint64_t>(c.rows));
+      key.push_back(results);
+      key.push_back(static_cast<uint64_t>(c.rows));
     }
     for (const auto* list : {&c.in, &c.out})
-      for (const Tensor& t : *list) add_operand(form, t, *operands[operand++], next);
+      for (const Tensor& t : *list) add_operand(key, t, *operands[operand++], next);
   }
-  // By number: the order in which the region met the memories may differ between equal forms.
-  const size_t calls_end = form.size();
-  form.resize(calls_end + (next + 31) / 32);
+  // By number: the order in which the region found the memories may differ between equal keys.
+  const size_t calls_end = key.size();
+  key.resize(calls_end + (next + 31) / 32);
   for (Memory& m : memories) {
     if (m.number == kNoNumber) continue;
-    m.visible = m.storage->use_count() > m.held;
+    m.visible = m.storage->use_count() > m.references;
     const uint64_t bits = (m.visible ? 2u : 0u) | (m.storage->has_contents() ? 0u : 1u);
-    form[calls_end + m.number / 32] |= bits << (m.number % 32 * 2);
+    key[calls_end + m.number / 32] |= bits << (m.number % 32 * 2);
   }
-  return form;
+  return key;
 }
 
 uint64_t hash_of(const std::vector<uint64_t>& words) {
@@ -99,11 +98,11 @@ void describe_rows(Insn& insn, const Call& call) {
   if (info.rows_in | info.rows_out) insn.rows = call.rows;
   for (size_t k = 0; k < call.operands.size(); ++k) {
     if (call.operands[k] == kIsNumber) continue;
-    insn.given_in |= 1u << k;
+    insn.present_in |= 1u << k;
     insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
   }
   for (size_t k = 0; k < call.results.size(); ++k) {
-    insn.given_out |= 1u << call.results[k];
+    insn.present_out |= 1u << call.results[k];
     insn.rows_out |= (info.rows_out >> call.results[k] & 1) << k;
   }
 }
@@ -134,6 +133,7 @@ Program program_of(const std::vector<Call>& calls, const Memories& memories) {
       describe_rows(i, c);
     else
       i.operands = c.operands;
+    i.copies = c.callee == &copy_kernel();
     for (const Tensor& t : c.in) i.in.push_back(operand_of(memories.of(t), t));
     for (const Tensor& t : c.out) i.out.push_back(operand_of(memories.of(t), t));
     p.steps.push_back({{i.call}});
@@ -147,17 +147,17 @@ double seconds_since(Clock::time_point begin) {
 }
 
 // For each memory that is computed again the call and the output that do so.
-std::vector<std::pair<uint32_t, uint32_t>> writers_again(const Program& p) {
+std::vector<std::pair<uint32_t, uint32_t>> recomputing_writers(const Program& p) {
   std::vector<std::pair<uint32_t, uint32_t>> out(p.memories.size());
   for (const Insn& insn : p.insns)
     for (uint32_t k = 0; k < insn.out.size(); ++k)
-      if (p.memories[insn.out[k].memory].again) out[insn.out[k].memory] = {insn.call, k};
+      if (p.memories[insn.out[k].memory].recomputes) out[insn.out[k].memory] = {insn.call, k};
   return out;
 }
 
 std::vector<Ends> ends_of(const Program& p, size_t calls) {
   std::vector<Ends> ends(p.steps.size());
-  const auto again = writers_again(p);
+  const auto recomputes = recomputing_writers(p);
   std::vector<bool> needed(calls, false);
   // By storage: the name under which later steps use it.
   std::vector<std::optional<uint32_t>> later(p.memories.size());
@@ -169,7 +169,7 @@ std::vector<Ends> ends_of(const Program& p, size_t calls) {
       for (const auto* list : {&insn.in, &insn.out})
         for (const Operand& o : *list) {
           std::optional<uint32_t>& name = later[p.storage_of(o.memory)];
-          if (name && *name != o.memory) ends[k].storages.push_back(again[*name]);
+          if (name && *name != o.memory) ends[k].storages.push_back(recomputes[*name]);
           name = o.memory;
         }
     }
@@ -177,23 +177,18 @@ std::vector<Ends> ends_of(const Program& p, size_t calls) {
   return ends;
 }
 
-// With `fates`, a program that leaves to backward what is promised.
+// With `use_summary`, a program that leaves out what backward can compute again.
 std::shared_ptr<Executable> build(const std::vector<Call>& calls, const Memories& memories,
-                                  std::vector<uint64_t> form, const Programs& passes,
-                                  const std::shared_ptr<Fates>& fates) {
+                                  std::vector<uint64_t> key, const Programs& passes,
+                                  const std::shared_ptr<UseSummary>& use_summary) {
   const auto begin = Clock::now();
   auto e = std::make_shared<Executable>();
-  e->form = std::move(form);
+  e->key = std::move(key);
   e->program = program_of(calls, memories);
-  remove_dead(e->program);
-  if (passes.drops_copies) drop_copies(e->program);
-  if (passes.schedules) schedule(e->program);
-  if (fates) e->recipes = plan_promises(e->program, *fates, passes.least_recomputed_bytes);
-  if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
-  if (passes.fuses) fuse(e->program, passes.least_row_bytes);
-  if (passes.fuses && passes.fuses_epilogues)
-    fuse_epilogues(e->program, passes.tunes ? 0 : passes.least_epilogue_bytes);
-  if (passes.fuses && passes.fuses_prologues) fuse_prologues(e->program, passes.least_prologue_bytes);
+  for (const ProgramPass& pass : program_passes()) {
+    if (pass.run == recompute && use_summary) e->remat_calls = plan_remats(e->program, *use_summary, passes);
+    if (pass.wanted(passes)) pass.run(e->program, passes);
+  }
   verify(e->program);
   const auto readers = e->program.readers();
   for (const Step& s : e->program.steps) {
@@ -225,8 +220,8 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const Memories
   const auto on_cuda = [](const ProgramMemory& m) { return m.device.is_cuda(); };
   e->on_device = std::ranges::any_of(e->program.memories, on_cuda);
   if (passes.captures && e->on_device) e->captured = std::make_shared<Captured>();
-  e->fates = fates ? fates : std::make_shared<Fates>();
-  if (!fates && !e->on_device) e->promisable = promisable(e->program, passes.least_recomputed_bytes);
+  e->use_summary = use_summary ? use_summary : std::make_shared<UseSummary>();
+  if (!use_summary && !e->on_device) e->rematerializable = rematerializable(e->program, passes);
   e->build_seconds = seconds_since(begin);
   return e;
 }
@@ -270,8 +265,8 @@ static std::string name_of(const Program& program, const Step& step) {
   return out;
 }
 
-// Drops what the call holds, which costs less than a new call in its place.
-static void let_go(Call& call) {
+// Drops what the call holds, which costs less than a new call.
+static void clear_references(Call& call) {
   call.in.clear();
   call.out.clear();
   call.args.reset();
@@ -282,9 +277,9 @@ void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, 
                           const Ends& ends, std::vector<Call>& calls) const {
   const auto product = program.product_of(step);
   Call& first = calls[program.insns[step.insns[product.value_or(0)]].call];
-  const char* asked = first.asked;
+  const char* public_op = first.public_op;
   for (uint32_t i : step.insns)
-    if (program.insns[i].checked) asked = calls[program.insns[i].call].asked;
+    if (program.insns[i].checked) public_op = calls[program.insns[i].call].public_op;
   const auto run_alone = [&] { chain ? chain->run(calls, tuning) : graph::run(first); };
   const ProfiledScope profiled([&] { return name_of(program, step); }, EventKind::Kernel);
   try {
@@ -295,12 +290,12 @@ void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, 
     else
       run_alone();
   } catch (...) {
-    *failed_op = asked;
+    *failed_op = public_op;
     throw;
   }
   // Storages first, as calls hold them.
   for (const auto& [call, output] : ends.storages) calls[call].out[output].storage().drop();
-  for (uint32_t i : ends.calls) let_go(calls[i]);
+  for (uint32_t i : ends.calls) clear_references(calls[i]);
 }
 
 std::vector<CallUse> Executable::uses(size_t calls) const {
@@ -314,12 +309,12 @@ std::vector<CallUse> Executable::uses(size_t calls) const {
       for (uint32_t i : step.insns) out[program.insns[i].call] = all;
     for (const auto& [call, output] : ends[k].storages) out[call] = all;
   }
-  for (const Relaid& r : program.relaid) out[r.copy] = out[r.call] = all;
+  for (const PropagatedLayout& r : program.propagated_layouts) out[r.copy] = out[r.call] = all;
   return out;
 }
 
 void Executable::run(std::vector<Call>& calls) const {
-  for (uint32_t i : dead) let_go(calls[i]);  // what they hold would keep memory alive
+  for (uint32_t i : dead) clear_references(calls[i]);  // what they hold would keep memory alive
   if (problem())
     for (size_t k = 0; k < apart.size(); ++k)
       run_step(apart[k], nullptr, nullptr, nullptr, ends_apart[k], calls);
@@ -334,70 +329,75 @@ std::vector<std::shared_ptr<Executable>> Programs::all() const {
   return all_;
 }
 
-// The variant of the program that promises what is known to be read by backward alone; the program where
+// The variant of the program that leaves out what is known to be read by backward alone; the program where
 // there is nothing to gain.
-std::shared_ptr<Executable> Programs::promising(const std::shared_ptr<Executable>& program,
-                                                const std::vector<Call>& calls, const Memories& memories) {
-  Fates& fates = *program->fates;
+std::shared_ptr<Executable> Programs::rematerializing(const std::shared_ptr<Executable>& program,
+                                                      const std::vector<Call>& calls,
+                                                      const Memories& memories) {
+  UseSummary& use_summary = *program->use_summary;
   const auto is_read = [&](uint32_t memory) {
-    return program->promising && std::ranges::any_of(program->promising->recipes, [&](const Recipe& r) {
+    return program->rematerializing &&
+           std::ranges::any_of(program->rematerializing->remat_calls, [&](const RematCall& r) {
              return std::ranges::find(r.in, memory) != r.in.end();
            });
   };
   for (const Memory& m : memories)
-    if (m.storage->exported() && fates.exposed.insert(m.number).second) fates.changed |= is_read(m.number);
-  fates.exposed.erase(kNoNumber);
-  if (std::exchange(fates.changed, false)) {
-    std::erase(all_, program->promising);
-    auto made = build(calls, memories, {}, *this, program->fates);
-    program->promising = made->recipes.empty() ? nullptr : made;
-    if (program->promising) all_.push_back(made);
+    if (m.storage->exported() && use_summary.exposed.insert(m.number).second)
+      use_summary.changed |= is_read(m.number);
+  use_summary.exposed.erase(kNoNumber);
+  if (std::exchange(use_summary.changed, false)) {
+    std::erase(all_, program->rematerializing);
+    auto built = build(calls, memories, {}, *this, program->use_summary);
+    program->rematerializing = built->remat_calls.empty() ? nullptr : built;
+    if (program->rematerializing) all_.push_back(built);
   }
-  return program->promising ? program->promising : program;
+  return program->rematerializing ? program->rematerializing : program;
 }
 
-void Programs::make_room() {
+void Programs::evict_oldest() {
   const auto oldest = std::ranges::min_element(by_hash_, {}, [](const auto& p) { return p.second->found; });
-  const auto is_it = [&](const auto& e) { return e == oldest->second || e == oldest->second->promising; };
+  const auto is_it = [&](const auto& e) {
+    return e == oldest->second || e == oldest->second->rematerializing;
+  };
   std::erase_if(all_, is_it);
   by_hash_.erase(oldest);
 }
 
 std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, Memories& memories,
-                                           bool promises) {
-  std::vector<uint64_t> form = form_of(calls, memories);
-  const RegionLock fates(promise_mutex());
+                                           bool may_rematerialize) {
+  std::vector<uint64_t> key = key_of(calls, memories);
+  const RegionLock remat_lock(remat_mutex());
   std::lock_guard lock(mutex_);
-  const bool promise = promises && this->promises && recomputes;
+  const bool use_remats = may_rematerialize && rematerializes && recomputes;
   const auto chosen = [&] {
     last_->found = ++finds_;
-    return promise ? promising(last_, calls, memories) : last_;
+    return use_remats ? rematerializing(last_, calls, memories) : last_;
   };
-  if (last_ && last_->form == form) return chosen();
-  const uint64_t hash = hash_of(form);
+  if (last_ && last_->key == key) return chosen();
+  const uint64_t hash = hash_of(key);
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto at = begin; at != end; ++at)
-    if (at->second->form == form) {
+    if (at->second->key == key) {
       last_ = at->second;
       return chosen();
     }
-  auto made = build(calls, memories, std::move(form), *this, nullptr);
-  if (by_hash_.size() >= kMost) make_room();
-  made->found = ++finds_;
-  by_hash_.emplace(hash, made);
-  all_.push_back(made);
-  return last_ = made;
+  auto built = build(calls, memories, std::move(key), *this, nullptr);
+  if (by_hash_.size() >= kMost) evict_oldest();
+  built->found = ++finds_;
+  by_hash_.emplace(hash, built);
+  all_.push_back(built);
+  return last_ = built;
 }
 
-std::vector<std::unique_ptr<Promise>> Programs::run(Executable& program, std::vector<Call>& calls) {
+std::vector<std::unique_ptr<Remat>> Programs::run(Executable& program, std::vector<Call>& calls) {
   ++program.runs;
   rebind(program.program, calls);
-  auto promises = make_promises(program.recipes, program.fates, calls);
+  auto remats = make_remats(program.remat_calls, program.use_summary, calls);
   if (program.captured && !program.waits())
     program.captured->run(program, calls);
   else
     program.run(calls);
-  return promises;
+  return remats;
 }
 
 }  // namespace warptape::graph

@@ -1,4 +1,4 @@
-// What a region runs: the noted calls, by a program that is made once for all calls of the same form.
+// What a region runs: the recorded calls, by a program that is built once for all calls with the same key.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "graph/lower/rows.h"
-#include "graph/record/promise.h"
+#include "graph/record/rematerialize.h"
 
 namespace warptape::graph {
 
@@ -22,7 +22,7 @@ struct Ends {
 };
 
 struct WT_API Executable {
-  std::vector<uint64_t> form;  // of the calls that it is for: see form_of()
+  std::vector<uint64_t> key;  // of the calls that it is for: see key_of()
   Program program;
   std::vector<std::unique_ptr<Chain>> chains;    // of each step; null where one instruction runs alone
   std::vector<std::unique_ptr<RowStep>> rows;    // likewise, or where the step is a chain; or its prologue
@@ -37,11 +37,11 @@ struct WT_API Executable {
   double build_seconds = 0;
   std::shared_ptr<Captured> captured;  // for mode="reduce-overhead", on CUDA
   bool on_device = false;              // it uses memory of a device
-  // See Note [Promises].
-  std::vector<Recipe> recipes;
-  std::vector<uint32_t> promisable;
-  std::shared_ptr<Fates> fates;
-  std::shared_ptr<Executable> promising;  // the same with promises, when it is known which
+  // See Note [Rematerialization].
+  std::vector<RematCall> remat_calls;
+  std::vector<uint32_t> rematerializable;
+  std::shared_ptr<UseSummary> use_summary;
+  std::shared_ptr<Executable> rematerializing;  // its variant that leaves values out, when it is known which
 
   void run(std::vector<Call>& calls) const;
   // Of each call. On the CPU.
@@ -58,31 +58,25 @@ struct WT_API Executable {
                 std::vector<Call>& calls) const;
 };
 
-// Of a product. Measured: below, what preparing the epilogue costs is not gained.
-inline constexpr int64_t kLeastEpilogueBytes = 128 << 10;
-
-// The programs of a compiled function, by the form of the calls: sizes, strides, which results are kept.
-class WT_API Programs {
+// The programs of a compiled function, by the cache key of the calls: sizes, strides, which results are held.
+class WT_API Programs : public ProgramOptions {
  public:
   static constexpr size_t kMost = 256;  // of more, the one that was not found for longest goes
-  // The program for calls of this form, made where there is none; numbers the memories. With `promises`, one
-  // that may leave values to backward.
-  std::shared_ptr<Executable> find(const std::vector<Call>& calls, Memories& memories, bool promises);
-  // Runs the calls by it, and thus gives the memories their contents, but for those with these promises.
-  static std::vector<std::unique_ptr<Promise>> run(Executable& program, std::vector<Call>& calls);
-  // In the order in which they were made. The list grows while other threads call.
+  // The program for calls with this key, built where there is none; numbers the memories. With
+  // `may_rematerialize`, one that may leave values to backward.
+  std::shared_ptr<Executable> find(const std::vector<Call>& calls, Memories& memories,
+                                   bool may_rematerialize);
+  // Runs the calls by it, which gives all memories their contents but those that the Remats will compute.
+  static std::vector<std::unique_ptr<Remat>> run(Executable& program, std::vector<Call>& calls);
+  // In the order in which they were built. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool drops_copies = true, fuses = true, fuses_epilogues = true, fuses_prologues = true, schedules = true,
-       recomputes = true, promises = true, captures = false;
-  bool tunes = false;  // measures what is faster, for mode="max-autotune"
-  int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes,
-          least_row_bytes = kLeastRowBytes, least_prologue_bytes = kLeastPrologueBytes;
+  bool rematerializes = true, captures = false;
 
  private:
-  std::shared_ptr<Executable> promising(const std::shared_ptr<Executable>& program,
-                                        const std::vector<Call>& calls, const Memories& memories);
+  std::shared_ptr<Executable> rematerializing(const std::shared_ptr<Executable>& program,
+                                              const std::vector<Call>& calls, const Memories& memories);
 
-  void make_room();
+  void evict_oldest();
 
   mutable std::mutex mutex_;
   int64_t finds_ = 0;

@@ -2,16 +2,17 @@
 // any one time: what is next read much later, as backward does, need not be kept until then if what it is
 // computed from is there. The same instruction on the same bits gives the same bits.
 //
-// Note [Recomputation]: at the place with the most memory in use, some values are kept for later. What is
+// Note [Recomputation]: at the position with the most memory in use, some values are kept for later. What is
 // best kept instead, and which instructions run again from it, is a minimal cut of the network of these
-// instructions: a value is an edge with the bytes that keeping it costs at that place, none where it is in
+// instructions: a value is an edge with the bytes that keeping it costs at that position, none where it is in
 // use there anyway; what is read later is at the sink, what cannot be computed again at the source. (Chen et
 // al. 2016, arXiv 1604.06174, have the cheap operators; PyTorch's partitioner,
-// functorch/_src/partitioners.py, cuts between forward and backward.) Here the place need not be where
-// backward begins, and a cut is only a proposal: its parts, which share no value, are taken one by one, and
-// only those with which no place needs as much as the most so far. Values of a part that is not taken are
-// tried alone: a chain all of whose values backward reads would be computed at once, where every second one
-// can be computed from the one before it. Then the same is done at the place that has the most in use now.
+// functorch/_src/partitioners.py, cuts between forward and backward.) Here the position need not be where
+// backward begins, and a cut is only a proposal: its parts, which share no value, are accepted one by one,
+// and only those with which no position needs as much as the most so far. Values of a part that is not
+// accepted are tried alone: a chain all of whose values backward reads would be computed at once, where every
+// second one can be computed from the one before it. Then the same is done at the position that has the most
+// in use now.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -30,12 +31,12 @@ constexpr int64_t kLeastPart = 256;  // values below this part of the peak are n
 constexpr int64_t kMostWork = 2;
 constexpr int kMostRounds = 64;
 
-// The instruction at `place` runs again before the one at `before`, as number `number` of those noted.
+// The instruction at `position` runs again before the one at `before`, as number `number` of those recorded.
 struct Repeat {
-  uint32_t place, before, number;
+  uint32_t position, before, number;
 };
 
-// See Note [Recomputation]: what is done at one place.
+// See Note [Recomputation]: what is done at one position.
 class Round {
  public:
   Round(Program& p, int64_t least_bytes);
@@ -46,30 +47,30 @@ class Round {
   struct Nodes {
     uint32_t in, out;
   };
-  const Insn& at(uint32_t place) const { return program_.insns[program_.steps[place].insns[0]]; }
-  uint32_t number_at(uint32_t place) const { return program_.steps[place].insns[0]; }
+  const Insn& at(uint32_t position) const { return program_.insns[program_.steps[position].insns[0]]; }
+  uint32_t number_at(uint32_t position) const { return program_.steps[position].insns[0]; }
   int64_t bytes_of(uint32_t memory) const { return static_cast<int64_t>(program_.memories[memory].bytes); }
-  // The first place behind the peak, or kNever, at which the memory is read.
+  // The first position behind the peak, or kNever, at which the memory is read.
   uint32_t read_later(uint32_t memory) const;
-  bool is_kept_for_later(uint32_t memory) const;
-  bool can_repeat(uint32_t place) const;
+  bool is_live_past_peak(uint32_t memory) const;
+  bool can_repeat(uint32_t position) const;
   bool stays(uint32_t memory, uint32_t from, uint32_t until, uint32_t number) const;
   int64_t cost(uint32_t memory) const;
   std::vector<uint32_t> cut() const;
-  std::vector<Repeat> placed(std::vector<uint32_t> places) const;
+  std::vector<Repeat> scheduled(std::vector<uint32_t> positions) const;
   std::vector<std::vector<Repeat>> parts(const std::vector<Repeat>& repeats) const;
-  bool take(const std::vector<Repeat>& part);
+  bool accept(const std::vector<Repeat>& part);
   std::optional<std::vector<int64_t>> change(const std::vector<Repeat>& part) const;
   void apply();
 
   Program& program_;
   Liveness uses_;
-  std::vector<int64_t> in_use_;  // at each place, with what was taken
-  uint32_t peak_ = 0;            // the place with the most in use
+  std::vector<int64_t> in_use_;  // at each position, with what was accepted
+  uint32_t peak_ = 0;            // the position with the most in use
   int64_t most_ = 0, least_;
   std::vector<uint32_t> renamed_;       // by memory: where its storage is first used under a later name
-  std::vector<bool> needed_, dropped_;  // by memory: by what was taken
-  std::vector<Repeat> taken_;
+  std::vector<bool> needed_, dropped_;  // by memory: by what was accepted
+  std::vector<Repeat> accepted_;
 };
 
 template <class F>
@@ -116,17 +117,17 @@ uint32_t Round::read_later(uint32_t memory) const {
 
 // Whether a later reader is all that keeps it at the peak. What is first read behind the peak is better
 // computed later, which fusion does.
-bool Round::is_kept_for_later(uint32_t memory) const {
+bool Round::is_live_past_peak(uint32_t memory) const {
   const auto& reads = uses_[memory].reads;
   return bytes_of(memory) >= least_ && !reads.empty() && reads.front() < peak_ &&
          read_later(memory) != kNever && !std::ranges::binary_search(reads, peak_);
 }
 
-bool Round::can_repeat(uint32_t place) const {
-  const Insn& insn = at(place);
+bool Round::can_repeat(uint32_t position) const {
+  const Insn& insn = at(position);
   const bool cheap =
       insn.kind == CallKind::Elementwise || (insn.kind == CallKind::Kernel && insn.is_all_by_rows());
-  return cheap && place < peak_ &&
+  return cheap && position < peak_ &&
          all_memories(
              insn.out,
              [&](uint32_t m) {
@@ -135,13 +136,13 @@ bool Round::can_repeat(uint32_t place) const {
              });
 }
 
-// Whether an instruction with that number that runs before the place `until` finds in the memory what it held
-// at `from`.
+// Whether an instruction with that number that runs before the position `until` finds in the memory what it
+// held at `from`.
 bool Round::stays(uint32_t memory, uint32_t from, uint32_t until, uint32_t number) const {
   if (renamed_[memory] < until) return false;
   const auto& writes = uses_[memory].writes;
   return std::all_of(std::ranges::upper_bound(writes, from), writes.end(),
-                     [&](uint32_t place) { return place >= until && number_at(place) >= number; });
+                     [&](uint32_t position) { return position >= until && number_at(position) >= number; });
 }
 
 // The bytes that keeping the memory's contents costs at the peak.
@@ -149,11 +150,11 @@ int64_t Round::cost(uint32_t memory) const {
   const ProgramMemory& m = program_.memories[memory];
   const Uses& uses = uses_[memory];
   if (m.out || (uses.writes.empty() && !m.in)) return 0;
-  const bool may_go = is_kept_for_later(memory) && !m.in && can_repeat(uses.writes[0]);
+  const bool may_go = is_live_past_peak(memory) && !m.in && can_repeat(uses.writes[0]);
   return uses.last() >= peak_ && !may_go ? 0 : bytes_of(memory);
 }
 
-// The places of the instructions that run again: those behind the minimal cut.
+// The positions of the instructions that run again: those behind the minimal cut.
 std::vector<uint32_t> Round::cut() const {
   Network network;
   const uint32_t source = network.add_node(), sink = network.add_node();
@@ -161,8 +162,8 @@ std::vector<uint32_t> Round::cut() const {
   // run at the latest, and their nodes.
   std::map<uint32_t, std::pair<uint32_t, uint32_t>, std::greater<>> wanted;
   std::map<uint32_t, Nodes> values;
-  const auto want = [&](uint32_t place, uint32_t until) {
-    auto [found, is_new] = wanted.try_emplace(place, until, 0);
+  const auto want = [&](uint32_t position, uint32_t until) {
+    auto [found, is_new] = wanted.try_emplace(position, until, 0);
     if (is_new) found->second.second = network.add_node();
     found->second.first = std::max(found->second.first, until);
     return found->second.second;
@@ -181,37 +182,38 @@ std::vector<uint32_t> Round::cut() const {
     if (is_new) network.add_edge(from, nodes.in, Network::kInfinite);
     return nodes.out;
   };
-  for (uint32_t place = 0; place < peak_; ++place)
-    if (can_repeat(place))
-      each_memory(at(place).out, [&](uint32_t m) {
-        if (is_kept_for_later(m)) network.add_edge(value(m, 0, peak_), sink, Network::kInfinite);
+  for (uint32_t position = 0; position < peak_; ++position)
+    if (can_repeat(position))
+      each_memory(at(position).out, [&](uint32_t m) {
+        if (is_live_past_peak(m)) network.add_edge(value(m, 0, peak_), sink, Network::kInfinite);
       });
   for (auto next = wanted.begin(); next != wanted.end(); ++next) {
-    const auto [place, user] = *next;
+    const auto [position, user] = *next;
     const auto [until, node] = user;
-    const bool possible = all_memories(
-        at(place).in, [&, place = place, until = until](uint32_t m) { return stays(m, place, until, 0); });
+    const bool possible = all_memories(at(position).in, [&, position = position, until = until](uint32_t m) {
+      return stays(m, position, until, 0);
+    });
     if (!possible) network.add_edge(source, node, Network::kInfinite);
     if (possible)
-      each_memory(at(place).in, [&, place = place, until = until, node = node](uint32_t m) {
-        network.add_edge(value(m, until, place), node, Network::kInfinite);
+      each_memory(at(position).in, [&, position = position, until = until, node = node](uint32_t m) {
+        network.add_edge(value(m, until, position), node, Network::kInfinite);
       });
   }
   const Network::Cut cut = network.cut(source, sink);
   std::vector<uint32_t> out;
-  for (const auto& [place, user] : wanted)
-    if (cut.sink[user.second]) out.push_back(place);
+  for (const auto& [position, user] : wanted)
+    if (cut.sink[user.second]) out.push_back(position);
   return out;
 }
 
 // Each instruction runs again before the first that reads what it makes, be it itself one that runs again.
 // They come and are returned the last first; those that nobody reads are left out.
-std::vector<Repeat> Round::placed(std::vector<uint32_t> places) const {
+std::vector<Repeat> Round::scheduled(std::vector<uint32_t> positions) const {
   std::vector<Repeat> out;
   std::map<uint32_t, std::pair<uint32_t, uint32_t>> wanted;  // by memory
-  for (uint32_t place : places) {
-    Repeat repeat{place, kNever, kNever};
-    each_memory(at(place).out, [&](uint32_t m) {
+  for (uint32_t position : positions) {
+    Repeat repeat{position, kNever, kNever};
+    each_memory(at(position).out, [&](uint32_t m) {
       if (const auto found = wanted.find(m); found != wanted.end()) {
         repeat.before = std::min(repeat.before, found->second.first);
         repeat.number = std::min(repeat.number, found->second.second);
@@ -224,7 +226,7 @@ std::vector<Repeat> Round::placed(std::vector<uint32_t> places) const {
     });
     if (repeat.before == kNever) continue;
     repeat.number = std::min(repeat.number, number_at(repeat.before));
-    each_memory(at(place).in, [&](uint32_t m) {
+    each_memory(at(position).in, [&](uint32_t m) {
       auto& [before, number] = wanted.try_emplace(m, kNever, kNever).first->second;
       before = std::min(before, repeat.before);
       number = std::min(number, repeat.number);
@@ -245,12 +247,12 @@ std::vector<std::vector<Repeat>> Round::parts(const std::vector<Repeat>& repeats
   std::map<uint32_t, size_t> users;  // of memories
   for (size_t k = 0; k < repeats.size(); ++k) {
     const auto join = [&](uint32_t m) { parent[root(k)] = root(users.try_emplace(m, k).first->second); };
-    each_memory(at(repeats[k].place).out, join);
-    each_memory(at(repeats[k].place).in, [&](uint32_t m) {
-      const bool again = std::ranges::any_of(repeats, [&](const Repeat& other) {
-        return !all_memories(at(other.place).out, [&](uint32_t made) { return made != m; });
+    each_memory(at(repeats[k].position).out, join);
+    each_memory(at(repeats[k].position).in, [&](uint32_t m) {
+      const bool renamed = std::ranges::any_of(repeats, [&](const Repeat& other) {
+        return !all_memories(at(other.position).out, [&](uint32_t output) { return output != m; });
       });
-      if (again || (!program_.memories[m].out && uses_[m].last() < repeats[k].before)) join(m);
+      if (renamed || (!program_.memories[m].out && uses_[m].last() < repeats[k].before)) join(m);
     });
   }
   std::map<size_t, std::vector<Repeat>> by_root;
@@ -260,8 +262,8 @@ std::vector<std::vector<Repeat>> Round::parts(const std::vector<Repeat>& repeats
   return out;
 }
 
-// By how much more is in use at each place if the part runs again, counting what it makes until the place
-// before which it runs; nothing where it cannot.
+// By how much more is in use at each position if the part runs again, counting what it makes until the
+// position before which it runs; nothing where it cannot.
 std::optional<std::vector<int64_t>> Round::change(const std::vector<Repeat>& part) const {
   std::vector<int64_t> bytes(in_use_.size() + 1, 0);
   const auto add = [&](uint32_t first, uint32_t last, int64_t size) {
@@ -269,20 +271,20 @@ std::optional<std::vector<int64_t>> Round::change(const std::vector<Repeat>& par
     bytes[first] += size;
     bytes[last + 1] -= size;
   };
-  std::map<uint32_t, uint32_t> needed;  // by memory: the last place before which one of the part reads it
+  std::map<uint32_t, uint32_t> needed;  // by memory: the last position before which one of the part reads it
   for (const Repeat& r : part)
-    if (!all_memories(at(r.place).in, [&](uint32_t m) {
+    if (!all_memories(at(r.position).in, [&](uint32_t m) {
           auto& last = needed.try_emplace(m, 0).first->second;
           last = std::max(last, r.before);
-          return !dropped_[m] && stays(m, r.place, r.before, r.number);
+          return !dropped_[m] && stays(m, r.position, r.before, r.number);
         }))
       return {};
   for (const Repeat& r : part) {
     bool free = true;
-    each_memory(at(r.place).out, [&](uint32_t m) {
+    each_memory(at(r.position).out, [&](uint32_t m) {
       const auto& reads = uses_[m].reads;
       const auto next = std::ranges::lower_bound(reads, r.before);
-      const uint32_t early = next == reads.begin() ? r.place : *(next - 1);
+      const uint32_t early = next == reads.begin() ? r.position : *(next - 1);
       const auto read = needed.find(m);
       const uint32_t late =
           std::max(reads.empty() ? 0 : reads.back(), read == needed.end() ? 0 : read->second);
@@ -301,73 +303,74 @@ std::optional<std::vector<int64_t>> Round::change(const std::vector<Repeat>& par
   return bytes;
 }
 
-bool Round::take(const std::vector<Repeat>& part) {
+bool Round::accept(const std::vector<Repeat>& part) {
   const auto bytes = change(part);
   int64_t work = 0;
   for (const Repeat& r : part)
-    each_memory(at(r.place).out, [&](uint32_t m) {
-      if (at(r.place).kind == CallKind::Kernel || read_later(m) != kNever) work += bytes_of(m);
+    each_memory(at(r.position).out, [&](uint32_t m) {
+      if (at(r.position).kind == CallKind::Kernel || read_later(m) != kNever) work += bytes_of(m);
     });
   if (!bytes || -(*bytes)[peak_] < least_ || -(*bytes)[peak_] * kMostWork < work) return false;
   for (size_t k = 0; k < in_use_.size(); ++k)
     if ((*bytes)[k] > 0 && in_use_[k] + (*bytes)[k] >= most_) return false;
   for (size_t k = 0; k < in_use_.size(); ++k) in_use_[k] += (*bytes)[k];
   for (const Repeat& r : part) {
-    each_memory(at(r.place).in, [&](uint32_t m) { needed_[m] = true; });
-    taken_.push_back(r);
+    each_memory(at(r.position).in, [&](uint32_t m) { needed_[m] = true; });
+    accepted_.push_back(r);
   }
-  for (const Repeat& r : part) each_memory(at(r.place).out, [&](uint32_t m) { dropped_[m] = true; });
+  for (const Repeat& r : part) each_memory(at(r.position).out, [&](uint32_t m) { dropped_[m] = true; });
   return true;
 }
 
 bool Round::run() {
   if (in_use_.empty()) return false;
-  for (std::vector<Repeat>& part : parts(placed(cut()))) {
-    if (take(part) || part.size() == 1) continue;
-    const auto bytes = [&](const Repeat& r) { return bytes_of(at(r.place).out[0].memory); };
+  for (std::vector<Repeat>& part : parts(scheduled(cut()))) {
+    if (accept(part) || part.size() == 1) continue;
+    const auto bytes = [&](const Repeat& r) { return bytes_of(at(r.position).out[0].memory); };
     std::ranges::stable_sort(part, std::greater<>(), bytes);
-    for (const Repeat& r : part) take(placed({r.place}));
+    for (const Repeat& r : part) accept(scheduled({r.position}));
   }
-  if (taken_.empty() || program_.memories.size() + program_.insns.size() > kMaxMemories) return false;
+  if (accepted_.empty() || program_.memories.size() + program_.insns.size() > kMaxMemories) return false;
   apply();
   return true;
 }
 
 // Each result that is computed again has a name of its own, which later instructions read.
 void Round::apply() {
-  std::map<uint32_t, std::pair<uint32_t, uint32_t>> again;  // by memory: its new name, and from where on
+  std::map<uint32_t, std::pair<uint32_t, uint32_t>> renamed;  // by memory: its new name, and from where on
   std::vector<Insn> added;
-  std::ranges::sort(taken_, {}, [](const Repeat& r) { return std::pair(r.before, r.place); });
-  for (const Repeat& r : taken_) {
-    Insn& insn = added.emplace_back(at(r.place));
+  std::ranges::sort(accepted_, {}, [](const Repeat& r) { return std::pair(r.before, r.position); });
+  for (const Repeat& r : accepted_) {
+    Insn& insn = added.emplace_back(at(r.position));
     for (Operand& o : insn.out) {
       const auto [name, is_new] =
-          again.try_emplace(o.memory, static_cast<uint32_t>(program_.memories.size()), r.before);
+          renamed.try_emplace(o.memory, static_cast<uint32_t>(program_.memories.size()), r.before);
       if (is_new) {
         program_.memories.push_back(program_.memories[o.memory]);
-        program_.memories.back().again = program_.storage_of(o.memory);
+        program_.memories.back().recomputes = program_.storage_of(o.memory);
       }
       o.memory = name->second.first;
     }
   }
-  const auto rename = [&](Insn& insn, uint32_t place) {
+  const auto rename = [&](Insn& insn, uint32_t position) {
     for (Operand& o : insn.in)
-      if (const auto found = again.find(o.memory); found != again.end() && place >= found->second.second)
+      if (const auto found = renamed.find(o.memory);
+          found != renamed.end() && position >= found->second.second)
         o.memory = found->second.first;
   };
-  for (size_t k = 0; k < taken_.size(); ++k) rename(added[k], taken_[k].before);
-  for (uint32_t place = 0; place < program_.steps.size(); ++place)
-    rename(program_.insns[number_at(place)], place);
-  // They get the numbers before those of their readers, in the order in which they were noted.
-  std::vector<size_t> order(taken_.size());
+  for (size_t k = 0; k < accepted_.size(); ++k) rename(added[k], accepted_[k].before);
+  for (uint32_t position = 0; position < program_.steps.size(); ++position)
+    rename(program_.insns[number_at(position)], position);
+  // They get the numbers before those of their readers, in the order in which they were recorded.
+  std::vector<size_t> order(accepted_.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {},
-                    [&](size_t k) { return std::pair(taken_[k].number, number_at(taken_[k].place)); });
+  std::ranges::sort(
+      order, {}, [&](size_t k) { return std::pair(accepted_[k].number, number_at(accepted_[k].position)); });
   std::vector<Insn> insns;
-  std::vector<uint32_t> moved(program_.insns.size()), numbers(taken_.size());
+  std::vector<uint32_t> moved(program_.insns.size()), numbers(accepted_.size());
   size_t next = 0;
   for (uint32_t old = 0; old < program_.insns.size(); ++old) {
-    for (; next < order.size() && taken_[order[next]].number == old; ++next) {
+    for (; next < order.size() && accepted_[order[next]].number == old; ++next) {
       numbers[order[next]] = static_cast<uint32_t>(insns.size());
       insns.push_back(std::move(added[order[next]]));
     }
@@ -376,19 +379,20 @@ void Round::apply() {
   }
   std::vector<Step> steps;
   next = 0;
-  for (uint32_t place = 0; place < program_.steps.size(); ++place) {
-    for (; next < taken_.size() && taken_[next].before == place; ++next) steps.push_back({{numbers[next]}});
-    steps.push_back({{moved[number_at(place)]}});
+  for (uint32_t position = 0; position < program_.steps.size(); ++position) {
+    for (; next < accepted_.size() && accepted_[next].before == position; ++next)
+      steps.push_back({{numbers[next]}});
+    steps.push_back({{moved[number_at(position)]}});
   }
   program_.insns = std::move(insns);
   program_.steps = std::move(steps);
-  program_.recomputed += static_cast<int64_t>(taken_.size());
+  program_.recomputed += static_cast<int64_t>(accepted_.size());
 }
 
 }  // namespace
 
-void recompute(Program& program, int64_t least_bytes) {
-  for (int k = 0; k < kMostRounds && Round(program, least_bytes).run(); ++k) {
+void recompute(Program& program, const ProgramOptions& options) {
+  for (int k = 0; k < kMostRounds && Round(program, options.least_recomputed_bytes).run(); ++k) {
   }
 }
 

@@ -14,7 +14,7 @@ constexpr int64_t kAtOnce = 32768, kLeastAtOnce = 8192;  // elements of a block
 constexpr int64_t kParts = 16;                           // blocks, at least, where they are not too small
 constexpr int64_t kLeastRows = 4;                        // fewer are too few parts for several threads
 constexpr int64_t kPage = 4096, kShift = 256;            // bytes
-constexpr int64_t kOutside = -1, kMade = -2;             // of RowStep::inside_
+constexpr int64_t kOutside = -1, kPrologue = -2;         // of RowStep::inside_
 
 bool is_contiguous_operand(const Operand& o) { return o.strides == contiguous_strides(o.sizes); }
 
@@ -106,11 +106,11 @@ RowStep::RowStep(const Program& program, const Step& step,
   const std::optional<size_t> product = program.product_of(step);
   if (product) {
     const Insn& insn = program.insns[step.insns[*product]];
-    made_ = insn.in[0];
+    prologue_ = insn.in[0];
     product_ = insn.call;
-    row = made_->sizes.back();
-    rows_ = made_->numel() / row;
-    row_bytes_ = row * static_cast<int64_t>(itemsize(made_->dtype));
+    row = prologue_->sizes.back();
+    rows_ = prologue_->numel() / row;
+    row_bytes_ = row * static_cast<int64_t>(itemsize(prologue_->dtype));
   }
   for (uint32_t i : std::span(step.insns).first(product.value_or(step.insns.size()))) {
     const Insn& insn = program.insns[i];
@@ -135,7 +135,7 @@ RowStep::RowStep(const Program& program, const Step& step,
 void RowStep::find_inside(const Program& program, const Step& step,
                           const std::vector<std::vector<uint32_t>>& readers) {
   inside_.assign(program.memories.size(), kOutside);
-  if (made_) inside_[made_->memory] = kMade;
+  if (prologue_) inside_[prologue_->memory] = kPrologue;
   std::vector<bool> outside(program.memories.size(), false);
   for (size_t k = 0; k < program.insns.size(); ++k)
     if (std::ranges::find(step.insns, k) == step.insns.end())
@@ -146,7 +146,7 @@ void RowStep::find_inside(const Program& program, const Step& step,
       const bool read_inside = std::ranges::all_of(readers[o.memory], [&](uint32_t r) {
         return std::ranges::find(step.insns, r) != step.insns.end();
       });
-      if (m.in || m.out || m.again || outside[o.memory] || !read_inside) continue;
+      if (m.in || m.out || m.recomputes || outside[o.memory] || !read_inside) continue;
       if (inside_[o.memory] != kOutside) continue;
       if (o.offset || static_cast<int64_t>(m.bytes) != bytes_of(o)) continue;
       inside_[o.memory] = scratch_;
@@ -181,12 +181,12 @@ RowStep::Work RowStep::prepare(std::vector<Call>& calls) const {
     }
     const Insn& insn = parts_[p].insn;
     Call& call = calls[parts_[p].call];
-    if (inside_[insn.out[0].memory] == kOutside) take_over(call);
-    const auto add = [&](int which, size_t place, const Operand& o, const Tensor& t, bool by_rows) {
-      kernels::View& v = to.views[which][place];
+    if (inside_[insn.out[0].memory] == kOutside) reuse_input_memory(call);
+    const auto add = [&](int which, size_t position, const Operand& o, const Tensor& t, bool by_rows) {
+      kernels::View& v = to.views[which][position];
       v = {address_of(o.memory, t),    t.sizes().data(), t.strides().data(),
            static_cast<int>(t.ndim()), t.dtype(),        false};
-      if (by_rows) work.addresses.push_back({p, 2 + which, place, bytes_of(o) / rows_, inside_[o.memory]});
+      if (by_rows) work.addresses.push_back({p, 2 + which, position, bytes_of(o) / rows_, inside_[o.memory]});
     };
     for (size_t k = 0; k < call.operands.size(); ++k)
       if (const int8_t at = call.operands[k]; at != kIsNumber)
@@ -197,9 +197,9 @@ RowStep::Work RowStep::prepare(std::vector<Call>& calls) const {
   return work;
 }
 
-// On the calling thread. `made`: where the rows of a prologue's result go.
+// On the calling thread. `prologue_rows`: where the rows of a prologue's result go.
 void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end,
-                       char* made, kernels::IndexFault* fault) const {
+                       char* prologue_rows, kernels::IndexFault* fault) const {
   static PerThread<std::vector<char>> of_thread;
   std::vector<char>& memory = *of_thread;
   if (static_cast<int64_t>(memory.size()) < scratch_ + 2 * kPage)
@@ -211,10 +211,10 @@ void RowStep::run_rows(const Work& work, const std::vector<Call>& calls, int64_t
     for (const Address& a : mine.addresses) {
       const Work::Launching& from = work.parts[a.part];
       Work::Launching& to = mine.parts[a.part];
-      const auto move = [&](auto& data, const auto& whole) {
-        data = a.inside >= 0       ? scratch + a.inside
-               : a.inside == kMade ? made + (row - begin) * a.step
-                                   : static_cast<char*>(whole) + row * a.step;
+      const auto move = [&](auto& data, const auto& all_rows) {
+        data = a.inside >= 0           ? scratch + a.inside
+               : a.inside == kPrologue ? prologue_rows + (row - begin) * a.step
+                                       : static_cast<char*>(all_rows) + row * a.step;
       };
       if (a.kind == 0) move(to.plan.input[a.index].data, from.plan.input[a.index].data);
       if (a.kind == 1) move(to.plan.output[a.index].to.data, from.plan.output[a.index].to.data);
@@ -266,9 +266,9 @@ const void* RowStep::make_rows(const void* making, int64_t begin, int64_t end) {
   const auto& m = *static_cast<const Making*>(making);
   const auto bytes = static_cast<size_t>((end - begin) * m.step.row_bytes_) + 64;
   if (memory.size() < bytes) memory.resize(bytes);
-  char* made = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & 63);
-  m.step.run_rows(m.work, m.calls, begin, end, made);
-  return made;
+  char* prologue_rows = memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) & 63);
+  m.step.run_rows(m.work, m.calls, begin, end, prologue_rows);
+  return prologue_rows;
 }
 
 void RowStep::run_before(std::vector<Call>& calls, const std::function<void()>& f) const {

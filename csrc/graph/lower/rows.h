@@ -13,9 +13,6 @@
 
 namespace warptape::graph {
 
-// Of a product's operand, for a prologue.
-inline constexpr int64_t kLeastPrologueBytes = 1 << 20;
-
 // Whether the instruction, an elementwise one, gives each of `rows` rows from that row of what it reads.
 bool runs_by_rows(const Insn& insn, int64_t rows);
 // Whether a step may take the instruction as a kernel that runs by rows, of so many bytes at least.
@@ -38,8 +35,8 @@ class RowStep {
   struct Making;
   struct Address;
   static const void* make_rows(const void* making, int64_t begin, int64_t end);
-  void run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end, char* made,
-                kernels::IndexFault* fault = nullptr) const;
+  void run_rows(const Work& work, const std::vector<Call>& calls, int64_t begin, int64_t end,
+                char* prologue_rows, kernels::IndexFault* fault = nullptr) const;
   void check(const std::vector<Call>& calls, const kernels::IndexFault& fault) const;
   void find_inside(const Program& program, const Step& step,
                    const std::vector<std::vector<uint32_t>>& readers);
@@ -51,7 +48,7 @@ class RowStep {
   std::vector<int64_t> inside_;  // by memory: where it lies in a block's memory, or below 0
   int64_t scratch_ = 0;          // bytes of a block's memory
   // Of a prologue: the product's first operand, its call, and the bytes of a row.
-  std::optional<Operand> made_;
+  std::optional<Operand> prologue_;
   uint32_t product_ = 0;
   int64_t row_bytes_ = 0;
 };

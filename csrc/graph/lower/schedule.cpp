@@ -7,7 +7,7 @@
 namespace warptape::graph {
 namespace {
 
-constexpr uint32_t kReach = 16;  // places that an instruction moves at most
+constexpr uint32_t kReach = 16;  // positions that an instruction moves at most
 
 bool uses(const Insn& insn, uint32_t memory) {
   const auto is_it = [&](const Operand& o) { return o.memory == memory; };
@@ -26,30 +26,31 @@ class Scheduler {
   }
 
   void run() {
-    for (uint32_t place = 1; place < program_.steps.size(); ++place)
-      for (uint32_t k = place; k > 0 && k + kReach > place && pays(k); --k) swap(k);
+    for (uint32_t position = 1; position < program_.steps.size(); ++position)
+      for (uint32_t k = position; k > 0 && k + kReach > position && pays(k); --k) swap(k);
   }
 
  private:
-  uint32_t at(uint32_t place) const { return program_.steps[place].insns[0]; }
+  uint32_t at(uint32_t position) const { return program_.steps[position].insns[0]; }
 
   // What an instruction makes, and by how much less is in use after it than with that; `other` runs right
   // before or after it.
   struct Bytes {
-    int64_t made = 0, freed = 0;
+    int64_t allocated = 0, freed = 0;
   };
   Bytes bytes_of(uint32_t number, uint32_t other, bool is_first) const {
     Bytes b;
     const Insn& insn = program_.insns[number];
-    std::vector<uint32_t> seen;
+    std::vector<uint32_t> visited;
     for (const auto* list : {&insn.in, &insn.out})
       for (const Operand& o : *list) {
-        if (!liveness_.is_temporary(o.memory) || std::ranges::find(seen, o.memory) != seen.end()) continue;
-        seen.push_back(o.memory);
+        if (!liveness_.is_temporary(o.memory) || std::ranges::find(visited, o.memory) != visited.end())
+          continue;
+        visited.push_back(o.memory);
         const auto size = static_cast<int64_t>(program_.memories[o.memory].bytes);
         const bool shared = uses(program_.insns[other], o.memory);
         const auto ends = [&](uint32_t end) { return end == number || (shared && end == other); };
-        if (ends(first_[o.memory]) && (is_first || !shared)) b.made += size;
+        if (ends(first_[o.memory]) && (is_first || !shared)) b.allocated += size;
         if (ends(last_[o.memory]) && (!is_first || !shared)) b.freed += size;
       }
     return b;
@@ -58,7 +59,7 @@ class Scheduler {
   // The most in use while the two run, above what is in use before them.
   int64_t peak(uint32_t a, uint32_t b) const {
     const Bytes first = bytes_of(a, b, true), second = bytes_of(b, a, false);
-    return std::max(first.made, first.made - first.freed + second.made);
+    return std::max(first.allocated, first.allocated - first.freed + second.allocated);
   }
 
   // Whether one of `a` and one of `b` lie in the same storage, under the same name or as what is computed
@@ -71,8 +72,8 @@ class Scheduler {
     });
   }
 
-  bool pays(uint32_t place) const {
-    const uint32_t a = at(place - 1), b = at(place);
+  bool pays(uint32_t position) const {
+    const uint32_t a = at(position - 1), b = at(position);
     const Insn &before = program_.insns[a], &insn = program_.insns[b];
     if (shares(insn.in, before.out) || shares(insn.out, before.out) || shares(insn.out, before.in))
       return false;
@@ -82,14 +83,14 @@ class Scheduler {
     return peak(b, a) < peak(a, b);
   }
 
-  void swap(uint32_t place) {
-    const uint32_t a = at(place - 1), b = at(place);
+  void swap(uint32_t position) {
+    const uint32_t a = at(position - 1), b = at(position);
     for (const auto* list : {&program_.insns[b].in, &program_.insns[b].out})
       for (const Operand& o : *list) {
         if (last_[o.memory] == b && uses(program_.insns[a], o.memory)) last_[o.memory] = a;
         if (first_[o.memory] == a && uses(program_.insns[b], o.memory)) first_[o.memory] = b;
       }
-    std::swap(program_.steps[place - 1], program_.steps[place]);
+    std::swap(program_.steps[position - 1], program_.steps[position]);
     ++program_.moved;
   }
 
@@ -100,6 +101,6 @@ class Scheduler {
 
 }  // namespace
 
-void schedule(Program& program) { Scheduler(program).run(); }
+void schedule(Program& program, const ProgramOptions&) { Scheduler(program).run(); }
 
 }  // namespace warptape::graph

@@ -11,19 +11,19 @@ namespace {
 // memory before. Floats by their bits, so that 0.0 is not -0.0.
 class Key {
  public:
-  Key(const GraphCall& c, const Effects& effects, size_t place) : effects_(effects), place_(place) {
+  Key(const GraphCall& c, const Effects& effects, size_t position) : effects_(effects), position_(position) {
     add(reinterpret_cast<uintptr_t>(c.op));
     for (const Attr& a : c.args) {
       add(a.index());
       std::visit(*this, a);
     }
   }
-  std::string take() { return std::move(bytes_); }
+  std::string release() { return std::move(bytes_); }
 
   void operator()(std::monostate) {}
   void operator()(ValueId r) {
     add(r.id);
-    if (r.id != ValueId::kNone) add(effects_.writes_before(r, place_));
+    if (r.id != ValueId::kNone) add(effects_.writes_before(r, position_));
   }
   void operator()(Dim d) {
     add(static_cast<uint32_t>(d.expr));
@@ -54,7 +54,7 @@ class Key {
   void add(uint64_t x) { bytes_.append(reinterpret_cast<const char*>(&x), sizeof x); }
 
   const Effects& effects_;
-  size_t place_;
+  size_t position_;
   std::string bytes_;
 };
 
@@ -68,20 +68,20 @@ size_t eliminate_common_subexpressions(Graph& g, const PassOptions& options) {
   size_t count = 0;
   for (size_t i = 0; i < g.calls.size(); ++i) {
     if (!is_pure(g.calls[i])) continue;
-    const auto [at, is_new] = known.try_emplace(Key(g.calls[i], effects, i).take(), i);
+    const auto [at, is_new] = known.try_emplace(Key(g.calls[i], effects, i).release(), i);
     if (is_new) continue;
-    const std::vector<ValueId> first = g.calls[at->second].out, again = g.calls[i].out;
-    bool may = first.size() == again.size();
+    const std::vector<ValueId> first = g.calls[at->second].out, repeated = g.calls[i].out;
+    bool may = first.size() == repeated.size();
     for (size_t k = 0; may && k < first.size(); ++k) {
-      const bool none = again[k].id == ValueId::kNone;
+      const bool none = repeated[k].id == ValueId::kNone;
       may = none == (first[k].id == ValueId::kNone) &&
-            (none || (!learns[again[k].id] && effects.may_stand_for(first[k], again[k], at->second)));
+            (none || (!learns[repeated[k].id] && effects.may_stand_for(first[k], repeated[k], at->second)));
     }
     if (!may) continue;
     for (size_t k = 0; k < first.size(); ++k) {
-      if (again[k].id == ValueId::kNone) continue;
-      replace_reads(g, i + 1, again[k], first[k]);
-      effects.stands_for(first[k], again[k]);
+      if (repeated[k].id == ValueId::kNone) continue;
+      replace_reads(g, i + 1, repeated[k], first[k]);
+      effects.stands_for(first[k], repeated[k]);
     }
     erased[i] = true;
     ++count;

@@ -55,15 +55,9 @@ class Folder {
   }
   static int64_t bytes(const Tensor& t) { return t.numel() * static_cast<int64_t>(t.itemsize()); }
   static bool depends_on_sizes(const GraphCall& c) {
-    const auto varies = [](Dim d) { return d.expr != Dim::kNumber; };
-    for (const Attr& a : c.args) {
-      if (const auto* d = std::get_if<Dim>(&a); d && varies(*d)) return true;
-      if (const auto* list = std::get_if<Dims>(&a); list && std::ranges::any_of(*list, varies)) return true;
-      if (const auto* lists = std::get_if<std::vector<Dims>>(&a))
-        for (const Dims& dims : *lists)
-          if (std::ranges::any_of(dims, varies)) return true;
-    }
-    return false;
+    bool varies = false;
+    for (const Attr& a : c.args) each_dim(a, [&](Dim d) { varies |= d.expr != Dim::kNumber; });
+    return varies;
   }
 
   // The call alone as a graph, which is run.
@@ -111,10 +105,10 @@ class Folder {
     return true;
   }
   std::string unused(std::string name) const {
-    const auto taken = [&](const GraphValue& v) {
+    const auto is_used = [&](const GraphValue& v) {
       return v.kind == GraphValue::Kind::Constant && v.name == name;
     };
-    while (std::ranges::any_of(g_.values, taken)) name += "_";
+    while (std::ranges::any_of(g_.values, is_used)) name += "_";
     return name;
   }
 

@@ -94,6 +94,6 @@ class BatchNormFolder {
 
 }  // namespace
 
-size_t fold_frozen_conv_bn(Graph& g) { return BatchNormFolder(g).run(); }
+size_t fold_frozen_conv_bn(Graph& g, const PassOptions&) { return BatchNormFolder(g).run(); }
 
 }  // namespace warptape::graph

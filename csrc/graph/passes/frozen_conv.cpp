@@ -1,6 +1,6 @@
 // Convolutions of a frozen graph: channels innermost, with the addition and the ReLU behind them in one call,
 // and with weights that are packed once.
-#include "graph/ir/effects.h"
+#include "graph/ir/packed_weights.h"
 #include "graph/passes/passes.h"
 #include "ops/conv/conv.h"
 #include "ops/elementwise/activation.h"
@@ -29,6 +29,11 @@ ValueId operand(const GraphCall& c, std::string_view name) {
   const Attr* a = argument(c, name);
   const auto* v = a ? std::get_if<ValueId>(a) : nullptr;
   return v ? *v : ValueId{};
+}
+
+void set_operand(GraphCall& c, std::string_view name, Attr value) {
+  for (size_t i = 0; i < c.args.size(); ++i)
+    if (name == c.op->args[i].name) c.args[i] = std::move(value);
 }
 
 bool may_have_same_sizes(const GraphValue& x, const GraphValue& y) {
@@ -86,9 +91,8 @@ class ChannelsLast {
     const Attr* groups = argument(c, "groups");
     if (!suits(*w, *groups)) return false;
     const Tensor t = raw_in(w->tensor, MemoryFormat::ChannelsLast);
-    const ValueId made = add_value(g_, *w, GraphValue::Kind::Constant, t);
-    for (size_t i = 0; i < c.args.size(); ++i)
-      if (std::string_view(c.op->args[i].name) == "weight") c.args[i] = made;
+    const ValueId result = add_value(g_, *w, GraphValue::Kind::Constant, t);
+    set_operand(c, "weight", result);
     return true;
   }
   static bool suits(const GraphValue& w, const Attr& groups) {
@@ -99,15 +103,15 @@ class ChannelsLast {
     return n->value == 1 || narrowest >= 8 || (sizes[0] == n->value && sizes[1] == 1);
   }
   ValueId contiguous(ValueId v, size_t call) {
-    ValueId& made = row_major_[v.id];
-    if (made.id != ValueId::kNone) return made;
+    ValueId& result = row_major_[v.id];
+    if (result.id != ValueId::kNone) return result;
     failed_ |= effects_.is_written_after(v, call);
-    made = add_value(g_, g_.values[v.id], GraphValue::Kind::Result, {});
+    result = add_value(g_, g_.values[v.id], GraphValue::Kind::Result, {});
     GraphCall& c = g_.calls.emplace_back();
     c.op = &ops::contiguous;
     c.args = {v};
-    c.out = {made};
-    return made;
+    c.out = {result};
+    return result;
   }
 
   Graph& g_;
@@ -207,25 +211,21 @@ class ConvFuser {
 
   void fuse(const Tail& t) {
     const GraphCall& conv = g_.calls[t.conv];
-    GraphCall made = conv;
-    made.op = kFused;
-    made.args.clear();
+    GraphCall result = conv;
+    result.op = kFused;
+    result.args.clear();
     for (const Arg& a : kFused->args) {
       const Attr* same = argument(conv, a.name);
-      made.args.push_back(same ? *same : Attr());
+      result.args.push_back(same ? *same : Attr());
     }
-    if (t.residual.id != ValueId::kNone) set(made, "residual", t.residual);
-    set(made, "inplace", t.inplace);
-    set(made, "relu", t.relu);
-    made.out = g_.calls[t.last].out;
+    if (t.residual.id != ValueId::kNone) set_operand(result, "residual", t.residual);
+    set_operand(result, "inplace", t.inplace);
+    set_operand(result, "relu", t.relu);
+    result.out = g_.calls[t.last].out;
     erased_[t.conv] = true;
     for (size_t at : t.calls) erased_[at] = true;
     erased_[t.last] = false;
-    g_.calls[t.last] = std::move(made);
-  }
-  static void set(GraphCall& c, std::string_view name, Attr value) {
-    for (size_t i = 0; i < c.args.size(); ++i)
-      if (name == c.op->args[i].name) c.args[i] = std::move(value);
+    g_.calls[t.last] = std::move(result);
   }
 
   Graph& g_;
@@ -236,16 +236,16 @@ class ConvFuser {
 
 }  // namespace
 
-size_t prefer_channels_last(Graph& g) {
-  Graph made = g;
-  ChannelsLast pass(made);
+size_t prefer_channels_last(Graph& g, const PassOptions&) {
+  Graph result = g;
+  ChannelsLast pass(result);
   const size_t count = pass.run();
   if (pass.failed() || !count) return 0;
-  g = std::move(made);
+  g = std::move(result);
   return count;
 }
 
-size_t fuse_frozen_conv_add_relu(Graph& g) { return ConvFuser(g).run(); }
+size_t fuse_frozen_conv_add_relu(Graph& g, const PassOptions&) { return ConvFuser(g).run(); }
 
 // Of graphs that have channels innermost somewhere: weights of 1 x 1 kernels alone do not tell.
 void pack_frozen_weights(Graph& g) {
@@ -257,10 +257,13 @@ void pack_frozen_weights(Graph& g) {
   });
   for (GraphCall& c : g.calls) {
     const GraphValue* w = weight(c);
-    c.packed = innermost && w && is_contiguous_in(w->tensor, MemoryFormat::ChannelsLast)
-                   ? ops::pack_conv_weight(w->tensor, std::get<Dim>(*argument(c, "groups")).value)
-                   : Tensor();
+    if (!w) continue;
+    const bool packs = innermost && is_contiguous_in(w->tensor, MemoryFormat::ChannelsLast);
+    set_packed(
+        c, w->tensor,
+        packs ? ops::pack_conv_weight(w->tensor, std::get<Dim>(*argument(c, "groups")).value) : Tensor());
   }
+  pack_linear_weights(g, effects);
 }
 
 }  // namespace warptape::graph

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "graph/ir/graph.h"
 
@@ -26,31 +27,39 @@ struct PassOptions {
   bool gradients = true;  // of inputs and parameters stay the same to the bit
 };
 
-// By pass, how many calls it took away or changed.
-struct PassCounts {
-  size_t constant_propagation = 0, peephole = 0, cse = 0, dce = 0, fold_frozen_conv_bn = 0, channels_last = 0,
-         fuse_frozen_conv_add_relu = 0, reuse_memory = 0;
+// A pass: a file with its code and a row of passes().
+struct Pass {
+  const char* name;
+  bool PassOptions::* wanted;
+  size_t (*run)(Graph& g, const PassOptions& options);  // returns how many calls it took away or changed
+  bool frozen = false;                                  // of frozen graphs alone
+  bool repeats = false;         // with its neighbours, which make work for each other, until there is none
+  bool changes_writes = false;  // takes away writes that nobody can see
 };
+// In their order.
+WT_API std::span<const Pass> passes();
 
-// Runs the passes, those that make work for each other until there is none, also in the graphs of control
-// flow. Throws an Error where the verifier finds that a pass broke the graph.
+// By pass, how many calls it took away or changed.
+using PassCounts = std::vector<size_t>;
+
+// Runs the passes that are wanted, also in the graphs of control flow. Throws an Error where the verifier
+// finds that a pass broke the graph.
 WT_API PassCounts optimise(Graph& g, const PassOptions& options);
 
 // Throws an Error that names the first call which writes memory or draws random numbers and is not in both
 // graphs, in the same order. Values keep their numbers through all passes.
 WT_API void verify_effects(const Graph& before, const Graph& after);
 
-// The passes. Each returns what PassCounts has of it.
 size_t propagate_constants(Graph& g, const PassOptions& options);
 size_t peephole(Graph& g, const PassOptions& options);
 size_t eliminate_common_subexpressions(Graph& g, const PassOptions& options);
 // Constants with a name of a module stay, though no call reads them, unless the graph is frozen.
-size_t eliminate_dead_code(Graph& g, bool keep_named = true);
-size_t fold_frozen_conv_bn(Graph& g);
-size_t prefer_channels_last(Graph& g);
-size_t fuse_frozen_conv_add_relu(Graph& g);
+size_t eliminate_dead_code(Graph& g, const PassOptions& options = {});
+size_t fold_frozen_conv_bn(Graph& g, const PassOptions& options = {});
+size_t prefer_channels_last(Graph& g, const PassOptions& options = {});
+size_t fuse_frozen_conv_add_relu(Graph& g, const PassOptions& options = {});
+size_t plan_reuse(Graph& g, const PassOptions& options = {});
 void pack_frozen_weights(Graph& g);
-size_t plan_reuse(Graph& g);
 
 // ---- what they share -----------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
 
 namespace warptape::graph {
 
-size_t plan_reuse(Graph& g) {
+size_t plan_reuse(Graph& g, const PassOptions&) {
   size_t count = 0;
   for (size_t i = 0; i < g.calls.size(); ++i) {
     GraphCall& c = g.calls[i];

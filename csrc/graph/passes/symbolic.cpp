@@ -1,70 +1,13 @@
 // Graphs for all sizes, from graphs that were recorded at some.
 #include <bit>
 #include <cstring>
+#include <unordered_set>
 
 #include "graph/record/trace.h"
 #include "tensor/factory.h"
 
 namespace warptape::graph {
 namespace {
-
-// What the same integer of several traces becomes.
-class Fitter {
- public:
-  Fitter(std::vector<Expr>& exprs, IntList low, IntList high) : exprs_(exprs), low_(low), high_(high) {}
-
-  // values[mask]: see generalise().
-  Dim fit(std::span<const int64_t> values) {
-    const auto differs = [&](int64_t v) { return v != values[0]; };
-    if (std::ranges::none_of(values, differs)) return {values[0]};
-    const Expr e = polynomial(values);
-    const auto known = std::ranges::find(exprs_, e);
-    const auto number = static_cast<int32_t>(known - exprs_.begin());
-    if (known == exprs_.end()) exprs_.push_back(e);
-    return {values[0], number};
-  }
-
- private:
-  // The polynomial, linear in each symbol, with these values: one symbol after the other, the pair of values
-  // (lo, hi) becomes the line through it, lo * high - hi * low + (hi - lo) * x over high - low.
-  Expr polynomial(std::span<const int64_t> values) const {
-    std::vector<__int128> factors(values.begin(), values.end());
-    __int128 divisor = 1;
-    for (size_t s = 0; s < low_.size(); ++s) {
-      for (size_t mask = 0; mask < factors.size(); ++mask) {
-        if (mask >> s & 1) continue;
-        const __int128 lo = factors[mask], hi = factors[mask | size_t{1} << s];
-        factors[mask] = lo * high_[s] - hi * low_[s];
-        factors[mask | size_t{1} << s] = hi - lo;
-      }
-      divisor *= high_[s] - low_[s];
-    }
-    __int128 common = divisor;
-    for (__int128 f : factors) common = gcd(common, f);
-    if (divisor < 0) common = -common;
-    Expr out;
-    out.divisor = narrow(divisor / common);
-    for (size_t mask = factors.size(); mask-- > 0;) {
-      if (!factors[mask]) continue;
-      Expr::Term& t = out.terms.emplace_back();
-      t.factor = narrow(factors[mask] / common);
-      for (size_t s = 0; s < low_.size(); ++s)
-        if (mask >> s & 1) t.symbols.push_back(static_cast<uint8_t>(s));
-    }
-    return out;
-  }
-  static __int128 gcd(__int128 a, __int128 b) {
-    while (b) a = std::exchange(b, a % b);
-    return a < 0 ? -a : a;
-  }
-  static int64_t narrow(__int128 x) {
-    WT_CHECK(x >= INT64_MIN && x <= INT64_MAX, ShapeError, "export: a size does not fit into 63 bits");
-    return static_cast<int64_t>(x);
-  }
-
-  std::vector<Expr>& exprs_;
-  IntList low_, high_;
-};
 
 bool equal(const Tensor& a, const Tensor& b) {
   if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype() || a.device() != b.device()) return false;
@@ -203,32 +146,138 @@ std::vector<Graph*> pointers(std::span<Graph> graphs) {
   return out;
 }
 
+// Puts the symbols of inputs before those that depend on values, which get names of their own.
+void merge_symbols(Graph& g, std::vector<Symbol> symbols) {
+  for (Expr& e : g.exprs) e = e.renumbered([&](uint8_t s) { return s + symbols.size(); });
+  for (Symbol& own : g.symbols) {
+    while (std::ranges::find(symbols, own.name, &Symbol::name) != symbols.end()) own.name += "_";
+    symbols.push_back(std::move(own));
+  }
+  g.symbols = std::move(symbols);
+}
+
+// Integers that depend on values do in the same way.
+void check_same(const Graph& g, Dim a, const Graph& h, Dim b) {
+  WT_CHECK(a.expr >= 0 && b.expr >= 0 &&
+               g.exprs[static_cast<size_t>(a.expr)] == h.exprs[static_cast<size_t>(b.expr)],
+           NotImplementedError,
+           "export: a size that depends on values is used for some sizes of the inputs and not for others");
+}
+
+// The bits of the sizes on which an integer depends, as far as traces with one other size each tell.
+uint64_t support(std::span<Dim* const> of_traces, std::span<const uint64_t> masks) {
+  uint64_t out = 0;
+  for (size_t k = 0; k < masks.size(); ++k)
+    if (std::has_single_bit(masks[k]) && of_traces[k]->value != of_traces[0]->value) out |= masks[k];
+  return out;
+}
+
+// The next mask of bits within `all`; 0 after the last.
+uint64_t next_within(uint64_t all, uint64_t mask) { return (mask - all) & all; }
+
+std::vector<int64_t> sizes_at(uint64_t mask, IntList low, IntList high) {
+  std::vector<int64_t> out(low.begin(), low.end());
+  for (size_t s = 0; s < out.size(); ++s)
+    if (mask >> s & 1) out[s] = high[s];
+  return out;
+}
+
+// The expression of an integer, by a trace for each combination of the sizes on which it depends.
+Expr expression(std::span<Dim* const> of_traces, std::span<const uint64_t> masks, IntList low, IntList high) {
+  const uint64_t all = support(of_traces, masks);
+  std::vector<uint8_t> symbols;
+  Shape own_low, own_high;
+  for (size_t s = 0; s < low.size(); ++s) {
+    if (!(all >> s & 1)) continue;
+    symbols.push_back(static_cast<uint8_t>(s));
+    own_low.push_back(low[s]);
+    own_high.push_back(high[s]);
+  }
+  std::vector<int64_t> values;
+  uint64_t corner = 0;
+  do {
+    const auto at = std::ranges::find_if(masks, [&](uint64_t m) { return (m & all) == corner; });
+    WT_CHECK(at != masks.end(), ValueError, "export: a trace is missing: see missing_traces()");
+    values.push_back(of_traces[static_cast<size_t>(at - masks.begin())]->value);
+    corner = next_within(all, corner);
+  } while (corner);
+  return fit(values, own_low, own_high, symbols);
+}
+
+constexpr int kMostTogether = 8;  // sizes on which one integer depends; results' sizes become unknown beyond
+
 }  // namespace
 
-Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, IntList low, IntList high) {
-  WT_CHECK(symbols.size() <= 8 && traces.size() == size_t{1} << symbols.size() &&
-               low.size() == symbols.size() && high.size() == symbols.size(),
-           ValueError, "export: ", symbols.size(), " sizes that vary need ", size_t{1} << symbols.size(),
-           " traces, got ", traces.size());
+std::vector<uint64_t> missing_traces(std::vector<Graph> traces, std::span<const uint64_t> masks) {
+  WT_CHECK(!traces.empty() && traces.size() == masks.size(), ValueError,
+           "export: expected a mask for each trace, and at least one");
+  struct Corner {
+    uint64_t matter, high;  // sizes, and which of them are high
+  };
+  std::vector<Corner> missing;
+  std::unordered_set<uint64_t> done;
+  const auto add = [&](Corner c) {
+    for (Corner& m : missing) {
+      if ((m.high ^ c.high) & m.matter & c.matter) continue;
+      m = {m.matter | c.matter, m.high | c.high};
+      return;
+    }
+    missing.push_back(c);
+  };
+  const std::vector<Graph*> graphs = pointers(traces);
+  Parallel(graphs, "sizes", [&](std::span<Dim* const> dims, bool of_result) {
+    if (std::ranges::any_of(dims, [](const Dim* d) { return d->expr != Dim::kNumber; })) return;
+    const uint64_t all = support(dims, masks);
+    if (of_result && std::popcount(all) > kMostTogether) return;
+    if (!done.insert(all).second) return;
+    WT_CHECK(std::popcount(all) <= kMostTogether, NotImplementedError,
+             "export: a number depends on more than ", kMostTogether, " sizes that vary");
+    uint64_t corner = 0;
+    do {
+      if (std::ranges::none_of(masks, [&](uint64_t m) { return (m & all) == corner; })) add({all, corner});
+      corner = next_within(all, corner);
+    } while (corner);
+  }).walk();
+  std::vector<uint64_t> out;
+  for (const Corner& m : missing) out.push_back(m.high);
+  return out;
+}
+
+Graph generalise(std::vector<Graph> traces, std::span<const uint64_t> masks, std::vector<Symbol> symbols,
+                 IntList low, IntList high) {
+  const bool valid = symbols.size() <= 64 && masks.size() == traces.size() && low.size() == symbols.size() &&
+                     high.size() == symbols.size() && !masks.empty() && !masks[0];
+  WT_CHECK(valid, ValueError,
+           "export: expected one trace for each mask, the first at the examples' sizes, and ",
+           "at most 64 sizes that vary");
   Graph out = traces[0];
-  Fitter fitter(out.exprs, low, high);
+  merge_symbols(out, std::move(symbols));
   std::vector<Graph> rest(traces.begin(), traces.end());
   std::vector<Graph*> graphs = pointers(rest);
   graphs.insert(graphs.begin(), &out);
   Parallel(graphs, "sizes", [&](std::span<Dim* const> dims, bool) {
-    std::vector<int64_t> values;
-    bool unknown = false;
-    for (const Dim* d : dims.subspan(1)) {
-      values.push_back(d->value);
+    const auto of_traces = dims.subspan(1);
+    bool unknown = false, symbolic = false, varies = false;
+    for (const Dim* d : of_traces) {
+      varies |= d->value != of_traces[0]->value;
       unknown |= d->expr == Dim::kUnknown;
+      symbolic |= d->expr >= 0;
     }
-    if (unknown)
+    for (size_t k = 1; symbolic && k < dims.size(); ++k)
+      check_same(*graphs[1], *dims[1], *graphs[k], *dims[k]);
+    if (symbolic) return;
+    const int64_t example = of_traces[0]->value;
+    if (unknown || std::popcount(support(of_traces, masks)) > kMostTogether)
       dims[0]->expr = Dim::kUnknown;
+    else if (varies)
+      *dims[0] = out.size(expression(of_traces, masks, low, high), example);
     else
-      *dims[0] = fitter.fit(values);
+      *dims[0] = {example};
   }).walk();
-  out.symbols = std::move(symbols);
   out.finish();
+  // An integer may depend on more than a trace with one other size each tells.
+  for (size_t k = 0; k < traces.size(); ++k)
+    if (std::popcount(masks[k]) > 1) check_trace(out, traces[k], sizes_at(masks[k], low, high));
   return out;
 }
 
@@ -236,14 +285,23 @@ namespace {
 
 // Whether the integer that is said is the one that is. A quotient that is none at these sizes, and was one at
 // all sizes before, becomes one that is rounded as it is here.
-bool holds(Graph& graph, Dim& said, int64_t is, IntList symbols) {
-  if (said.expr == Dim::kNumber) return said.value == is;
+bool holds(Graph& graph, Dim& said, const Graph& trace, Dim found, IntList symbols) {
+  const int64_t is = found.value;
   if (said.expr == Dim::kUnknown) return true;
+  if (found.expr >= 0) {
+    const Expr own = trace.exprs[static_cast<size_t>(found.expr)].renumbered(
+        [&](uint8_t s) { return s + symbols.size(); });
+    return said.expr >= 0 && graph.exprs[static_cast<size_t>(said.expr)] == own;
+  }
+  if (said.expr == Dim::kNumber) return said.value == is;
   Expr e = graph.exprs[static_cast<size_t>(said.expr)];
+  for (const Expr::Term& t : e.terms)
+    for (uint8_t s : t.symbols)
+      if (s >= symbols.size()) return false;
   if (e.floor) return e.value(symbols) == is;
-  Expr whole = e;
-  whole.divisor = 1;
-  const int64_t n = whole.value(symbols);
+  Expr numerator = e;
+  numerator.divisor = 1;
+  const int64_t n = numerator.value(symbols);
   if (n % e.divisor == 0) return n / e.divisor == is;
   e.floor = true;
   if (e.value(symbols) != is) {  // rounded up: with divisor - 1 more
@@ -252,9 +310,7 @@ bool holds(Graph& graph, Dim& said, int64_t is, IntList symbols) {
     if (__builtin_add_overflow(number->factor, e.divisor - 1, &number->factor)) return false;
     if (e.value(symbols) != is) return false;
   }
-  const auto known = std::ranges::find(graph.exprs, e);
-  said.expr = static_cast<int32_t>(known - graph.exprs.begin());
-  if (known == graph.exprs.end()) graph.exprs.push_back(std::move(e));
+  said = graph.size(e, said.value);
   return true;
 }
 
@@ -263,10 +319,10 @@ bool holds(Graph& graph, Dim& said, int64_t is, IntList symbols) {
 void check_trace(Graph& graph, const Graph& trace, IntList symbols) {
   Graph copy = trace;
   Graph* both[] = {&graph, &copy};
-  const char* others = graph.symbols.empty() ? "values" : "sizes";
+  const char* others = symbols.empty() ? "values" : "sizes";
   Parallel(both, others, [&](std::span<Dim* const> dims, bool of_result) {
-    if (holds(graph, *dims[0], dims[1]->value, symbols)) return;
-    const std::string how = graph.symbols.empty() ? "" : ", and is not linear in each of the sizes that vary";
+    if (holds(graph, *dims[0], copy, *dims[1], symbols)) return;
+    const std::string how = symbols.empty() ? "" : ", and is not linear in each of the sizes that vary";
     WT_CHECK(of_result, NotImplementedError, "export: a number that ops get depends on the ", others,
              " of the inputs", how, ": it is ", dims[0]->value, " and ", dims[1]->value);
     dims[0]->expr = Dim::kUnknown;

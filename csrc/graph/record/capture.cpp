@@ -1,5 +1,6 @@
-// How ops and the backward of nodes are noted: see Note [Regions].
+// How ops and the backward of nodes are recorded: see Note [Regions].
 #include "autograd/engine.h"
+#include "graph/ir/storage_state.h"
 #include "graph/record/scope.h"
 #include "graph/record/trace.h"
 
@@ -10,9 +11,9 @@ Scope::~Scope() {
   for (const Written& w : written_) {
     Storage& s = w.tensor.storage();
     const Memory* m = region_.memories_.find(s);
-    if (!m || m->state != Memory::State::Read || !s.has_aside()) continue;
-    s.give_back();
-    s.writer.store(nullptr, std::memory_order_release);
+    if (!m || m->state != Memory::State::Read || !s.is_evicted()) continue;
+    s.restore();
+    end_writing(s);
   }
 }
 
@@ -22,31 +23,17 @@ void Scope::written(const Tensor& t) {
   Written& w = written_.emplace_back();
   w.tensor = t;
   w.version = t.version();
-  w.own = history_of(t);
+  w.own = History::of(t);
   if (!is_view(t)) return;
   w.of_view = meta_of(t)->view->version;
-  w.base = history_of(meta_of(t)->view->base);
-}
-
-Scope::History Scope::history_of(const Tensor& t) {
-  if (!t->extra) return {t, {}, false};
-  const AutogradMeta& m = *meta_of(t);
-  return {t, {m.node, m.output}, m.requires_grad};
-}
-
-void Scope::restore(const History& h) {
-  if (!h.tensor.defined() || !h.tensor->extra) return;
-  AutogradMeta& m = *meta_of(h.tensor);
-  if (m.node.get() == h.edge.node.get() && m.output == h.edge.index) return;
-  set_gradient_edge(h.tensor, h.edge);
-  m.requires_grad = h.requires_grad;
+  w.base = History::of(meta_of(t)->view->base);
 }
 
 void Scope::restore() {
   for (const Written& w : written_) {
     w.tensor.set_version(w.version);
-    restore(w.own);
-    restore(w.base);
+    w.own.restore();
+    w.base.restore();
     if (w.base.tensor.defined()) meta_of(w.tensor)->view->version = w.of_view;
   }
 }
@@ -59,7 +46,7 @@ bool Scope::unfinished() const {
   return false;
 }
 
-bool Scope::opaque() const { return thread_state().asked_meta || poisoned || unfinished(); }
+bool Scope::needs_opaque() const { return thread_state().asked_meta || poisoned || unfinished(); }
 
 bool Scope::bumped() const {
   for (const Written& w : written_)
@@ -90,9 +77,9 @@ bool capture(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
 
 void force(Storage& s) {
   const bool is_read = s.is_deferred();  // else somebody is about to write it
-  while (Deferral* writer = s.writer.load(std::memory_order_acquire)) static_cast<Region*>(writer)->force(s);
-  if (!is_read && s.readers.load()) Region::force_readers(s);
-  if (s.promise.load(std::memory_order_acquire)) fulfil_promises_on(s);
+  while (Deferral* writer = writer_of(s, std::memory_order_acquire)) static_cast<Region*>(writer)->force(s);
+  if (!is_read && reader_count(s)) Region::force_readers(s);
+  if (remat_state(s)) rematerialize_dependents(s);
   if (s.is_deferred()) complete(s);
 }
 
@@ -106,19 +93,19 @@ void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTa
   bool pending = false;
   each_written(op, args, [&](const Tensor& t) {
     pending |= knows(t);
-    if (t.defined()) settle_promises(t.storage());
+    if (t.defined()) rematerialize_before_write(t.storage());
   });
   each_tensor(op, args, [&](const Tensor& t) { pending |= t.storage().is_deferred(); });
   if (pending) run_before();
   Paused paused;
   keys.next = 0;
-  Restore<KeyTape*> again(own_thread_state().key_tape, &keys);
+  Restore<KeyTape*> replayed_keys(own_thread_state().key_tape, &keys);
   out = {};
   const WithoutGil without_gil;
   op.call(op, args.data(), out);
 }
 
-// What is pending runs before an op that runs now, unless that is in the middle of one that is noted.
+// What is pending runs before an op that runs now, unless that is in the middle of one that is recorded.
 void Region::run_before() {
   if (!scopes_.empty()) throw NotDeferrable{};
   RegionLock lock(mutex_);
@@ -126,29 +113,29 @@ void Region::run_before() {
 }
 
 void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
-  if (in_whole()) return call_inside(op, args, out);
-  each_tensor(op, args, [&](const Tensor& t) { meet(t); });
+  if (in_opaque()) return call_inside(op, args, out);
+  each_tensor(op, args, [&](const Tensor& t) { force_before_use(t); });
   const bool outermost = recording_ && scopes_.empty();
-  if (outermost) recording_->see(op, args);
+  if (outermost) recording_->observe(op, args);
   const auto count = [&] {
     const RegionLock lock(mutex_);
     return calls_.size();
   };
-  const size_t noted = outermost ? count() : 0;
+  const size_t before = outermost ? count() : 0;
   call_or_run(op, args, out);
-  if (outermost) recording_->made(out);
-  if (outermost && count() == noted && returns_value(out) && reads_values(op, args))
+  if (outermost) recording_->produced(out);
+  if (outermost && count() == before && returns_value(out) && reads_values(op, args))
     recording_->refuse(message(op.name, " reads a value"));
-  settle();
+  flush_if_exposed();
 }
 
-// Of what an op calls that is noted as a whole nothing is noted.
+// Of what an op calls that is recorded as opaque nothing is recorded.
 void Region::call_inside(const OpInfo& op, std::span<Value> args, Result& out) {
   RegionLock lock(mutex_);
   each_written(op, args, [&](const Tensor& t) {
     if (t.defined() && t.storage().bytes() && !t.device().is_meta()) skip(t);
   });
-  Restore<bool> asked(own_thread_state().asked_meta, false);  // by the op itself counts
+  Restore<bool> meta_flag(own_thread_state().asked_meta, false);  // by the op itself counts
   Restore<uint32_t> nested(own_thread_state().dispatch, thread_state().dispatch | kCapture);
   op.run(op, args.data(), out);
   scopes_.back()->skipped |= thread_state().asked_meta;
@@ -157,9 +144,9 @@ void Region::call_inside(const OpInfo& op, std::span<Value> args, Result& out) {
 void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
   KeyTape keys;
   Attempts& attempts = attempts_[&op];
-  Tried tried = Tried::NotWhole;
+  Tried tried = Tried::NotOpaque;
   const bool defers = !thread_state().saved_tensor_hooks && !thread_state().anomaly_mode;
-  while (defers && tried == Tried::NotWhole && keys.keys.empty() && !attempts.tend_to_fail()) {
+  while (defers && tried == Tried::NotOpaque && keys.keys.empty() && !attempts.tend_to_fail()) {
     out = {};
     Scope scope(*this, op.name, keys, attempts);
     const auto call = [&] {
@@ -168,13 +155,13 @@ void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
       Restore<uint32_t> nested(own_thread_state().dispatch, thread_state().dispatch | kCapture);
       op.run(op, args.data(), out);
     };
-    tried = scope.attempt(attempts, call, [&] { note_op(op, args, out, scope); });
-    if (tried == Tried::Noted) return;
+    tried = scope.attempt(attempts, call, [&] { record_op(op, args, out, scope); });
+    if (tried == Tried::Recorded) return;
   }
   run_now(op, args, out, keys);
 }
 
-void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out, Scope& scope) {
+void Region::record_op(const OpInfo& op, std::span<const Value> args, Result& out, Scope& scope) {
   scope.undo();
   Call& call = add(CallKind::Op, &op);
   call.bumped = scope.bumped();
@@ -183,7 +170,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
     Memory& m = memory_of(t.storage());
     if (m.state == Memory::State::Unwritten && m.depth && m.depth < scopes_.size())
       scopes_[m.depth - 1]->poisoned = true;
-    ++m.held;
+    ++m.references;
     call.in.push_back(t);
   });
   each_written(op, call.args->values, [&](const Tensor& t) {
@@ -191,15 +178,15 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
     write(call, t);
     call.results.push_back(kInPlaceResult);
   });
-  int32_t place = 0;
+  int32_t position = 0;
   Ref<Node> node;
   each_result(out, [&](const Tensor& t) {
     if (is_unwritten(t)) {
       write(call, t);
-      call.results.push_back(place);
+      call.results.push_back(position);
     }
     if (t.defined() && !node) node = grad_fn(t);
-    ++place;
+    ++position;
   });
   for (size_t i = 0; node && i < node->saved_count(); ++i)
     if (const Tensor& t = node->saved_raw(i).raw(); is_unwritten(t)) {
@@ -209,29 +196,29 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
   if (scope.unfinished()) throw NotDeferrable{};
   const bool in_place = !call.results.empty() && call.results[0] == kInPlaceResult;
   if (in_place && call.results.back() >= kSavedBase) throw NotDeferrable{};
-  call.made = node.get();
+  call.node = node.get();
   remember_state(call);
 }
 
 void Region::backward(Node& node, Gradients& g, bool last) {
   if (recording_) recording_->refuse("it runs a backward pass");
   backward_or_run(node, g, last);
-  settle();
+  flush_if_exposed();
 }
 
 void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   KeyTape keys;
-  if (in_whole()) throw NotWhole{};
-  for (size_t i = 0; i < node.saved_count(); ++i) meet(node.saved_raw(i).raw());
-  for (size_t i = 0; i < g.outputs(); ++i) meet(g[i]);
+  if (in_opaque()) throw NotOpaque{};
+  for (size_t i = 0; i < node.saved_count(); ++i) force_before_use(node.saved_raw(i).raw());
+  for (size_t i = 0; i < g.outputs(); ++i) force_before_use(g[i]);
   Attempts& attempts = attempts_[node.type];
   // Python code, and what is written into leaves, must not run twice.
   const bool once = node.type->python_part || node.type->release || accumulator_leaf_or_null(node);
   if (once) return node.type->backward(node, g);
   bool packed = false;
   for (size_t i = 0; i < node.saved_count(); ++i) packed |= node.saved_raw(i).packed() != nullptr;
-  Tried tried = Tried::NotWhole;
-  while (!packed && !thread_state().anomaly_mode && tried == Tried::NotWhole && keys.keys.empty() &&
+  Tried tried = Tried::NotOpaque;
+  while (!packed && !thread_state().anomaly_mode && tried == Tried::NotOpaque && keys.keys.empty() &&
          !attempts.tend_to_fail()) {
     Scope scope(*this, node.type->name, keys, attempts);
     scope.is_op = false;
@@ -239,8 +226,8 @@ void Region::backward_or_run(Node& node, Gradients& g, bool last) {
       Gradients tried = g.retained();  // what is saved must be there for the call that counts
       node.type->backward(node, tried);
     };
-    tried = scope.attempt(attempts, call, [&] { note_backward(node, g, last, scope); });
-    if (tried == Tried::Noted) return;
+    tried = scope.attempt(attempts, call, [&] { record_backward(node, g, last, scope); });
+    if (tried == Tried::Recorded) return;
     for (size_t i = 0; i < g.inputs(); ++i) g.set(i, Tensor());
   }
   ++compiled_->counts.not_deferred;
@@ -248,12 +235,12 @@ void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   run_before();
   Paused paused;
   keys.next = 0;
-  Restore<KeyTape*> again(own_thread_state().key_tape, &keys);
+  Restore<KeyTape*> replayed_keys(own_thread_state().key_tape, &keys);
   for (size_t i = 0; i < g.inputs(); ++i) g.set(i, Tensor());
   node.type->backward(node, g);
 }
 
-void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
+void Region::record_backward(Node& node, Gradients& g, bool last, Scope& scope) {
   if (thread_state().grad_mode) throw NotDeferrable{};
   scope.undo();
   Call& call = add(CallKind::Backward, node.type);
@@ -261,7 +248,7 @@ void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
   NodeCall& b = *call.backward;
   b.node = Ref<Node>::share(&node);
   b.last = last;
-  const auto keep = [&](std::vector<Tensor>& list, const Tensor& t) {
+  const auto add_input = [&](std::vector<Tensor>& list, const Tensor& t) {
     if (t.defined()) {
       read(call, t);
       list.push_back(call.in.back());
@@ -270,8 +257,8 @@ void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
     }
   };
   for (size_t i = 0; i < node.saved_count(); ++i)
-    keep(b.saved, node.saved_raw(i).defined() ? node.saved(i) : Tensor());
-  for (size_t i = 0; i < g.outputs(); ++i) keep(b.gradients, g[i]);
+    add_input(b.saved, node.saved_raw(i).defined() ? node.saved(i) : Tensor());
+  for (size_t i = 0; i < g.outputs(); ++i) add_input(b.gradients, g[i]);
   for (size_t i = 0; i < g.inputs(); ++i) {
     b.wanted.push_back(g.wants(i));
     if (!is_unwritten(g.result(i))) continue;
@@ -282,13 +269,20 @@ void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
   remember_state(call);
 }
 
+namespace {
+struct RegionCalls final : DeferredCalls {
+  void force(Storage& s) override { graph::force(s); }
+  void storage_gone(Storage& s) override { remat_storage_gone(s); }
+  void begin_backward() override { Region::around_backward(true); }
+  void end_backward() override { Region::around_backward(false); }
+};
+}  // namespace
+
 void init() {
   static std::once_flag once;
   std::call_once(once, [] {
     set_interceptor(kCapture, capture);
-    force_storage = force;
-    warptape::promised_storage_gone = promised_storage_gone;
-    backward_region = Region::around_backward;
+    install(*new RegionCalls);
   });
 }
 

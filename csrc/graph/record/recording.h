@@ -19,14 +19,14 @@ class WT_API Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // What the region tells. The call cannot be replayed; the first reason is kept.
+  // What the region tells. The call cannot be replayed; the first reason stays.
   void refuse(std::string why);
   // Python calls an op, and has its result.
-  void see(const OpInfo& op, std::span<const Value> args);
-  void made(Result& out);
-  // What was noted is about to run.
-  void take(const std::shared_ptr<Executable>& program, const std::vector<Call>& calls,
-            const Memories& memories);
+  void observe(const OpInfo& op, std::span<const Value> args);
+  void produced(Result& out);
+  // What was recorded is about to run.
+  void capture_program(const std::shared_ptr<Executable>& program, const std::vector<Call>& calls,
+                       const Memories& memories);
 
   // The function has returned these tensors; what is pending runs now.
   void end(std::vector<Tensor> results);
@@ -42,7 +42,7 @@ class WT_API Recording {
  private:
   struct Before {
     Tensor tensor, grad;
-    Place place;
+    ViewSpec view;
     Storage* storage;
     uint32_t version;
     bool requires_grad;
@@ -52,11 +52,11 @@ class WT_API Recording {
 
   void find_sources(const Memories& memories);
   void check_sources();
-  void keep_seen();
+  void retain_observed();
   uint32_t add_memory(const Tensor& t, ReplayMemory::From from, size_t index);
-  void note_calls(const std::vector<Call>& calls);
-  void note_results();
-  std::optional<uint32_t> give(const Tensor& t);
+  void record_calls(const std::vector<Call>& calls);
+  void record_results();
+  std::optional<uint32_t> add_output(const Tensor& t);
   std::optional<uint32_t> memory_of(const Tensor& t);
   void check_unchanged();
   void check_draws(const std::vector<Call>& calls);
@@ -67,13 +67,13 @@ class WT_API Recording {
   std::vector<uint8_t> generator_;  // its state before the call
   std::vector<Before> arguments_, known_;
   std::vector<Tensor> results_;
-  std::deque<Tensor> seen_;
-  std::unordered_set<const void*> seen_impls_, made_impls_, argument_impls_;
+  std::deque<Tensor> observed_;
+  std::unordered_set<const void*> observed_impls_, produced_impls_, argument_impls_;
   std::shared_ptr<Recorded> out_;
   std::unordered_map<const Storage*, uint32_t> numbers_;  // of memories
   std::vector<Ref<Storage>> storages_;                    // by memory, of those from outside
-  std::unordered_map<const void*, uint32_t> kept_;        // by impl: its number
-  std::vector<std::pair<Tensor, uint32_t>> given_;        // and its number
+  std::unordered_map<const void*, uint32_t> retained_;    // by impl: its number
+  std::vector<std::pair<Tensor, uint32_t>> outputs_;      // and its number
 };
 
 // For what a thread's region does not see: the call that it records, if it does, cannot be replayed.

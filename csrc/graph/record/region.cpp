@@ -2,52 +2,50 @@
 
 #include "autograd/engine.h"
 #include "core/profiler.h"
+#include "graph/ir/storage_state.h"
 #include "graph/record/scope.h"
 
 namespace warptape::graph {
-
-void (*wait_for)(RegionMutex& mutex) = [](RegionMutex& mutex) { mutex.lock(); };
-
-GilHooks gil_hooks;
 
 void Region::around_backward(bool begins) {
   Region& r = of_thread();
   if (!begins) return r.leave();
   if (!r.compiled_) r.compiled_ = std::make_shared<Compiled>();
   if (r.depth_++) return;
-  if (r.sample_.choice && r.sample_.choice->saw_backward()) r.sample_.turn.timed = false;
+  if (r.sample_.tuner && r.sample_.tuner->saw_backward()) r.sample_.measurement.timed = false;
   r.sample_.backward = true;
   r.begin();
 }
 
 bool Region::enter(std::shared_ptr<Compiled> compiled) {
   if (depth_) return ++depth_;
-  Choice& choice = compiled->choices.of(thread_state().grad_mode);
-  const bool continues = sample_.turn.timed && sample_.choice == &choice && !sample_.backward &&
-                         choice.continues(sample_.turn, sample_.calls);
-  if (sample_.turn.timed && !continues) sample_.choice->add(sample_.turn.way, sample_.seconds, sample_.built);
+  ModeTuner& tuner = compiled->tuners.of(thread_state().grad_mode);
+  const bool continues = sample_.measurement.timed && sample_.tuner == &tuner && !sample_.backward &&
+                         tuner.continues(sample_.measurement, sample_.calls);
+  if (sample_.measurement.timed && !continues)
+    sample_.tuner->add(sample_.measurement.mode, sample_.seconds, sample_.built);
   compiled_ = std::move(compiled);
   if (continues) {
     ++sample_.calls;
   } else {
-    sample_ = {.choice = &choice};
-    if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = choice.next();
+    sample_ = {.tuner = &tuner};
+    if (compiled_->adaptive && !compiled_->fullgraph) sample_.measurement = tuner.next();
   }
   ++compiled_->counts.calls;
-  if (sample_.turn.way == Way::Eager && !sample_.turn.timed) return false;
+  if (sample_.measurement.mode == Mode::Eager && !sample_.measurement.timed) return false;
   ++depth_;
   begin();
   return true;
 }
 
 void Region::begin() {
-  if (sample_.turn.way == Way::Noted) {
+  if (sample_.measurement.mode == Mode::Recorded) {
     own_thread_state().deferral = this;
     own_thread_state().dispatch |= kCapture;
   } else {
-    own_thread_state().times_backward = sample_.turn.timed;
+    own_thread_state().times_backward = sample_.measurement.timed;
   }
-  if (sample_.turn.timed) sample_.since = std::chrono::steady_clock::now();
+  if (sample_.measurement.timed) sample_.since = std::chrono::steady_clock::now();
 }
 
 void Region::leave() {
@@ -56,27 +54,27 @@ void Region::leave() {
     Region& region;
     ~AtEnd() { region.finish(); }
   } at_end{*this};
-  if (sample_.turn.way == Way::Eager) return;
+  if (sample_.measurement.mode == Mode::Eager) return;
   own_thread_state().deferral = nullptr;
   own_thread_state().dispatch &= ~kCapture;
   RegionLock lock(mutex_);
-  if (!memories_.empty()) run_pending();
+  run_pending();
 }
 
 void Region::finish() {
   own_thread_state().times_backward = false;
-  if (!sample_.turn.timed) return;
+  if (!sample_.measurement.timed) return;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - sample_.since;
   sample_.seconds += spent.count();
 }
 
-void Region::record(std::unique_ptr<Recording> recording) {
+void Region::start_recording(std::unique_ptr<Recording> recording) {
   const RegionLock lock(mutex_);
   recording_ = std::move(recording);
   interrupted_ = false;
 }
 
-std::unique_ptr<Recording> Region::take_recording() {
+std::unique_ptr<Recording> Region::release_recording() {
   const RegionLock lock(mutex_);
   if (recording_ && interrupted_)
     recording_->refuse("another thread reads or writes its memory before its end");
@@ -101,11 +99,11 @@ Call& Region::add(CallKind kind, const void* callee) {
   call.in_backward = in_backward_pass();
   // Python does not know private ops by name.
   if (!scopes_.empty() && scopes_.front()->is_op && *scopes_.front()->name != '_')
-    call.asked = scopes_.front()->name;
+    call.public_op = scopes_.front()->name;
   return call;
 }
 
-void Region::note_stream(Device device) {
+void Region::record_stream(Device device) {
   for (const auto& [known, stream] : streams_)
     if (known == device) return;
   streams_.emplace_back(device, runtime_of(device.type).current_stream(device.index));
@@ -143,15 +141,15 @@ class InStreams {
 
 void Region::made(Storage& s) {
   const RegionLock lock(mutex_);
-  if (s.device().is_cuda()) note_stream(s.device());
+  if (s.device().is_cuda()) record_stream(s.device());
   Memory& m = memories_.add(s);
   m.state = Memory::State::Unwritten;
   m.depth = static_cast<uint32_t>(scopes_.size());
-  s.writer.store(this, std::memory_order_relaxed);
+  begin_writing_new(s, *this);
 }
 
 Tensor Region::hold(Memory& m, const Tensor& t) {
-  ++m.held;
+  ++m.references;
   return alias(t);
 }
 
@@ -169,21 +167,22 @@ void Region::write(Call& call, const Tensor& t) {
   call.out.push_back(hold(m, t));
 }
 
-bool Region::in_whole() const { return !scopes_.empty() && scopes_.back()->whole; }
+bool Region::in_opaque() const { return !scopes_.empty() && scopes_.back()->opaque; }
 
-// A launch inside of an op that is noted as a whole.
+// A launch inside of an op that is recorded as opaque.
 void Region::skip(const Tensor& out) {
   const RegionLock lock(mutex_);
-  if (memory_of(out.storage()).state == Memory::State::Read && !out.storage().is_deferred()) throw NotWhole{};
+  if (memory_of(out.storage()).state == Memory::State::Read && !out.storage().is_deferred())
+    throw NotOpaque{};
   scopes_.back()->skipped = true;
 }
 
 void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                          std::span<const ElementwiseInput> inputs) {
-  if (in_whole()) return skip(out);
+  if (in_opaque()) return skip(out);
   for (const ElementwiseInput& in : inputs)
-    if (in.tensor) meet(*in.tensor);
-  note([&] {
+    if (in.tensor) force_before_use(*in.tensor);
+  record([&] {
     claim(out.storage());
     for (const ElementwiseInput& in : inputs)
       if (in.tensor) memory_of(in.tensor->storage());
@@ -201,9 +200,9 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
 }
 
 void Region::sum_to(const Tensor& out, const Tensor& t) {
-  if (in_whole()) return skip(out);
-  meet(t);
-  note([&] {
+  if (in_opaque()) return skip(out);
+  force_before_use(t);
+  record([&] {
     claim(out.storage());
     memory_of(t.storage());
     Call& call = add(CallKind::SumTo, nullptr);
@@ -214,13 +213,13 @@ void Region::sum_to(const Tensor& out, const Tensor& t) {
 
 void Region::kernel(const KernelInfo& info, std::span<const Tensor> in, std::span<const Tensor> out,
                     int64_t rows, const KernelFunction& f) {
-  if (in_whole()) {
+  if (in_opaque()) {
     for (const Tensor& t : out)
       if (t.defined()) skip(t);
     return;
   }
-  for (const Tensor& t : in) meet(t);
-  note([&] {
+  for (const Tensor& t : in) force_before_use(t);
+  record([&] {
     for (const Tensor& t : out)
       if (t.defined()) claim(t.storage());
     for (const Tensor& t : in)
@@ -242,7 +241,7 @@ void Region::kernel(const KernelInfo& info, std::span<const Tensor> in, std::spa
 
 // NumPy may read or write what it sees at any time, without a call that is seen here: what touches it cannot
 // wait.
-void Region::settle() {
+void Region::flush_if_exposed() {
   if (!exposed_ || !scopes_.empty()) return;
   if (recording_) recording_->refuse("NumPy or somebody else sees memory that it uses");
   RegionLock lock(mutex_);
@@ -251,13 +250,13 @@ void Region::settle() {
 
 // The calls from number `count` on were a try.
 void Region::truncate(size_t count) {
-  const uint32_t made = scopes_.empty() ? 0 : scopes_.back()->memories;
+  const uint32_t first_new = scopes_.empty() ? 0 : scopes_.back()->memories;
   while (calls_.size() > count) {
     for (const auto* list : {&calls_.back().in, &calls_.back().out})
-      for (const Tensor& t : *list) --memories_.of(t).held;
+      for (const Tensor& t : *list) --memories_.of(t).references;
     for (const Tensor& t : calls_.back().out) {
       Memory& m = memories_.of(t);
-      if (m.number >= made && !t.storage().data()) m.state = Memory::State::Unwritten;
+      if (m.number >= first_new && !t.storage().data()) m.state = Memory::State::Unwritten;
     }
     calls_.pop_back();
   }
@@ -267,8 +266,7 @@ void Region::truncate(size_t count) {
 void Region::flush() {
   if (recording_) recording_->refuse("a value is read before its end");
   const RegionLock lock(mutex_);
-  if (memories_.empty()) return;
-  if (depth_) {
+  if (depth_ && !memories_.empty()) {
     ++compiled_->counts.reads;
     if (!scopes_.empty()) compiled_->counts.read_by.add(scopes_.front()->name);
     WT_CHECK(!compiled_->fullgraph || calls_.empty(), Error,
@@ -282,90 +280,127 @@ void Region::flush() {
 // time: what is not read by then is looked at now and then.
 static bool watches(const Executable& program) { return program.runs <= 8 || program.runs % 64 == 0; }
 
-// See Note [Promises].
-void Region::leave_to_backward(const Executable& program, std::vector<std::unique_ptr<Promise>> promises,
-                               const Memories& memories) const {
-  const bool watched = !program.promisable.empty() && !recording_ && watches(program);
-  if (promises.empty() && !watched) return;
+// See Note [Rematerialization].
+static void leave_to_backward(const Executable& program, std::vector<std::unique_ptr<Remat>> remats,
+                              const Batch& batch) {
+  const bool watched = !program.rematerializable.empty() && batch.may_rematerialize && watches(program);
+  if (remats.empty() && !watched) return;
   std::vector<const Memory*> numbered(program.program.memories.size());
-  for (const Memory& m : memories)
+  for (const Memory& m : batch.memories)
     if (m.storage && m.number < numbered.size()) numbered[m.number] = &m;
   // Those that read others' first: with what nobody needs goes what it reads.
-  for (auto p = promises.rbegin(); p != promises.rend(); ++p) {
+  for (auto p = remats.rbegin(); p != remats.rend(); ++p) {
     const Memory* m = numbered[(*p)->memory];
-    if (m && m->storage->use_count() > 1) give_promise(*m->storage, std::move(*p));
+    if (m && m->storage->use_count() > 1) attach_remat(*m->storage, std::move(*p));
     p->reset();
   }
-  for (uint32_t memory : program.promisable)
-    if (const Memory* m = numbered[memory]; watched && m) watch(*m->storage, program.fates, memory);
+  for (uint32_t memory : program.rematerializable)
+    if (const Memory* m = numbered[memory]; watched && m) watch(*m->storage, program.use_summary, memory);
 }
 
 // Ends what is known of the storages. Those that a failure left unwritten stay deferred, and raise when they
-// are read. All at once for who computes promises.
-void Region::release(Memories& memories, bool failed, const Executable* program,
-                     std::vector<std::unique_ptr<Promise>> promises) {
-  const RegionLock lock(promise_mutex());
-  for (const auto& p : promises)
+// are read. All at once for who runs Remats.
+void Region::release(Batch& batch, bool failed, const Executable* program,
+                     std::vector<std::unique_ptr<Remat>> remats) {
+  Memories& memories = batch.memories;
+  const RegionLock lock(remat_mutex());
+  for (const auto& p : remats)
     for (const Tensor& t : p->call.in)
       if (Storage* s = memories.visible_of(t.storage())) t->storage = Ref<Storage>::share(s);
   for (Memory& m : memories)
     if (m.detached && !m.detached->is_deferred()) m.storage->attach(std::move(m.detached));
-  if (program) leave_to_backward(*program, std::move(promises), memories);
+  if (program) leave_to_backward(*program, std::move(remats), batch);
   for (Memory& m : memories) {
     if (!m.storage) continue;
     Storage& s = *m.storage;
-    if (s.writer.load(std::memory_order_relaxed) == this) {
-      if (s.has_aside())
-        s.give_back();
-      else if (s.is_deferred() && m.state == Memory::State::Written && failed && !is_promised(s))
+    if (writer_of(s, std::memory_order_relaxed) == this) {
+      if (s.is_evicted())
+        s.restore();
+      else if (s.is_deferred() && m.state == Memory::State::Written && failed && !is_rematerialized(s))
         s.lose();
-      else if (s.is_deferred() && s.use_count() > 1 && !is_promised(s))
+      else if (s.is_deferred() && s.use_count() > 1 && !is_rematerialized(s))
         s.materialize();
-      s.writer.store(nullptr, std::memory_order_release);
+      end_writing(s);
     }
-    if (m.registered) s.readers.fetch_sub(1, std::memory_order_release);
+    if (m.registered) end_reading(s);
   }
 }
 
+std::shared_ptr<Batch> Region::extract_pending() {
+  auto batch = std::make_shared<Batch>();
+  batch->calls = std::exchange(calls_, {});
+  calls_.reserve(std::min<size_t>(batch->calls.size(), 1024));  // what comes next is often alike
+  batch->memories = std::exchange(memories_, std::exchange(spare_, {}));
+  batch->streams = std::exchange(streams_, {});
+  batch->compiled = compiled_;
+  batch->may_rematerialize = !recording_;
+  for (Scope* s : scopes_) s->calls = s->memories = 0;
+  running_.push_back(batch);
+  return batch;
+}
+
+// With the region locked, which it is not while calls run. When it returns, the thread of the region finds
+// nothing pending and nothing that another thread runs.
 void Region::run_pending() {
   const WithoutGil without_gil;
-  std::vector<Call> calls = std::exchange(calls_, {});
-  calls_.reserve(std::min<size_t>(calls.size(), 1024));  // what comes next is often alike
-  Memories memories = std::exchange(memories_, std::exchange(spare_, {}));
-  exposed_ = false;
-  for (Scope* s : scopes_) s->calls = s->memories = 0;
-  const InStreams in_streams(std::exchange(streams_, {}));
+  if (is_own()) exposed_ = false;
+  if (!memories_.empty()) {
+    const std::shared_ptr<Batch> batch = extract_pending();
+    struct AtEnd {
+      Region& region;
+      const std::shared_ptr<Batch>& batch;
+      ~AtEnd() {
+        std::erase(region.running_, batch);
+        batch->memories.clear();
+        region.spare_ = std::move(batch->memories);
+      }
+    } at_end{*this, batch};
+    const RegionUnlock unlocked(mutex_);
+    run(*batch);
+  }
+  if (running_.empty() || !is_own()) return;
+  const auto running = running_;
+  const RegionUnlock unlocked(mutex_);
+  for (const auto& b : running)
+    if (!b->runs_here()) b->wait();
+}
+
+void Region::run(Batch& batch) {
+  struct AtEnd {
+    Batch& batch;
+    ~AtEnd() { batch.end(); }
+  } at_end{batch};
+  const InStreams in_streams(batch.streams);
   Paused paused;
   // Whoever reads now may be inside of these; what is pending was not.
   Restore hooks(own_thread_state().saved_tensor_hooks, decltype(thread_state().saved_tensor_hooks)());
   Restore<bool> anomaly(own_thread_state().anomaly_mode, false);
-  Recording* const recording = is_own() ? recording_.get() : nullptr;
+  std::vector<Call>& calls = batch.calls;
+  Memories& memories = batch.memories;
   std::shared_ptr<Executable> program;
-  std::vector<std::unique_ptr<Promise>> promises;
+  std::vector<std::unique_ptr<Remat>> remats;
   try {
     if (!calls.empty()) {
       const ProfiledScope profiled("Torch-Compiled Region", EventKind::Region);
-      ++compiled_->counts.runs;
-      program = compiled_->programs.find(calls, memories, !recording_);
-      if (recording) recording->take(program, calls, memories);
-      sample_.built |= !program->runs;
+      ++batch.compiled->counts.runs;
+      program = batch.compiled->programs.find(calls, memories, batch.may_rematerialize);
+      if (is_own() && recording_) recording_->capture_program(program, calls, memories);
+      if (is_own()) sample_.built |= !program->runs;
       // Kernels of devices end later than the call that launched them.
-      if (program->on_device) compiled_->choices.keep_noting();
-      std::vector<bool> promised(program->recipes.empty() ? 0 : program->program.memories.size());
-      for (const Recipe& r : program->recipes) promised[r.memory] = true;
-      memories.detach(this, calls, promised);
-      promises = Programs::run(*program, calls);
+      if (program->on_device) batch.compiled->tuners.always_record();
+      std::vector<bool> rematerialized(program->remat_calls.empty() ? 0 : program->program.memories.size());
+      for (const RematCall& r : program->remat_calls) rematerialized[r.memory] = true;
+      memories.detach(this, calls, rematerialized);
+      remats = Programs::run(*program, calls);
     }
     in_streams.wait();
   } catch (...) {
     calls.clear();
-    release(memories, true, nullptr, {});
+    release(batch, true, nullptr, {});
     throw;
   }
   calls.clear();
-  release(memories, false, program.get(), std::move(promises));
-  memories.clear();
-  spare_ = std::move(memories);
+  release(batch, false, program.get(), std::move(remats));
 }
 
 }  // namespace warptape::graph

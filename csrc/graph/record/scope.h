@@ -1,24 +1,25 @@
 // The time that an op or a node's backward is tried on deferred memory, in a region.
 #pragma once
 
+#include "graph/ir/history.h"
 #include "graph/record/region.h"
 
 namespace warptape::graph {
 
-// Thrown in a call that was believed to be noted as a whole, and has to be noted piece by piece.
-struct NotWhole {};
+// Thrown in a call that was believed to be opaque, and has to be recorded call by call.
+struct NotOpaque {};
 
-enum class Tried : uint8_t { Noted, NeedsData, NotWhole };
+enum class Tried : uint8_t { Recorded, NeedsData, NotOpaque };
 
 class Scope {
  public:
   Scope(Region& region, const char* name, KeyTape& keys, const Attempts& attempts)
       : name(name),
-        whole(attempts.are_whole()),
+        opaque(attempts.are_opaque()),
         region_(region),
         lock_(region.mutex_),
         defers_(own_thread_state().defers_memory, true),
-        asked_(own_thread_state().asked_meta, false),
+        meta_flag_(own_thread_state().asked_meta, false),
         keys_(own_thread_state().key_tape, &keys) {
     // Under the lock: until it is held another thread may run what is pending.
     calls = region.calls_.size();
@@ -29,37 +30,37 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  // The argument is written: its memory is put aside, so that nobody writes it before what is pending.
+  // The argument is written: its memory is evicted, so that nobody writes it before what is pending.
   void written(const Tensor& t);
-  // Whether what was called is to be noted as a whole.
-  bool opaque() const;
-  // Makes the call, and notes it as a whole where it skipped a kernel. Otherwise it is as if it had not been
-  // made; where it needs data from within another that is noted, that one fails.
+  // Whether what was called is to be recorded as one opaque call.
+  bool needs_opaque() const;
+  // Makes the call, and records it as opaque where it skipped a kernel. Otherwise it is as if it had not been
+  // made; where it needs data from within another that is recorded, that one fails.
   template <class F, class N>
-  Tried attempt(Attempts& attempts, F&& call, N&& note) {
+  Tried attempt(Attempts& attempts, F&& call, N&& record) {
     ++attempts.all;
     try {
       call();
-      if (whole && skipped && !thread_state().asked_meta) throw NotWhole{};
-      const bool noted_whole = opaque();
-      if (noted_whole) note();
-      attempts.whole += noted_whole;
-      attempts.mixed |= !noted_whole;
-      return Tried::Noted;
+      if (opaque && skipped && !thread_state().asked_meta) throw NotOpaque{};
+      const bool is_opaque_call = needs_opaque();
+      if (is_opaque_call) record();
+      attempts.opaque += is_opaque_call;
+      attempts.mixed |= !is_opaque_call;
+      return Tried::Recorded;
     } catch (const NotDeferrable&) {
       undo();
       restore();
       if (region_.scopes_.size() > 1) throw;
       ++attempts.failed;
       return Tried::NeedsData;
-    } catch (const NotWhole&) {
+    } catch (const NotOpaque&) {
       undo();
       restore();
       attempts.mixed = true;
-      return Tried::NotWhole;
+      return Tried::NotOpaque;
     }
   }
-  // Takes back what was noted of it.
+  // Takes back what was recorded of it.
   void undo() { region_.truncate(calls); }
   // After a try that is to be made again: its arguments have the versions and the history that they had.
   void restore();
@@ -69,28 +70,21 @@ class Scope {
 
   const char* name;  // of the op or node
   bool is_op = true;
-  const bool whole;                // what it calls is not noted
+  const bool opaque;               // what it calls is not recorded
   bool skipped = false;            // and such a call was made
   size_t calls = 0, memories = 0;  // of the region, at the beginning
-  bool poisoned = false;           // what was noted reads what a skipped kernel was to write
+  bool poisoned = false;           // what was recorded reads what a skipped kernel was to write
 
  private:
-  struct History {
-    Tensor tensor;
-    Edge edge;
-    bool requires_grad;
-  };
   struct Written {
     Tensor tensor;
     uint32_t version, of_view;
     History own, base;
   };
-  static History history_of(const Tensor& t);
-  static void restore(const History& h);
   Region& region_;
   RegionLock lock_;
   SmallVector<Written, 2> written_;
-  Restore<bool> defers_, asked_;
+  Restore<bool> defers_, meta_flag_;
   Restore<KeyTape*> keys_;
 };
 

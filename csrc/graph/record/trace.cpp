@@ -1,5 +1,6 @@
 #include "graph/record/trace.h"
 
+#include "core/frontend.h"
 #include "graph/ir/call.h"
 #include "graph/ir/effects.h"
 #include "graph/passes/passes.h"
@@ -17,15 +18,8 @@ Dims numbers(IntList list) {
   return out;
 }
 
-Attr number(const Scalar& s) {
-  if (s.is_complex()) return s.to_complex();
-  if (s.is_floating()) return s.to_double();
-  if (s.is_bool()) return s.to_bool();
-  return Dim{s.to_int()};
-}
-
 // Gives the branch's graph inputs for all of `captured`, in their order, after those that it was begun with.
-void take_inputs(Tracer::Branch& b, const std::vector<Tensor>& captured) {
+void add_inputs(Tracer::Branch& b, const std::vector<Tensor>& captured) {
   const size_t own = b.graph.inputs.size() - b.captured.size();
   const std::vector<ValueId> before = b.graph.inputs;
   b.graph.inputs.resize(own);
@@ -46,14 +40,13 @@ void take_inputs(Tracer::Branch& b, const std::vector<Tensor>& captured) {
 
 }  // namespace
 
-bool reads_values(const OpInfo& op, std::span<const Value> args) {
+Result run_on_meta(const OpInfo& op, std::span<const Value> args,
+                   const std::function<Tensor(const Tensor& t)>& like) {
   std::vector<Value> values(args.begin(), args.end());
   std::deque<Tensor> without;
   std::deque<std::vector<Tensor>> lists;
   std::deque<std::vector<OptTensor>> indices;
-  const auto meta = [](const Tensor& t) {
-    return t.defined() ? empty_strided(t.sizes(), t.strides(), {t.dtype(), Device{DeviceType::Meta, -1}}) : t;
-  };
+  const auto meta = [&](const Tensor& t) { return t.defined() ? like(t) : t; };
   for (size_t i = 0; i < args.size(); ++i) {
     if (!args[i].present) continue;
     if (op.args[i].type == ArgType::Tensor) values[i].tensor = &without.emplace_back(meta(*args[i].tensor));
@@ -71,8 +64,15 @@ bool reads_values(const OpInfo& op, std::span<const Value> args) {
   }
   const NoGrad no_grad;
   Result out;
+  op.run(op, values.data(), out);
+  return out;
+}
+
+bool reads_values(const OpInfo& op, std::span<const Value> args) {
   try {
-    op.run(op, values.data(), out);
+    run_on_meta(op, args, [](const Tensor& t) {
+      return empty_strided(t.sizes(), t.strides(), {t.dtype(), Device{DeviceType::Meta, -1}});
+    });
   } catch (const Error&) {
     return true;
   }
@@ -86,7 +86,7 @@ bool trace(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
   return true;
 }
 
-// Whether a result requires a gradient although its op did not say how it is made: see run_without_tape().
+// Stands for the nodes of a call, which would hold what they save: see run_without_saving().
 void refuse_backward(Node&, Gradients&) {
   throw NotImplementedError("a backward pass cannot be traced: its results have no history");
 }
@@ -107,29 +107,18 @@ bool returns_tensors(const OpInfo& op) {
          op.returns == Kind::OneOrMany || op.returns == Kind::TensorAndList;
 }
 
-// What check_inplace() refuses where a call is recorded on the tape, which it is not here.
-void check_leaves(const OpInfo& op, std::span<const Value> args) {
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (op.args[i].type != ArgType::Tensor || !(op.args[i].marks & kWritten) || !args[i].present) continue;
-    const Tensor& t = *args[i].tensor;
-    const Tensor& base = is_view(t) ? meta_of(t)->view->base : t;
-    WT_CHECK(
-        !(requires_grad(base) && is_leaf(base)), Error, op.name, ": a ", is_view(t) ? "view of a " : "",
-        "leaf Variable that requires grad is being used in an in-place operation. Use torch.no_grad() or "
-        "operate on t.detach().");
-  }
-}
+const Node* node_of(const Tensor& t) { return t.defined() && t->extra ? meta_of(t)->node.get() : nullptr; }
 
-// Ops that tell what does not depend on sizes.
+std::atomic<uint64_t> traces{0};
+
 }  // namespace
-
-std::string (*where_called)() = [] { return std::string(); };
 
 Tracer* Tracer::current() { return *current_tracer; }
 Tracer* Tracer::recording() { return (thread_state().dispatch & kTrace) ? *current_tracer : nullptr; }
 
 Tracer::Tracer(std::span<const Tensor> inputs)
-    : outer_(std::exchange(*current_tracer, this)),
+    : number(++traces),
+      outer_(std::exchange(*current_tracer, this)),
       dispatch_(thread_state().dispatch),
       grad_mode_(thread_state().grad_mode),
       inference_mode_(thread_state().inference_mode) {
@@ -192,7 +181,7 @@ void Tracer::drop_dead() {
   std::erase_if(live_, [&](const void* impl) {
     const auto at = values_.find(impl);
     if (at == values_.end()) return true;  // listed twice
-    const Tensor& t = at->second.kept;
+    const Tensor& t = at->second.owner;
     if (t.impl()->use_count() != 1) return false;
     if (--memories_.at(&t.storage()).values == 0) memories_.erase(&t.storage());
     values_.erase(at);
@@ -236,11 +225,11 @@ Attr Tracer::attr(const Arg& arg, const Value& v) {
           [&](std::span<const OptTensor> list) -> Attr {
             return all(list, [&](const OptTensor& t) { return t ? ref(*t) : ValueId{}; });
           },
-          [](int64_t i) -> Attr { return Dim{i}; },
-          [&](const Scalar& s) -> Attr { return number(s); },
-          [&](IntList list) -> Attr { return numbers(list); },
+          [&](int64_t i) -> Attr { return dim(i); },
+          [&](const Scalar& s) -> Attr { return scalar(s); },
+          [&](IntList list) -> Attr { return dims(list); },
           [&](std::span<const Shape> list) -> Attr {
-            return all(list, [&](const Shape& s) { return numbers(s); });
+            return all(list, [&](const Shape& s) { return dims(s); });
           },
           [&](std::span<const double> list) -> Attr { return all(list, itself); },
           [&](ScalarList list) -> Attr { return all(list, itself); },
@@ -254,7 +243,7 @@ Attr Tracer::attr(const Arg& arg, const Value& v) {
 }
 
 // Memory from before the trace that the call writes: what it holds comes back at the end.
-void Tracer::keep_written(const GraphCall& call, std::span<const Tensor> tensors) {
+void Tracer::save_written(const GraphCall& call, std::span<const Tensor> tensors) {
   const std::vector<ValueId> ids = written(call);
   for (const Tensor& t : tensors) {
     const auto known = values_.find(t.impl());
@@ -270,6 +259,14 @@ void Tracer::keep_written(const GraphCall& call, std::span<const Tensor> tensors
   }
 }
 
+// What a call may make a tensor from before the trace say of itself.
+void Tracer::save_history(const Tensor& t) {
+  const auto memory = memories_.find(&t.storage());
+  if (memory == memories_.end() || !memory->second.outside) return;
+  const auto same = [&](const History& h) { return h.tensor.same(t); };
+  if (std::ranges::none_of(histories_, same)) histories_.push_back(History::of(t));
+}
+
 void Tracer::undo_writes() {
   const NoGrad no_grad;
   const Restore<uint32_t> straight(own_thread_state().dispatch, 0);
@@ -277,24 +274,54 @@ void Tracer::undo_writes() {
     raw_copy(w.all, w.before);
     w.all.storage().set_version(w.version);
   }
+  for (const History& h : std::exchange(histories_, {})) h.restore();
 }
 
-// The tape would hold what backward needs for as long as the trace runs. Results only say that they require
-// a gradient.
-void Tracer::run_without_tape(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
-                              Result& out) {
-  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors) && !(op.flags & kDetaches);
+// Tensors say of themselves what they do in eager code, and what it refuses is refused. But what backward
+// needs would be held for as long as the trace runs: one node without it takes the place of the call's.
+void Tracer::run_without_saving(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors,
+                                Result& out) {
+  const bool recorded = thread_state().grad_mode && any_requires_grad(tensors);
+  Ref<Node> traced;
+  std::vector<std::pair<Tensor, const Node*>> before;
+  if (recorded) traced = record_list(kTraced, {tensors.data(), tensors.size()});
+  const auto with_base = [](const Tensor& t, auto&& f) {
+    if (!t.defined()) return;
+    f(t);
+    if (is_view(t)) f(meta_of(t)->view->base);
+  };
+  for (const Tensor& t : tensors) {
+    if (may_write(op)) with_base(t, [&](const Tensor& x) { save_history(x); });
+    if (recorded) with_base(t, [&](const Tensor& x) { before.emplace_back(x, node_of(x)); });
+  }
   {
-    const NoGrad no_grad;
-    op.run(op, args.data(), out);
+    const Restore hooks(own_thread_state().saved_tensor_hooks, decltype(thread_state().saved_tensor_hooks)());
+    try {
+      op.run(op, args.data(), out);
+    } catch (const NotImplementedError&) {
+      // Layers in few bits refuse tensors that require a gradient before they do anything. The trace's grad
+      // mode is not the caller's, who may have exported under no_grad().
+      if (!recorded) throw;
+      const NoGrad no_grad;
+      op.run(op, args.data(), out);
+      each_result(out, [&](const Tensor& t) {
+        if (lacks_history(t)) set_history(t, traced);
+      });
+    }
   }
   if (!recorded) return;
-  each_result(out, [&](const Tensor& t) {
-    if (!t.defined() || !is_differentiable(t.dtype()) || requires_grad(t)) return;
-    const auto known = values_.find(t.impl());  // an argument that comes back
-    if (known != values_.end() && graph_.values[known->second.id.id].kind != GraphValue::Kind::Result) return;
-    set_history(t, record_list(kTraced, tensors));
-  });
+  const auto replace = [&](const Tensor& t) {
+    const Node* node = node_of(t);
+    const auto was = std::ranges::find_if(before, [&](const auto& b) { return b.first.same(t); });
+    if (node && node != traced.get() && (was == before.end() || was->second != node)) set_history(t, traced);
+  };
+  each_result(out, [&](const Tensor& t) { with_base(t, replace); });
+  for (const auto& [t, node] : before) replace(t);
+}
+
+bool Tracer::are_sizes_unknown(const Tensor& t) const {
+  const auto known = values_.find(t.impl());
+  return known != values_.end() && known->second.unknown_sizes;
 }
 
 // They may where sizes of arguments do, and where the op does not work without values.
@@ -303,26 +330,31 @@ bool Tracer::sizes_depend_on_values(const OpInfo& op, std::span<const Value> arg
   bool unknown = false, meta = tensors.empty() || (op.flags & kRandom);
   for (const Tensor& t : tensors) {
     meta |= t.device().is_meta();
-    const auto known = values_.find(t.impl());
-    unknown |= known != values_.end() && known->second.unknown_sizes;
+    unknown |= are_sizes_unknown(t);
   }
   return unknown || (!meta && returns_tensors(op) && reads_values(op, args));
 }
 
 // Python has what an op told of a tensor: the graph has no call of it.
 void Tracer::tell(const OpInfo& op, std::span<Value> args, std::span<const Tensor> tensors, Result& out) {
-  bool values;
+  bool values, symbolic = false;
+  if (has_marks(op, args)) refuse_size(op.name);
   {
     Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
     op.run(op, args.data(), out);
-    values = !tensors.empty() && ((op.flags & kTellsAddress) || reads_values(op, args));
+    values = !tensors.empty() && reads_values(op, args);
   }
   for (const Tensor& t : tensors) {
-    if (values)
+    if (op.flags & kTellsAddress)  // another run has another, and a second trace may have the same by chance
+      refuse(t, op.name);
+    else if (values)
       read(t, op.name);
+    else if (are_sizes_unknown(t) && !(op.flags & (kTellsNoSizes | kTellsDims)))
+      symbolic = true;
     else if (!(op.flags & kTellsNoSizes))
       tell_sizes(t, op.name, op.flags & kTellsDims);
   }
+  if (symbolic) tell_symbolic(op, args, tensors, out);
 }
 
 void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
@@ -333,13 +365,14 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
   call.op = &op;
   call.mode = mode_of_thread();
   for (size_t i = 0; i < args.size(); ++i) call.args.push_back(attr(op.args[i], args[i]));
-  if (thread_state().grad_mode && any_requires_grad(tensors)) check_leaves(op, args);
-  keep_written(call, tensors);
+  const bool marked = has_marks(op, args);
+  if (marked) resolve_marks(op, args);
+  save_written(call, tensors);
   bool unknown_sizes;
   {
     Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
-    unknown_sizes = sizes_depend_on_values(op, args, tensors);
-    run_without_tape(op, args, tensors, out);
+    unknown_sizes = marked || sizes_depend_on_values(op, args, tensors);
+    run_without_saving(op, args, tensors, out);
   }
   each_result(out, [&](const Tensor& t) {
     call.out.push_back(t.defined() ? add(t, GraphValue::Kind::Result) : ValueId{});
@@ -348,7 +381,7 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
       for (Dim& d : graph_.values.back().sizes) d.expr = Dim::kUnknown;
     }
   });
-  call.source = where_called();
+  call.source = frontend().call_site();
   graph_.calls.push_back(std::move(call));
   tensors.clear();
   drop_dead();
@@ -364,7 +397,7 @@ std::vector<Tensor> Tracer::control(Callee callee, std::vector<std::vector<Tenso
   call.callee = callee;
   call.mode.no_grad = !thread_state().grad_mode;
   for (Branch& b : branches) {
-    take_inputs(b, captured);
+    add_inputs(b, captured);
     b.graph.finish();
     call.graphs.push_back(std::make_shared<Graph>(std::move(b.graph)));
   }
@@ -377,10 +410,10 @@ std::vector<Tensor> Tracer::control(Callee callee, std::vector<std::vector<Tenso
     else
       call.args.push_back(std::move(refs));
   }
-  std::vector<Tensor> out, given;
-  for (const auto& list : operands) given.insert(given.end(), list.begin(), list.end());
-  const bool recorded = thread_state().grad_mode && any_requires_grad(given);
-  keep_written(call, given);
+  std::vector<Tensor> out, inputs;
+  for (const auto& list : operands) inputs.insert(inputs.end(), list.begin(), list.end());
+  const bool grad_mode = thread_state().grad_mode, recorded = grad_mode && any_requires_grad(inputs);
+  save_written(call, inputs);
   {
     const NoGrad no_grad;
     Restore<uint32_t> untraced(own_thread_state().dispatch, thread_state().dispatch & ~(kTrace | kCapture));
@@ -389,11 +422,11 @@ std::vector<Tensor> Tracer::control(Callee callee, std::vector<std::vector<Tenso
   for (Tensor& t : out) {
     // An operand that comes back is another value from here on.
     if (const auto at = values_.find(t.impl()); at != values_.end()) t = alias(t);
-    if (recorded && is_differentiable(t.dtype()) && !requires_grad(t))
-      set_history(t, record_list(kTraced, given));
+    if (grad_mode && is_view(t)) meta_of(t)->view->origin = ViewOrigin::Recorded;
+    if (recorded && is_differentiable(t.dtype()) && !node_of(t)) set_history(t, record_list(kTraced, inputs));
     call.out.push_back(add(t, GraphValue::Kind::Result));
   }
-  call.source = where_called();
+  call.source = frontend().call_site();
   graph_.calls.push_back(std::move(call));
   return out;
 }
@@ -409,17 +442,18 @@ Graph Tracer::finish(std::span<const Tensor> outputs) {
 
 void Tracer::read(const Tensor& t, const char* by) const {
   if (!knows(t)) return;
-  const std::string at = where_called();
+  const std::string at = frontend().call_site();
   WT_CHECK(
       !reads_are_errors, Error, by, " reads a tensor's value", at.empty() ? "" : " at ", at,
       ", and a graph cannot depend on it. Write it with tensors: torch.where, torch.cond, torch.while_loop");
-  warn(message("TracerWarning: ", by, " reads a tensor's value", at.empty() ? "" : " at ", at,
-               "; the graph is the one for this value"));
+  const std::string text = message("TracerWarning: ", by, " reads a tensor's value", at.empty() ? "" : " at ",
+                                   at, "; the graph is the one for this value");
+  frontend().warn(text.c_str(), Frontend::Warning::Tracer);
 }
 
 void Tracer::refuse(const Tensor& t, const char* by) const {
   if (!knows(t)) return;
-  const std::string at = where_called();
+  const std::string at = frontend().call_site();
   throw NotImplementedError(message(by, " reads a tensor's value", at.empty() ? "" : " at ", at,
                                     ", or changes it, by other means than ops: a graph has no part of that. "
                                     "Write it with ops, or as an op of torch.library.custom_op"));
@@ -431,10 +465,7 @@ void Tracer::tell_sizes(const Tensor& t, const char* by, bool number_of_dims) {
   if (known == values_.end() || graph_.values[known->second.id.id].kind == GraphValue::Kind::Constant) return;
   number_of_dims_told = true;
   if (number_of_dims) return;
-  const std::string at = where_called();
-  WT_CHECK(!known->second.unknown_sizes, NotImplementedError, by, " reads a size that depends on values",
-           at.empty() ? "" : " at ", at,
-           ", and a graph cannot depend on it: write it with tensors, as mask.sum()");
+  if (known->second.unknown_sizes) refuse_size(by);
   sizes_told = true;
 }
 

@@ -14,7 +14,7 @@ constexpr int kAlike = 2, kMostUnlike = 20;
 
 DeviceRuntime& runtime() { return runtime_of(DeviceType::CUDA); }
 
-Call whole_copy_of(const Call& c) {
+Call full_copy_of(const Call& c) {
   Call out = copy_of(c, [](const Tensor& t) { return t; });
   out.in = c.in;
   out.out = c.out;
@@ -35,38 +35,38 @@ std::vector<Ref<Storage>> storages_of(const Program& p, const std::vector<Call>&
   for (const Step& step : p.steps)
     for (uint32_t i : step.insns) {
       const Insn& insn = p.insns[i];
-      const auto see = [&](const auto& operands, const auto& tensors) {
+      const auto collect = [&](const auto& operands, const auto& tensors) {
         for (size_t k = 0; k < operands.size(); ++k)
-          if (!p.memories[operands[k].memory].again)
+          if (!p.memories[operands[k].memory].recomputes)
             out[operands[k].memory] = Ref<Storage>::share(&tensors[k].storage());
       };
-      see(insn.in, calls[insn.call].in);
-      see(insn.out, calls[insn.call].out);
+      collect(insn.in, calls[insn.call].in);
+      collect(insn.out, calls[insn.call].out);
     }
   return out;
 }
 
 // Where calls of a stream are captured: its graphs run one after the other, so that they may share memory.
-struct Workshop {
+struct CaptureStream {
   StreamHandle stream;
   uint64_t pool;
 };
-Workshop workshop_of(Device device, StreamHandle stream) {
+CaptureStream capture_stream_of(Device device, StreamHandle stream) {
   static std::mutex mutex;
-  static std::map<std::pair<int, StreamHandle>, Workshop> all;
+  static std::map<std::pair<int, StreamHandle>, CaptureStream> all;
   std::lock_guard lock(mutex);
-  auto [at, made] = all.try_emplace({device.index, stream});
-  if (made) at->second = {runtime().new_stream(device.index, 0), runtime().new_pool()};
+  auto [at, is_new] = all.try_emplace({device.index, stream});
+  if (is_new) at->second = {runtime().new_stream(device.index, 0), runtime().new_pool()};
   return at->second;
 }
 
 // While it lives the storage has other memory.
-class Elsewhere {
+class MemorySwap {
  public:
-  Elsewhere(Storage& s, void* data) : storage_(s), before_(s.exchange(data, [](void*) {}, nullptr)) {}
-  ~Elsewhere() { storage_.materialize(*before_); }
-  Elsewhere(const Elsewhere&) = delete;
-  Elsewhere& operator=(const Elsewhere&) = delete;
+  MemorySwap(Storage& s, void* data) : storage_(s), before_(s.exchange(data, [](void*) {}, nullptr)) {}
+  ~MemorySwap() { storage_.materialize(*before_); }
+  MemorySwap(const MemorySwap&) = delete;
+  MemorySwap& operator=(const MemorySwap&) = delete;
 
  private:
   Storage& storage_;
@@ -89,20 +89,20 @@ void Captured::forget() {
 
 void Captured::give_up(std::string why) {
   forget();
-  state_ = State::Given;
+  state_ = State::Refused;
   problem_ = std::move(why);
 }
 
 void Captured::run(const Executable& program, std::vector<Call>& calls) {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || state_ == State::Given || runtime().is_capturing()) return program.run(calls);
+  if (!lock || state_ == State::Refused || runtime().is_capturing()) return program.run(calls);
   Storages storages = storages_of(program.program, calls);
   if (!same(program.program, calls, storages)) {
     storages.clear();  // who holds what decides where kernels may work in place
     return program.run(calls);
   }
   if (state_ == State::Watching && try_out(program, calls, storages)) state_ = State::Tried;
-  if (state_ == State::Given) return storages.clear(), program.run(calls);
+  if (state_ == State::Refused) return storages.clear(), program.run(calls);
   if (state_ == State::Tried)
     capture(program, calls, storages);
   else
@@ -157,17 +157,17 @@ bool Captured::same(const Program& p, const std::vector<Call>& calls, const Stor
 // Records what the program gives the device. Throws what an op throws that cannot be captured.
 void Captured::record(const Executable& program, std::vector<Call>& calls, const Storages& storages) {
   DeviceRuntime& r = runtime();
-  const Workshop workshop = workshop_of(device_, stream_);
-  std::deque<Elsewhere> elsewhere;
+  const CaptureStream capture_stream = capture_stream_of(device_, stream_);
+  std::deque<MemorySwap> swaps;
   for (size_t m = 0; m < memories_.size(); ++m)
-    if (memories_[m].own && memories_[m].in) elsewhere.emplace_back(*storages[m], memories_[m].own->data());
+    if (memories_[m].own && memories_[m].in) swaps.emplace_back(*storages[m], memories_[m].own->data());
   struct Side {
     int index;
     StreamHandle before;
     ~Side() { runtime().set_current_stream(index, before); }
   } side{device_.index, r.current_stream(device_.index)};
-  r.set_current_stream(device_.index, workshop.stream);
-  r.begin_capture(device_.index, workshop.pool, "thread_local");
+  r.set_current_stream(device_.index, capture_stream.stream);
+  r.begin_capture(device_.index, capture_stream.pool, "thread_local");
   try {
     program.run(calls);
   } catch (...) {
@@ -180,14 +180,14 @@ void Captured::record(const Executable& program, std::vector<Call>& calls, const
   graph_ = r.end_capture(device_.index);
 }
 
-// On copies of the calls; what was promised is promised again.
+// On copies of the calls; results that had no memory have none afterwards.
 bool Captured::try_out(const Executable& program, const std::vector<Call>& calls, const Storages& storages) {
   for (size_t m = 0; m < memories_.size(); ++m)
     if (Memory& memory = memories_[m]; storages[m] && memory.in && memory.copied)
       memory.own = Storage::allocate_now(storages[m]->bytes(), device_);
   std::vector<Call> copies;
   std::vector<std::pair<Storage*, uint32_t>> versions;
-  for (const Call& c : calls) copies.push_back(whole_copy_of(c));
+  for (const Call& c : calls) copies.push_back(full_copy_of(c));
   for (const Ref<Storage>& s : storages)
     if (s) versions.emplace_back(s.get(), s->version());
   std::string why;

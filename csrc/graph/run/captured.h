@@ -30,7 +30,7 @@ class Captured {
   std::string problem() const;
 
  private:
-  enum class State : uint8_t { Watching, Tried, Ready, Given };  // Given up
+  enum class State : uint8_t { Watching, Tried, Ready, Refused };
   struct Memory {
     bool in, out, fixed;      // fixed: written in place, where others see it
     bool copied = false;      // for each run, as its address varies

@@ -1,4 +1,4 @@
-// Running one noted call.
+// Running one recorded call.
 #include "graph/ir/call.h"
 
 #include "op/visit.h"
@@ -24,7 +24,7 @@ OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begi
   for (size_t i = 0; i < values.size(); ++i) {
     Value& v = values[i];
     if (!v.present) continue;
-    const auto keep = [&v](auto& list) { v.list = {list.data(), list.size()}; };
+    const auto set_list = [&v](auto& list) { v.list = {list.data(), list.size()}; };
     visit(op.args[i].type, v,
           Overloaded{
               [](const auto&) {},  // in the value itself
@@ -32,14 +32,14 @@ OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begi
               [&](TensorList from) {
                 auto& list = lists_.emplace_back();
                 for (const Tensor& t : from) list.push_back(own(t));
-                keep(list);
+                set_list(list);
               },
               [&](std::span<const OptTensor> from) {
                 auto& list = optionals_.emplace_back();
                 for (const OptTensor& t : from) list.push_back(t && t->defined() ? OptTensor(own(*t)) : t);
-                keep(list);
+                set_list(list);
               },
-              [&](std::span<const Shape> from) { keep(shapes_.emplace_back(from.begin(), from.end())); },
+              [&](std::span<const Shape> from) { set_list(shapes_.emplace_back(from.begin(), from.end())); },
               [&](IntList) { copy_list<int64_t>(v); },
               [&](std::span<const double>) { copy_list<double>(v); },
               [&](ScalarList) { copy_list<Scalar>(v); },
@@ -58,7 +58,7 @@ void Call::replace_input(size_t k, const Tensor& t) {
   in[k] = alias(t);
   if (args) args->replace(op(), k, t);
   if (!backward) return;
-  // As note_backward() put them into `in`.
+  // As record_backward() put them into `in`.
   for (auto* list : {&backward->saved, &backward->gradients})
     for (Tensor& own : *list)
       if (own.defined() && k-- == 0) own = alias(t);
@@ -73,7 +73,7 @@ const char* Call::name() const {
     case CallKind::Kernel:
       return kernel_info().name;
     case CallKind::SumTo:
-      return "sum_to_size";
+      return kSumTo;
     case CallKind::Backward:
       return static_cast<const NodeType*>(callee)->name;
   }
@@ -82,16 +82,17 @@ const char* Call::name() const {
 
 namespace {
 
-// The promised tensor gets what was made: its memory, unless that belongs to somebody else.
-void deliver(std::span<Storage* const> inputs, const Tensor& promised, const Tensor& made) {
-  Storage& s = promised.storage();
+// The result gets what was computed: its memory, unless that belongs to somebody else.
+void deliver(std::span<Storage* const> inputs, const Tensor& result, const Tensor& computed) {
+  Storage& s = result.storage();
   if (!s.is_deferred()) return;  // came with another result
-  bool fresh = made.strides() == promised.strides() && made.offset() == promised.offset() &&
-               made.storage().bytes() == s.bytes() && !made.storage().exported();
-  fresh &= std::ranges::find(inputs, &made.storage()) == inputs.end() || made.storage().use_count() == 1;
-  if (fresh) return s.materialize(made.storage());
+  bool fresh = computed.strides() == result.strides() && computed.offset() == result.offset() &&
+               computed.storage().bytes() == s.bytes() && !computed.storage().exported();
+  fresh &=
+      std::ranges::find(inputs, &computed.storage()) == inputs.end() || computed.storage().use_count() == 1;
+  if (fresh) return s.materialize(computed.storage());
   s.materialize();
-  raw_copy(promised, made);
+  raw_copy(result, computed);
 }
 
 std::vector<Storage*> storages_of(const Call& call) {
@@ -169,13 +170,13 @@ void run_elementwise(Call& call) {
 
 }  // namespace
 
-void take_over(Call& call) {
+void reuse_input_memory(Call& call) {
   const int8_t over = call.kernel_info().over;
   if (over < 0) return;
   Tensor& in = call.in[static_cast<size_t>(call.operands[static_cast<size_t>(over)])];
   Storage &from = in.storage(), &to = call.out[0].storage();
-  if (!to.is_deferred() || to.has_aside() || from.is_deferred() || from.exported() || from.use_count() != 1 ||
-      from.bytes() != to.bytes() || in.offset() != 0)
+  if (!to.is_deferred() || to.is_evicted() || from.is_deferred() || from.exported() ||
+      from.use_count() != 1 || from.bytes() != to.bytes() || in.offset() != 0)
     return;
   to.materialize(from);
   in = alias(call.out[0], in.sizes(), in.strides(), 0);
@@ -191,7 +192,7 @@ void run(Call& call) {
   // Memory that was never written has any contents, as that of empty() has.
   for (const Tensor& t : call.in)
     if (t.storage().is_deferred() && !ops::has_prologue(t)) t.storage().materialize();
-  if (call.kind == CallKind::Kernel) take_over(call);
+  if (call.kind == CallKind::Kernel) reuse_input_memory(call);
   for (size_t i = 0; i < call.out.size(); ++i)
     if (call.kind == CallKind::Kernel || call.results.empty() || call.results[i] == kInPlaceResult)
       if (Storage& s = call.out[i].storage(); s.is_deferred()) s.materialize();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/ir/storage_state.h"
 #include "graph/record/region.h"
 
 namespace warptape::graph {
@@ -25,55 +26,56 @@ bool ReplayMemory::like(const ReplayMemory& o) const {
                                   : first - begin == o.first - o.begin && last - begin == o.last - o.begin;
 }
 
-bool Given::like(const Given& o) const {
-  return is == o.is && index == o.index && place.memory == o.place.memory && place.dtype == o.place.dtype &&
-         place.sizes == o.place.sizes && place.strides == o.place.strides && inference == o.inference &&
+bool ReplayResult::like(const ReplayResult& o) const {
+  return is == o.is && index == o.index && view.memory == o.view.memory && view.dtype == o.view.dtype &&
+         view.sizes == o.view.sizes && view.strides == o.view.strides && inference == o.inference &&
          base == o.base && origin == o.origin;
 }
 
 bool Recorded::like(const Recorded& o) const {
   const auto alike = [](const auto& a, const auto& b) { return a.like(b); };
-  const auto same = [](const Kept& a, const Kept& b) {
-    return a.tensor.same(b.tensor) && a.place == b.place && a.requires_grad == b.requires_grad;
+  const auto same = [](const Retained& a, const Retained& b) {
+    return a.tensor.same(b.tensor) && a.view == b.view && a.requires_grad == b.requires_grad;
   };
   return program == o.program && arguments == o.arguments && results == o.results &&
-         std::ranges::equal(memories, o.memories, alike) && std::ranges::equal(given, o.given, alike) &&
-         std::ranges::equal(kept, o.kept, same);
+         std::ranges::equal(memories, o.memories, alike) && std::ranges::equal(outputs, o.outputs, alike) &&
+         std::ranges::equal(retained, o.retained, same);
 }
 
 bool Recorded::fits(std::span<const Tensor> arguments) {
-  for (const Kept& k : kept)
-    if (!k.place.fits(k.tensor) || requires_grad(k.tensor) != k.requires_grad) return false;
+  for (const Retained& k : retained)
+    if (!k.view.fits(k.tensor) || requires_grad(k.tensor) != k.requires_grad) return false;
   for (const ReplayMemory& m : memories) {
     if (m.from == From::New) continue;
     const Tensor& t = outside(m, arguments);
     const Storage& s = t.storage();
     const int64_t shift = m.from == From::Argument ? begin_of(t) - m.begin : 0;
-    if (s.writer || s.is_deferred() || (m.changes && s.pending()) || !t.device().is_cpu() || shift % kAlike)
+    if (writer_of(s) || s.is_deferred() || (m.changes && s.pending()) || !t.device().is_cpu() ||
+        shift % kAlike)
       return false;
-    if (s.exported() && seen_by_others(s)) return false;  // by which memories may overlap
+    if (s.exported() && accessed_externally(s)) return false;  // by which memories may overlap
     if (m.last && (m.first + shift < 0 || m.last + shift > static_cast<int64_t>(s.bytes()))) return false;
   }
   return are_apart(arguments);
 }
 
-// Whether memories that were distinct are, and kept tensors lie on that of the first on theirs.
+// Whether memories that were distinct are, and retained tensors lie on that of the first on theirs.
 bool Recorded::are_apart(std::span<const Tensor> arguments) {
-  bool moved = kept_on_.size() != kept.size();
-  kept_on_.resize(kept.size());
-  for (size_t i = 0; i < kept.size(); ++i) {
-    const Storage* s = &kept[i].tensor.storage();
-    moved |= std::exchange(kept_on_[i], s) != s;
+  bool moved = retained_on_.size() != retained.size();
+  retained_on_.resize(retained.size());
+  for (size_t i = 0; i < retained.size(); ++i) {
+    const Storage* s = &retained[i].tensor.storage();
+    moved |= std::exchange(retained_on_[i], s) != s;
   }
   if (moved) {
     apart_.clear();
-    for (const Kept& k : kept)
-      if (&kept[memories[k.place.memory].index].tensor.storage() != &k.tensor.storage())
-        return kept_on_.clear(), false;
+    for (const Retained& k : retained)
+      if (&retained[memories[k.view.memory].index].tensor.storage() != &k.tensor.storage())
+        return retained_on_.clear(), false;
     for (const ReplayMemory& m : memories)
-      if (m.from == From::Kept) apart_.push_back(&kept[m.index].tensor.storage());
+      if (m.from == From::Retained) apart_.push_back(&retained[m.index].tensor.storage());
     std::ranges::sort(apart_);
-    if (std::ranges::adjacent_find(apart_) != apart_.end()) return kept_on_.clear(), false;
+    if (std::ranges::adjacent_find(apart_) != apart_.end()) return retained_on_.clear(), false;
   }
   SmallVector<const Storage*, 16> others;
   for (const ReplayMemory& m : memories) {
@@ -92,8 +94,8 @@ Replay::Replay(std::shared_ptr<Recorded> recorded, std::span<const Tensor> argum
   versions_.reserve(memories.size());
   const Device cpu{};
   std::vector<bool> stays(memories.size());
-  for (const Given& g : recorded_->given)
-    if (g.is == Given::Is::New) stays[g.place.memory] = true;
+  for (const ReplayResult& g : recorded_->outputs)
+    if (g.is == ReplayResult::Is::New) stays[g.view.memory] = true;
   for (size_t i = 0; i < memories.size(); ++i) {
     const ReplayMemory& m = memories[i];
     int64_t shift = 0;
@@ -111,12 +113,12 @@ Replay::Replay(std::shared_ptr<Recorded> recorded, std::span<const Tensor> argum
   }
   calls_.reserve(recorded_->calls.size());
   for (const CallShape& shape : recorded_->calls) calls_.push_back(bind(shape));
-  // As in a region, what is new and not given goes with the last call that needs it.
+  // As in a region, what is new and no output goes with the last call that needs it.
   for (size_t m = 0; m < memories.size(); ++m)
     if (memories[m].from == From::New && !stays[m]) storages_[m] = {};
 }
 
-Tensor Replay::bind(const Place& p) const {
+Tensor Replay::bind(const ViewSpec& p) const {
   const int64_t shift = shifts_[p.memory] / static_cast<int64_t>(warptape::itemsize(p.dtype));
   return Tensor(Ref<TensorImpl>::adopt(
       new TensorImpl(storages_[p.memory], p.dtype, p.sizes, p.strides, p.offset + shift)));
@@ -132,7 +134,7 @@ Call Replay::bind(const CallShape& shape) const {
   }
   Call unused;
   unused.kind = shape.call.kind;
-  unused.asked = shape.call.asked;
+  unused.public_op = shape.call.public_op;
   if (!shape.use.any) return unused;
   SmallVector<Tensor, 3> in;
   for (size_t k = 0; k < shape.in.size(); ++k)
@@ -141,7 +143,7 @@ Call Replay::bind(const CallShape& shape) const {
   Call out = copy_of(shape.call, [&](const Tensor&) { return in[next++]; });
   out.keys = std::move(keys);
   out.in = std::move(in);
-  for (const Place& p : shape.out) out.out.push_back(shape.use.out ? bind(p) : Tensor());
+  for (const ViewSpec& p : shape.out) out.out.push_back(shape.use.out ? bind(p) : Tensor());
   return out;
 }
 
@@ -164,22 +166,23 @@ void Replay::count_changes() {
 std::vector<Tensor> Replay::finish() {
   const Recorded& r = *recorded_;
   count_changes();
-  std::vector<Tensor> made;
-  made.reserve(r.given.size());
-  for (const Given& g : r.given) {
-    if (g.is != Given::Is::New) {
-      made.push_back(g.is == Given::Is::Argument ? arguments_[g.index] : r.kept[g.index].tensor);
+  std::vector<Tensor> tensors;
+  tensors.reserve(r.outputs.size());
+  for (const ReplayResult& g : r.outputs) {
+    if (g.is != ReplayResult::Is::New) {
+      tensors.push_back(g.is == ReplayResult::Is::Argument ? arguments_[g.index]
+                                                           : r.retained[g.index].tensor);
       continue;
     }
-    Storage& s = *storages_[g.place.memory];
+    Storage& s = *storages_[g.view.memory];
     if (s.is_deferred()) s.materialize();  // that of empty(): nobody wrote it
-    Tensor t = bind(g.place);
+    Tensor t = bind(g.view);
     t->inference = g.inference;
-    if (g.base >= 0) set_view(t, made[static_cast<size_t>(g.base)], g.origin);
-    made.push_back(std::move(t));
+    if (g.base >= 0) set_view(t, tensors[static_cast<size_t>(g.base)], g.origin);
+    tensors.push_back(std::move(t));
   }
   std::vector<Tensor> out;
-  for (uint32_t i : r.results) out.push_back(made[i]);
+  for (uint32_t i : r.results) out.push_back(tensors[i]);
   return out;
 }
 

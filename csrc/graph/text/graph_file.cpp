@@ -73,24 +73,24 @@ class Header {
   void skip() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
   }
-  bool take(char c) {
+  bool accept(char c) {
     skip();
     if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
   }
   void expect(char c) {
-    if (!take(c)) fail();
+    if (!accept(c)) fail();
   }
   template <class F>
   void object(F&& member) {
     expect('{');
-    if (take('}')) return;
+    if (accept('}')) return;
     do {
       const std::string key = string();
       expect(':');
       member(key);
-    } while (take(','));
+    } while (accept(','));
     expect('}');
   }
   std::string string() {
@@ -124,9 +124,9 @@ class Header {
   Shape numbers() {
     Shape out;
     expect('[');
-    if (take(']')) return out;
+    if (accept(']')) return out;
     do out.push_back(number());
-    while (take(','));
+    while (accept(','));
     expect(']');
     return out;
   }

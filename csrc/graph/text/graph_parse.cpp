@@ -23,15 +23,15 @@ class Parser {
 
   Graph graph() {
     in_.expect("graph");
-    if (in_.take("<")) symbols();
+    if (in_.accept("<")) symbols();
     in_.expect("(");
     in_.list(")", [&] { g_.inputs.push_back(value(GraphValue::Kind::Input)); });
     in_.expect("{");
-    while (in_.take("const ")) constant();
-    while (!in_.take("return")) call();
+    while (in_.accept("const ")) constant();
+    while (!in_.accept("return")) call();
     while (in_.peek() == '%') {
       g_.outputs.push_back(ref());
-      if (!in_.take(",")) break;
+      if (!in_.accept(",")) break;
     }
     in_.expect("}");
     g_.finish();
@@ -47,32 +47,32 @@ class Parser {
       in_.expect("[");
       s.min = in_.number<int64_t>();
       in_.expect(",");
-      s.max = in_.take("inf") ? INT64_MAX : in_.number<int64_t>();
+      s.max = in_.accept("inf") ? INT64_MAX : in_.number<int64_t>();
       in_.expect("]");
     });
     if (g_.symbols.size() > 64) in_.fail("at most 64 symbols");
   }
   ValueId ref() {
     in_.expect("%");
-    if (in_.take("_")) return {};
+    if (in_.accept("_")) return {};
     const ValueId r{in_.number<uint32_t>()};
     if (r.id >= kMaxValues) in_.fail("a smaller number of a value");
     return r;
   }
   ValueId value(GraphValue::Kind kind) {
-    if (in_.take("None")) return {};
+    if (in_.accept("None")) return {};
     const ValueId r = ref();
     if (r.id == ValueId::kNone) in_.fail("a value before this");
     if (r.id >= g_.values.size()) g_.values.resize(r.id + 1);
     in_.expect(":");
     const DType t = in_.dtype();
-    const bool any = kind != GraphValue::Kind::Constant && in_.take("[...");
+    const bool any = kind != GraphValue::Kind::Constant && in_.accept("[...");
     Dims sizes;
     if (!any) in_.expect("[");
     in_.list("]", [&] { sizes.push_back(dim()); });
     GraphValue& v = g_.values[r.id];
     v = {kind, t, {}, std::move(sizes), {}, any, r.id, {}};
-    if (in_.take("on ")) v.device = in_.device();
+    if (in_.accept("on ")) v.device = in_.device();
     return r;
   }
   void constant() {
@@ -87,7 +87,7 @@ class Parser {
     if (!fits)
       in_.fail(message("constant \"", v.name, "\" to be there, with this dtype and shape, before this"));
     v.tensor = moved(v.tensor, v.device);
-    if (in_.take("strides")) v.tensor = laid_out(v.tensor);
+    if (in_.accept("strides")) v.tensor = laid_out(v.tensor);
   }
   // The tensor in memory of these strides, which fill a block.
   Tensor laid_out(const Tensor& t) {
@@ -112,28 +112,28 @@ class Parser {
     GraphCall c;
     if (in_.peek() == '%' || in_.peek() == 'N') {
       do c.out.push_back(value(GraphValue::Kind::Result));
-      while (in_.take(","));
+      while (in_.accept(","));
       in_.expect("=");
     }
     const std::string name(in_.word());
-    if (in_.take("#")) {
+    if (in_.accept("#")) {
       c.op = &find_op(name, in_.number<uint32_t>(16));
       c.refused = !may_be_in_files(*c.op);
       arguments(c);
     } else {
       control(c, name);
     }
-    while (c.graphs.empty() && in_.take("under ")) mode(c.mode);
-    if (in_.take("#")) c.source = in_.string();
+    while (c.graphs.empty() && in_.accept("under ")) mode(c.mode);
+    if (in_.accept("#")) c.source = in_.string();
     g_.calls.push_back(std::move(c));
   }
   void mode(CallMode& m) {
-    if (in_.take("no_grad")) {
+    if (in_.accept("no_grad")) {
       m.no_grad = true;
       return;
     }
     in_.expect("autocast");
-    const bool cpu = in_.take("cpu");
+    const bool cpu = in_.accept("cpu");
     if (!cpu) in_.expect("cuda");
     const DType t = in_.dtype();
     if (t != DType::BFloat16 && t != DType::Float16) in_.fail("bfloat16 or float16 before this");
@@ -156,7 +156,7 @@ class Parser {
     c.callee = cond ? Callee::Cond : loop ? Callee::WhileLoop : Callee::Scan;
     in_.expect("(");
     in_.list(")", [&] { c.args.push_back(in_.peek() == '[' ? Attr(refs()) : Attr(ref())); });
-    while (in_.take("under ")) mode(c.mode);
+    while (in_.accept("under ")) mode(c.mode);
     in_.expect("{");
     while (in_.peek() == 'g')
       c.graphs.push_back(std::make_shared<Graph>(Parser(in_, constants_, depth_ + 1).graph()));
@@ -172,7 +172,7 @@ class Parser {
   }
 
   Attr attr(const Arg& a) {
-    if (in_.peek_word() == "None") return in_.take("None"), std::monostate();
+    if (in_.peek_word() == "None") return in_.accept("None"), std::monostate();
     return visit_type(
         a.type, Overloaded{
                     [&](std::type_identity<Tensor>) -> Attr { return ref(); },
@@ -203,14 +203,14 @@ class Parser {
     return out;
   }
   bool boolean() {
-    if (in_.take("True")) return true;
+    if (in_.accept("True")) return true;
     in_.expect("False");
     return false;
   }
   Attr scalar() {
     if (in_.peek_word() == "True" || in_.peek_word() == "False") return boolean();
     if (in_.peek_word() == "complex") {
-      in_.take("complex");
+      in_.accept("complex");
       const double re = in_.number<double>();
       return Complex<double>{re, in_.number<double>()};
     }
@@ -236,8 +236,8 @@ class Parser {
   }
 
   Dim dim() {
-    if (in_.take("?")) return {0, Dim::kUnknown};
-    const bool floor = in_.take("floor("), divided = floor || in_.take("(");
+    if (in_.accept("?")) return {0, Dim::kUnknown};
+    const bool floor = in_.accept("floor("), divided = floor || in_.accept("(");
     Expr e;
     do {
       Expr::Term& t = e.terms.emplace_back();
@@ -246,8 +246,8 @@ class Parser {
         t.symbols.push_back(symbol());
       else
         t.factor = in_.number<int64_t>();
-      while (in_.take("*")) t.symbols.push_back(symbol());
-    } while (in_.take("+"));
+      while (in_.accept("*")) t.symbols.push_back(symbol());
+    } while (in_.accept("+"));
     if (divided) {
       in_.expect(")");
       in_.expect("/");
@@ -255,10 +255,7 @@ class Parser {
       e.floor = floor;
     }
     if (!divided && e.terms.size() == 1 && e.terms[0].symbols.empty()) return {e.terms[0].factor};
-    const auto known = std::ranges::find(g_.exprs, e);
-    const auto number = static_cast<int32_t>(known - g_.exprs.begin());
-    if (known == g_.exprs.end()) g_.exprs.push_back(std::move(e));
-    return {0, number};
+    return g_.size(e, 0);
   }
   uint8_t symbol() {
     const std::string_view name = in_.word();

@@ -27,14 +27,14 @@ class Lexer {
     skip();
     return at_;
   }
-  bool take(std::string_view word) {
+  bool accept(std::string_view word) {
     skip();
     if (!text_.substr(at_).starts_with(word)) return false;
     at_ += word.size();
     return true;
   }
   void expect(std::string_view word) {
-    if (!take(word)) fail(message("'", word, "'"));
+    if (!accept(word)) fail(message("'", word, "'"));
   }
   char peek() {
     skip();
@@ -103,9 +103,9 @@ class Lexer {
   // item(), separated by commas, up to `end`.
   template <class F>
   void list(std::string_view end, F&& item) {
-    if (take(end)) return;
+    if (accept(end)) return;
     do item();
-    while (take(","));
+    while (accept(","));
     expect(end);
   }
   DType dtype() {
@@ -116,7 +116,7 @@ class Lexer {
   }
   Device device() {
     std::string text(word());
-    if (take(":")) text += message(":", number<int>());
+    if (accept(":")) text += message(":", number<int>());
     try {
       return parse_device(text);
     } catch (const DeviceError&) {

@@ -24,12 +24,12 @@ class Parser {
     while (memory()) {
     }
     while (!in_.done()) line();
-    for (const auto& [memory, of] : again_) repeat(memory, of);
+    for (const auto& [memory, of] : recomputed_) repeat(memory, of);
     for (size_t m = 0; m < p_.memories.size(); ++m)
       if (!declared_[m]) p_.memories[m].bytes = bytes_of(m);
-    for (const auto& [memory, of] : again_) p_.memories[memory].bytes = p_.memories[of].bytes;
+    for (const auto& [memory, of] : recomputed_) p_.memories[memory].bytes = p_.memories[of].bytes;
     number();
-    p_.recomputed = static_cast<int64_t>(again_.size());
+    p_.recomputed = static_cast<int64_t>(recomputed_.size());
     p_.names = std::make_shared<Names>(std::move(names_));
     try {
       verify(p_);
@@ -68,37 +68,37 @@ class Parser {
     in_.expect("%");
     in_.number<uint32_t>();
     in_.expect(":");
-    const bool again = in_.peek_word() == "again";
-    const bool is_one = again || std::isdigit(static_cast<unsigned char>(in_.peek()));
+    const bool recomputes = in_.peek_word() == "recomputes";
+    const bool is_one = recomputes || std::isdigit(static_cast<unsigned char>(in_.peek()));
     in_ = before;
     if (!is_one) return false;
     const uint32_t m = reference();
     in_.expect(":");
     if (declared_[m]) in_.fail(message("a memory that is not declared yet, unlike %", m, ", before this"));
     declared_[m] = true;
-    if (again) {
-      in_.expect("again");
-      again_.emplace_back(m, reference());
+    if (recomputes) {
+      in_.expect("recomputes");
+      recomputed_.emplace_back(m, reference());
       return true;
     }
     const auto bytes = in_.number<int64_t>();
     if (bytes < 0 || bytes > kMaxBytes) in_.fail("a number of bytes before this");
     in_.expect("bytes");
-    ProgramMemory& made = p_.memories[m];
-    made.bytes = static_cast<size_t>(bytes);
-    if (in_.take("on ")) made.device = in_.device();
-    made.in = keyword("in");
-    made.out = keyword("out");
+    ProgramMemory& memory = p_.memories[m];
+    memory.bytes = static_cast<size_t>(bytes);
+    if (in_.accept("on ")) memory.device = in_.device();
+    memory.in = keyword("in");
+    memory.out = keyword("out");
     return true;
   }
 
   void repeat(uint32_t memory, uint32_t of) {
     const ProgramMemory& first = p_.memories[of];
-    if (first.again || first.in || first.out || memory == of)
+    if (first.recomputes || first.in || first.out || memory == of)
       in_.fail(message("%", of, ", which %", memory,
-                       " is again, to be seen by nobody and to be itself, "
+                       " recomputes, to be seen by nobody and to be itself, "
                        "before this"));
-    p_.memories[memory].again = of;
+    p_.memories[memory].recomputes = of;
     p_.memories[memory].device = first.device;
     reached_[of] = std::max(reached_[of], reached_[memory]);
   }
@@ -108,7 +108,7 @@ class Parser {
     return static_cast<size_t>(reached_[memory]);
   }
 
-  bool keyword(std::string_view name) { return in_.peek_word() == name && in_.take(name); }
+  bool keyword(std::string_view name) { return in_.peek_word() == name && in_.accept(name); }
 
   void line() {
     if (!keyword("fused")) {
@@ -122,12 +122,12 @@ class Parser {
     const size_t step = p_.steps.size();
     p_.steps.emplace_back();
     size_t count = 0;
-    for (; !in_.take("}"); ++count) instruction(label(), step);
+    for (; !in_.accept("}"); ++count) instruction(label(), step);
     if (count < 2) in_.fail("two instructions at least in a fused step before this");
     p_.fused += static_cast<int64_t>(count) - 1;
   }
   std::optional<uint32_t> label() {
-    if (!in_.take("[")) return {};
+    if (!in_.accept("[")) return {};
     const auto number = in_.number<uint32_t>();
     in_.expect("]");
     return number;
@@ -140,15 +140,15 @@ class Parser {
     i.callee = nullptr;
     if (in_.peek() == '%') {
       do i.out.push_back(operand());
-      while (in_.take(","));
+      while (in_.accept(","));
       in_.expect("=");
     }
     const bool op = keyword("op"), node = !op && keyword("node"), kernel = !op && !node && keyword("kernel");
     i.checked = kernel && keyword("checked");
     i.over = kernel && keyword("over");
     if (kernel && keyword("rows")) rows(i);
+    const bool sum = !op && !node && !kernel && in_.peek_word() == kSumTo;
     i.name = names_.emplace(in_.word()).first->c_str();
-    const bool sum = !op && !node && !kernel && std::string_view(i.name) == "sum_to_size";
     i.kind = op       ? CallKind::Op
              : node   ? CallKind::Backward
              : kernel ? CallKind::Kernel
@@ -161,11 +161,11 @@ class Parser {
     } else {
       in_.expect("(");
       in_.list(")", [&] { i.in.push_back(operand()); });
-      i.given_in = (1u << std::min<size_t>(i.in.size(), 31)) - 1;
-      i.given_out = (1u << std::min<size_t>(i.out.size(), 31)) - 1;
+      i.present_in = (1u << std::min<size_t>(i.in.size(), 31)) - 1;
+      i.present_out = (1u << std::min<size_t>(i.out.size(), 31)) - 1;
     }
     if (sum && (i.in.size() != 1 || i.out.size() != 1)) in_.fail("one operand and one result before this");
-    i.in_backward = in_.take("@backward");
+    i.in_backward = in_.accept("@backward");
     lines_.push_back({std::move(i), number, step, at});
   }
   void rows(Insn& i) {
@@ -179,7 +179,7 @@ class Parser {
   void elementwise(Insn& i) {
     if (i.out.size() != 1) in_.fail("one result of an elementwise instruction before this");
     i.compute = i.out[0].dtype;
-    if (in_.take("<")) {
+    if (in_.accept("<")) {
       i.compute = in_.dtype();
       in_.expect(">");
     }
@@ -191,6 +191,7 @@ class Parser {
       if (i.operands.size() > kernels::kMaxOperands - 1) in_.fail("fewer operands before this");
     });
     if (i.operands.empty()) in_.fail("an operand before this");
+    i.copies = copy_kernel().name() == std::string_view(i.name);
   }
 
   Operand operand() {
@@ -222,7 +223,7 @@ class Parser {
     return out;
   }
 
-  // Puts the instructions into the order in which they were noted.
+  // Puts the instructions into the order in which they were recorded.
   void number() {
     constexpr uint32_t kNone = UINT32_MAX;
     std::vector<uint32_t> at(lines_.size(), kNone);  // the line of each number
@@ -253,7 +254,7 @@ class Parser {
   Names names_;
   std::vector<bool> declared_;
   std::vector<int64_t> reached_;  // by memory: its bytes that operands reach
-  std::vector<std::pair<uint32_t, uint32_t>> again_;
+  std::vector<std::pair<uint32_t, uint32_t>> recomputed_;
   std::vector<Line> lines_;
 };
 

@@ -2,7 +2,7 @@
 //
 //   %0: 80 bytes in out
 //   %6: 4096 bytes on cuda:0
-//   %7: again %3
+//   %7: recomputes %3
 //   dead %1:float32[4, 4] = op matmul(%0:float32[4, 5], %0:float32[5, 4] strides [1, 5])
 //   %2:float32[4] = op sum(%0:float32[4, 5])
 //   [4] %3:bool[4] = gt<float32>(%2:float32[4], number)
@@ -14,13 +14,13 @@
 // First the memories: those that others see, that are computed again, or that are not as large as what is
 // read and written of them; all others follow from the instructions. Then the steps in the order in which
 // they run, each an instruction or several in braces, one of which may be a product of matrices. An
-// instruction that does not run in the order in which it was noted has its number in that order before it;
+// instruction that does not run in the order in which it was recorded has its number in that order before it;
 // the rest have the numbers that are left. `op` calls an op, `node` the backward of a node of the tape,
 // `kernel` a kernel; `rows [512, 1, 3]` before its name says that it may run on some of 512 rows at a time,
 // and which of its operands are by rows, as bits; `checked` before that, that it may find a bad index, and
 // `over`, that its first result may be where a tensor of that geometry was. What has none of these is an
 // elementwise launch, with the dtype in which it computes if its result has another, or `sum_to_size`.
-// `@backward`: a backward pass noted it.
+// `@backward`: a backward pass recorded it.
 #include "graph/ir/ir.h"
 
 #include <algorithm>
@@ -104,8 +104,8 @@ void write_memories(std::ostream& out, const Program& p) {
   const std::vector<int64_t> reached = p.bytes_reached();
   for (size_t m = 0; m < p.memories.size(); ++m) {
     const ProgramMemory& memory = p.memories[m];
-    if (memory.again) {
-      out << "%" << m << ": again %" << *memory.again << "\n";
+    if (memory.recomputes) {
+      out << "%" << m << ": recomputes %" << *memory.recomputes << "\n";
     } else if (memory.in || memory.out || !memory.device.is_cpu() ||
                memory.bytes != static_cast<size_t>(reached[m])) {
       out << "%" << m << ": " << memory.bytes << " bytes";

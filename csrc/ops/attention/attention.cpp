@@ -10,7 +10,7 @@
 #include "kernels/index/index.h"
 #include "kernels/random/random.h"
 #include "op/batching.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/nn/dropout.h"
 #include "ops/nn/softmax.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/attention/paged_attention.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "tensor/before_write.h"
 
 namespace warptape::ops {
@@ -102,7 +102,7 @@ void paged_store_impl(const Tensor& key_pages, const Tensor& value_pages, const 
   if (k.numel() == 0 || k.is_meta()) return;
   const Tensor places = raw_contiguous(slots), keys = rows_of(k), values = rows_of(v);
   const int64_t* slot = places.data_as<int64_t>();
-  for (int64_t i = 0; k.device().is_cpu() && i < places.numel(); ++i)  // a device looks itself
+  for (int64_t i = 0; k.device().is_host() && i < places.numel(); ++i)  // a device looks itself
     WT_CHECK(slot[i] >= 0 && slot[i] < pages.count * kTokens, IndexError, op, ": slot ", slot[i],
              " of token ", i, " is not within the ", pages.count, " pages of 32 tokens");
   for (const Tensor& t : {key_pages, value_pages, pages.key_scales, pages.value_scales}) before_write(t);
@@ -138,7 +138,8 @@ void check_sequences(const char* op, const kernels::PagedAttentionPlan& p, int64
 Tensor paged_attention_impl(const Tensor& q, const Tensor& key_pages, const Tensor& value_pages,
                             const Tensor& page_table, const Tensor& starts, const Tensor& lengths,
                             std::optional<double> scale, std::optional<int64_t> window,
-                            const OptTensor& key_scales, const OptTensor& value_scales) {
+                            const OptTensor& key_scales, const OptTensor& value_scales,
+                            std::optional<double> cap, const OptTensor& sinks) {
   const char* op = "_paged_attention";
   const Pages pages(op, key_pages, value_pages, key_scales, value_scales);
   pages.check_tokens(op, q, "q", true);
@@ -150,11 +151,18 @@ Tensor paged_attention_impl(const Tensor& q, const Tensor& key_pages, const Tens
            ": expected page_table [R, max_pages], starts [R + 1] and lengths [R], got ", page_table.sizes(),
            ", ", starts.sizes(), " and ", lengths.sizes());
   WT_CHECK(!window || *window > 0, ValueError, op, ": expected a window above 0, got ", window.value_or(0));
-  check_not_recorded(op, needs_grad(q, key_pages, value_pages));
+  WT_CHECK(!cap || *cap > 0, ValueError, op, ": expected a cap above 0, got ", cap.value_or(0));
+  if (sinks) {
+    check_numbers(op, *sinks, key_pages, DType::Float32, 1, "sinks");
+    WT_CHECK(sinks->numel() == q.sizes()[1], ShapeError, op, ": expected sinks [", q.sizes()[1],
+             "], one for each query head, got ", sinks->sizes());
+  }
+  check_not_recorded(op, needs_grad(q, key_pages, value_pages, sinks));
   Tensor out = empty(q.sizes(), options_of(q));
   if (q.is_meta()) return out;
   const Tensor table = raw_contiguous(page_table), from = raw_contiguous(starts);
   const Tensor counts = raw_contiguous(lengths), queries = rows_of(q);
+  const Tensor heads = sinks ? raw_contiguous(*sinks) : Tensor();
   const kernels::PagedAttentionPlan plan{queries.view(),
                                          pages.view(),
                                          table.data_as<int32_t>(),
@@ -163,8 +171,10 @@ Tensor paged_attention_impl(const Tensor& q, const Tensor& key_pages, const Tens
                                          counts.data_as<int32_t>(),
                                          sequences,
                                          scale.value_or(1 / std::sqrt(static_cast<double>(pages.d))),
-                                         window.value_or(std::numeric_limits<int64_t>::max())};
-  if (q.device().is_cpu()) check_sequences(op, plan, pages.count);
+                                         window.value_or(std::numeric_limits<int64_t>::max()),
+                                         cap.value_or(0),
+                                         sinks ? heads.data_as<float>() : nullptr};
+  if (q.device().is_host()) check_sequences(op, plan, pages.count);
   if (out.numel()) paged_attention_slot(Launch(q.device()), out.view(), plan);
   return out;
 }
@@ -199,10 +209,14 @@ decltype(paged_attention) paged_attention{
      {"scale", none},
      {"window", none},
      {"key_scales", none, kKeywordOnly},
-     {"value_scales", none, kKeywordOnly}},
+     {"value_scales", none, kKeywordOnly},
+     {"cap", none, kKeywordOnly},
+     {"sinks", none, kKeywordOnly}},
     "Causal attention of queries q [N, H, D] to keys in pages. Sequence r has the queries starts[r] to "
     "starts[r + 1] - 1 (starts: int32 [R + 1]), lengths[r] keys (int32 [R]), its last query's among them, "
-    "and the pages page_table[r] (int32 [R, max_pages]). A query sees the last `window` keys. Each row "
+    "and the pages page_table[r] (int32 [R, max_pages]). A query sees the last `window` keys. Scores "
+    "become cap tanh(score / cap); sinks, float32 [H], are scores of each head that have a weight and no "
+    "value. Each row "
     "depends on its own sequence alone, to the bit; entries of the table that no query needs are not read."};
 
 }  // namespace warptape::ops

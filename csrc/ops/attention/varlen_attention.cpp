@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "kernels/attention/attention.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 
 namespace warptape::ops {
 namespace {
@@ -152,7 +152,7 @@ std::tuple<Tensor, Tensor> varlen_impl(const Tensor& query, const Tensor& key, c
                     {stats_dtype(query.dtype()), query.device()});
   if (!out.is_meta() && count > 0) {
     const Planned p(query, key, value, cu_seq_q, cu_seq_k, seqused_k, d);
-    if (query.device().is_cpu()) check_sequences(p.plan);
+    if (query.device().is_host()) check_sequences(p.plan);
     const Tensor to = by_heads(out), rows = first_dim(lse);
     if (query.numel() && key.numel()) attention_slot(Launch(query.device()), to.view(), rows.view(), p.plan);
   }

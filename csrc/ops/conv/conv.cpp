@@ -38,11 +38,11 @@ Slot& kernel_of(const ConvPlan& p, Slot (&slots)[4]) {
 void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
   const bool depthwise = p.in_channels == p.groups && p.out_channels == p.groups;
   if (x.ndim() != 4 || !(suggests_channels_last(x) || suggests_channels_last(w))) {
-    if (depthwise && !x.device().is_cuda()) p.kernel_used = ConvKernel::Planes;
+    if (depthwise && !x.device().is_accelerator()) p.kernel_used = ConvKernel::Planes;
     return;
   }
   p.format = MemoryFormat::ChannelsLast;
-  if (x.device().is_cuda()) {
+  if (x.device().is_accelerator()) {
     p.kernel_used = ConvKernel::ChannelsLast;
     return;
   }

@@ -11,7 +11,8 @@ kernels::Slot<kernels::FindChainFormulaFn> formula_slot{"find_chain_formula"};
 
 // The plan that packs the weight, if its kernel reads it packed.
 std::optional<ConvPlan> packing_plan(const Tensor& w, int64_t groups) {
-  if (w.ndim() != 4 || !w.device().is_cpu() || !is_floating(w.dtype()) || !w.numel() || groups < 1) return {};
+  if (w.ndim() != 4 || !w.device().is_host() || !is_floating(w.dtype()) || !w.numel() || groups < 1)
+    return {};
   const ConvPlan p = plan_of_weight(w, groups);
   return p.kernel_used == ConvKernel::ChannelsLast ? std::optional(p) : std::nullopt;
 }
@@ -20,7 +21,7 @@ Tensor checked_packed(const Tensor& packed, const Tensor& w, int64_t groups) {
   const std::optional<ConvPlan> p = packing_plan(w, groups);
   const bool fits = p && packed.dtype() == DType::UInt8 && packed.is_contiguous() && packed.offset() == 0 &&
                     packed.numel() == pack_slot(Launch(w.device()), *p, nullptr, nullptr) &&
-                    packed.device().is_cpu();
+                    packed.device().is_host();
   WT_CHECK(fits, ShapeError, "_conv2d_add_relu: packed, of shape ", packed.sizes(),
            ", is not what the weight of shape ", w.sizes(), " was packed to");
   return packed;
@@ -31,7 +32,7 @@ Tensor conv2d_add_relu_impl(const Tensor& x, const Tensor& w, const OptTensor& b
                             const OptTensor& residual, IntList stride, IntList padding, IntList dilation,
                             int64_t groups, bool relu, const OptTensor& packed, bool inplace) {
   const bool plain = !thread_state().dispatch && !needs_grad(x, w, bias) && !needs_grad(x, w, residual) &&
-                     x.device().is_cpu() && !x.is_meta() && x.ndim() == 4 && x.numel() && w.numel() &&
+                     x.device().is_host() && !x.is_meta() && x.ndim() == 4 && x.numel() && w.numel() &&
                      (x.dtype() == DType::Float32 || x.dtype() == DType::Float64);
   const ConvTail tail{residual ? *residual : Tensor(), inplace, relu,
                       packed ? checked_packed(*packed, w, groups) : Tensor()};
@@ -52,7 +53,7 @@ kernels::ChainPlan ConvTail::plan(const Tensor& out, const Tensor& dense_residua
   const auto item = static_cast<int64_t>(out.itemsize());
   const auto add_step = [&](const char* name, std::initializer_list<int> in) {
     kernels::ChainStep& s = c.step[c.steps++];
-    s.formula = formula_slot(launch_context(out.device()), name, out.dtype());
+    s.formula = formula_slot(launch_context(out.device()), name, out.dtype(), false);
     for (int value : in) s.in[s.count++] = static_cast<uint8_t>(value);
     s.result = out.dtype();
   };

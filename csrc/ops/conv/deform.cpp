@@ -3,8 +3,8 @@
 // images, C channels, H x W pixels, O channels of the output of P x Q, kh x kw taps, G groups of the weight,
 // F of the offsets.
 #include "kernels/extra/vision.h"
-#include "ops/compose.h"
 #include "ops/index/gather.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/recompute.h"
 #include "ops/view/copy.h"
@@ -100,7 +100,7 @@ Tensor columns_of(const Tensor& input, const Tensor& offset, const Tensor& mask,
   const auto dense = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
   const Tensor x = dense(input), places = dense(offset), factors = dense(mask);
   // Kernels are the CPU's: on other devices gather and its ordered backward serve.
-  if (x.device().is_cuda() && x.numel()) return composed_columns(x, places, factors, p);
+  if (x.device().is_accelerator() && x.numel()) return composed_columns(x, places, factors, p);
   Tensor out =
       empty(Shape{p.n, p.channels, p.kernel[0] * p.kernel[1], p.out_height * p.out_width}, options_of(x));
   if (out.numel() && !out.is_meta())

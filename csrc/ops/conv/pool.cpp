@@ -178,7 +178,7 @@ Pooling start(const char* op, const Tensor& x, int64_t spatial, Takes takes) {
   p.plan.dtype = x.dtype();
   p.plan.planes = 1;
   for (int64_t d = 0; d < x.ndim() - spatial; ++d) p.plan.planes *= x.sizes()[d];
-  if (x.ndim() == spatial + 2 && !x.device().is_cuda()) {
+  if (x.ndim() == spatial + 2 && !x.device().is_accelerator()) {
     p.format = suggested_format(x);
     p.plan.channels = x.sizes()[1];
   }
@@ -294,7 +294,7 @@ template <int N>
 Tensor adaptive_avg_impl(const Tensor& x, IntList sizes) {
   Pooling p = adaptive(kAdaptiveAvgNames[N], x, N, sizes);
   // One window of all: a reduction shares it out among the lanes.
-  if (std::ranges::all_of(p.plan.out, [](int64_t n) { return n == 1; }) && !p.last() && x.device().is_cpu())
+  if (std::ranges::all_of(p.plan.out, [](int64_t n) { return n == 1; }) && !p.last() && x.device().is_host())
     return mean(x, OptDims(kLast<N>), true, std::nullopt);
   return average(average_type(p), x, p);
 }

@@ -3,7 +3,7 @@
 // Both are linear and each is the other's gradient.
 #include "ops/conv/unfold.h"
 
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/view.h"
 
 namespace warptape::ops {

@@ -169,24 +169,25 @@ Tensor plain(const Tensor& x, bool inplace) {
   return inplace ? activate_inplace(D, x) : activate(D, x);
 }
 template <ActivationDef& D>
-Tensor plain_only(const Tensor& x) {
-  return activate(D, x);
-}
-template <ActivationDef& D>
 Tensor with_number(const Tensor& x, double a, bool inplace) {
   return inplace ? activate_inplace(D, x, {a}) : activate(D, x, {a});
-}
-template <ActivationDef& D>
-Tensor with_number_only(const Tensor& x, double a) {
-  return with_number<D>(x, a, false);
 }
 template <ActivationDef& D>
 Tensor with_numbers(const Tensor& x, double a, double b, bool inplace) {
   return inplace ? activate_inplace(D, x, {a, b}) : activate(D, x, {a, b});
 }
-template <ActivationDef& D>
-Tensor with_numbers_only(const Tensor& x, double a, double b) {
-  return with_numbers<D>(x, a, b, false);
+// The same without the flag: always in place, or never.
+template <ActivationDef& D, bool kInto>
+Tensor fixed(const Tensor& x) {
+  return plain<D>(x, kInto);
+}
+template <ActivationDef& D, bool kInto>
+Tensor fixed_number(const Tensor& x, double a) {
+  return with_number<D>(x, a, kInto);
+}
+template <ActivationDef& D, bool kInto>
+Tensor fixed_numbers(const Tensor& x, double a, double b) {
+  return with_numbers<D>(x, a, b, kInto);
 }
 Tensor gelu_impl(const Tensor& x, std::string_view approximate) {
   WT_CHECK(approximate == "none" || approximate == "tanh", Error,
@@ -203,7 +204,7 @@ Tensor hardtanh_impl(const Tensor& x, double lo, double hi, bool inplace) {
 }
 Tensor softshrink_impl(const Tensor& x, double lambd) {
   WT_CHECK(lambd >= 0, Error, "softshrink: lambda must be greater or equal to 0, but found to be ", lambd);
-  return with_number_only<softshrink_def>(x, lambd);
+  return fixed_number<softshrink_def, false>(x, lambd);
 }
 Tensor relu6_impl(const Tensor& x, bool inplace) { return with_numbers<hardtanh_def>(x, 0, 6, inplace); }
 Tensor relu_nn(const Tensor& x, bool inplace) {
@@ -211,19 +212,6 @@ Tensor relu_nn(const Tensor& x, bool inplace) {
 }
 Tensor softplus_impl(const Tensor& x, double beta, double limit) {
   return activate(softplus_def, x, {beta, limit});
-}
-
-template <ActivationDef& D>
-Tensor plain_into(const Tensor& x) {
-  return activate_inplace(D, x);
-}
-template <ActivationDef& D>
-Tensor number_into(const Tensor& x, double a) {
-  return activate_inplace(D, x, {a});
-}
-template <ActivationDef& D>
-Tensor numbers_into(const Tensor& x, double a, double b) {
-  return activate_inplace(D, x, {a, b});
 }
 
 // ---- composed of elementwise ops ----
@@ -261,7 +249,7 @@ Tensor glu_impl(const Tensor& x, int64_t dim) {
 // On the host one number, of 53 bits, for each element that is not above 0, as in PyTorch.
 Tensor rrelu_slope(const Tensor& x, double lower, double upper) {
   Tensor below = le_ts(x, 0);
-  if (!x.device().is_cpu())
+  if (!x.device().is_host())
     return where_ts(below, draw_uniform(x.sizes(), options_of(x), lower, upper), Scalar(1.0));
   const Shape count{nonzero(below).sizes()[0]};
   Tensor drawn = draw_uniform(count, {DType::Float64, x.device()}, lower, upper);
@@ -287,7 +275,8 @@ Tensor rrelu_into(const Tensor& x, double lower, double upper, bool training) {
 
 // Numbers without a kernel of their own.
 Tensor softsign_impl(const Tensor& x) {
-  return is_floating(x.dtype()) || x.dtype() == DType::Bool ? plain_only<softsign_def>(x) : x / (abs(x) + 1);
+  return is_floating(x.dtype()) || x.dtype() == DType::Bool ? fixed<softsign_def, false>(x)
+                                                            : x / (abs(x) + 1);
 }
 Tensor silu_impl(const Tensor& x, bool inplace) {
   if (!is_complex(x.dtype())) return plain<silu_def>(x, inplace);
@@ -325,15 +314,15 @@ decltype(relu) relu{"relu",
                     kFunction | kMethod | kPointwise | kIdempotent,
                     {"input"},
                     "max(input, 0)."};
-decltype(relu_) relu_{
-    "relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN | kPointwise, {kSelf}, "relu in place."};
+decltype(relu_) relu_ =
+    in_place_of(relu, unary_inplace<relu_def>, kFunction | kMethod | kNN, "relu in place.");
 decltype(gelu) gelu{"gelu",
                     gelu_impl,
                     kNN | kOut | kOutExact | kPointwise,
                     {"input", {"approximate", "none", kKeywordOnly}},
                     "input * Phi(input), Phi the normal distribution's; or its tanh approximation."};
 decltype(logsigmoid) logsigmoid{"logsigmoid",
-                                plain_only<logsigmoid_def>,
+                                fixed<logsigmoid_def, false>,
                                 kNN | kOut | kOutExact | kPointwise,
                                 {"input"},
                                 "log(sigmoid(input))."};
@@ -391,39 +380,21 @@ namespace {
 using PlainOp = Op<Tensor(const Tensor&)>;
 using NumberOp = Op<Tensor(const Tensor&, double)>;
 using NumbersOp = Op<Tensor(const Tensor&, double, double)>;
-const PlainOp root_selu{"selu",
-                        plain_only<selu_def>,
-                        kFunction | kPointwise,
-                        {"input"},
-                        "Scaled elu for self-normalising networks."};
-const PlainOp selu_into{"selu_", plain_into<selu_def>, kFunction | kNN, {kSelf}, "selu in place."};
-const NumberOp celu_into{"celu_", number_into<celu_def>, kFunction | kNN, {kSelf, kAlpha}, "celu in place."};
-const NumberOp root_celu{"celu",
-                         with_number_only<celu_def>,
-                         kFunction | kPointwise,
-                         {"input", kAlpha},
-                         "input where positive, else alpha * expm1(input / alpha)."};
-const NumberOp elu_into{"elu_", number_into<elu_def>, kNN | kPointwise, {kSelf, kAlpha}, "elu in place."};
-const NumberOp leaky_into{
-    "leaky_relu_", number_into<leaky_relu_def>, kNN | kPointwise, {kSelf, kSlope}, "leaky_relu in place."};
-const NumbersOp hardtanh_into{"hardtanh_",
-                              numbers_into<hardtanh_def>,
-                              kNN | kPointwise,
-                              {kSelf, kMinVal, kMaxVal},
-                              "hardtanh in place."};
-const NumbersOp threshold_into{"threshold_",
-                               numbers_into<threshold_def>,
-                               kFunction | kNN | kPointwise,
-                               {kSelf, "threshold", "value"},
-                               "threshold in place."};
-const NumbersOp root_threshold{"threshold",
-                               with_numbers_only<threshold_def>,
-                               kFunction | kPointwise,
-                               {"input", "threshold", "value"},
-                               "input where above threshold, else value."};
+const PlainOp root_selu = overload_of(selu, fixed<selu_def, false>, kFunction);
+const PlainOp selu_into = in_place_of(selu, fixed<selu_def, true>, kFunction | kNN, "selu in place.");
+const NumberOp celu_into = in_place_of(celu, fixed_number<celu_def, true>, kFunction | kNN, "celu in place.");
+const NumberOp root_celu = overload_of(celu, fixed_number<celu_def, false>, kFunction);
+const NumberOp elu_into = in_place_of(elu, fixed_number<elu_def, true>, kNN, "elu in place.");
+const NumberOp leaky_into =
+    in_place_of(leaky_relu, fixed_number<leaky_relu_def, true>, kNN, "leaky_relu in place.");
+const NumbersOp hardtanh_into =
+    in_place_of(hardtanh, fixed_numbers<hardtanh_def, true>, kNN, "hardtanh in place.");
+const NumbersOp threshold_into =
+    in_place_of(threshold, fixed_numbers<threshold_def, true>, kFunction | kNN, "threshold in place.");
+const NumbersOp root_threshold = overload_of(threshold, fixed_numbers<threshold_def, false>, kFunction);
 
 const NumberOp hardshrink{"hardshrink",
-                          with_number_only<hardshrink_def>,
+                          fixed_number<hardshrink_def, false>,
                           kFunction | kMethod | kNN | kOut | kPointwise,
                           {"input", {"lambd", 0.5}},
                           "input, 0 between -lambd and lambd."};
@@ -451,13 +422,10 @@ const char kRreluDoc[] =
     "upper), else their mean.";
 const Op<Tensor(const Tensor&, double, double, bool, bool)> nn_rrelu{
     "rrelu", rrelu_impl, kNN | kRandom, {kX, kLower, kUpper, kTraining, kInplace}, kRreluDoc};
-const Op<Tensor(const Tensor&, double, double, bool)> rrelu{
-    "rrelu", root_rrelu, kFunction | kRandom, {"input", kLower, kUpper, kTraining}, kRreluDoc},
-    rrelu_{"rrelu_",
-           rrelu_into,
-           kFunction | kNN | kRandom | kPointwise,
-           {kSelf, kLower, kUpper, kTraining},
-           "rrelu in place."};
+const Op<Tensor(const Tensor&, double, double, bool)> rrelu = overload_of(nn_rrelu, root_rrelu, kFunction),
+                                                      rrelu_ = in_place_of(nn_rrelu, rrelu_into,
+                                                                           kFunction | kNN | kPointwise,
+                                                                           "rrelu in place.");
 const Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)> softmin{
     "softmin",
     softmin_impl,

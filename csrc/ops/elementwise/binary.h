@@ -90,6 +90,11 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
   return a;
 }
 
+inline void check_no_bool(const char* op, DType promoted) {
+  WT_CHECK(promoted != DType::Bool, DtypeError, op,
+           ": not implemented for bool; convert to an integer dtype");
+}
+
 // In GRAD_A and GRAD_B, the gradients of the operands a and b, g is the gradient of the output.
 #define WT_BINARY_DEF(NAME, NODE, RULE, DIVIDES, CHECK, GRAD_A, GRAD_B)                                     \
   namespace {                                                                                               \
@@ -107,26 +112,20 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
   BinaryDef NAME##_def{#NAME,   #NAME "_", ResultRule::RULE, {NODE, nullptr}, ElementwiseSlot{#NAME}, \
                        DIVIDES, CHECK};                                                               \
   }
-// The forms of an op: of two tensors, in place, with a number second, that in place, with a number first.
-#define WT_BINARY_ARGS {"input", "other"}
-#define WT_BINARY_INTO {{"input", kWritten}, "other"}
-#define WT_BINARY_TT(NAME, FACTS, DOC)                                                      \
-  decltype(NAME) NAME {                                                                     \
-    #NAME, binary_impl<NAME##_def, Tensor, Tensor>, kBothOut | (FACTS), WT_BINARY_ARGS, DOC \
+// An op of two tensors, and its forms: in place, with a number second, that in place, with a number first.
+#define WT_BINARY_TT(NAME, FACTS, DOC)                                                          \
+  decltype(NAME) NAME {                                                                         \
+    #NAME, binary_impl<NAME##_def, Tensor, Tensor>, kBothOut | (FACTS), {"input", "other"}, DOC \
   }
-#define WT_BINARY_TT_(NAME)                                                                         \
-  decltype(NAME##_) NAME##_{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, \
-                            #NAME " in place."}
-#define WT_BINARY_TS(NAME, FACTS, DOC)                                                      \
-  decltype(NAME##_ts) NAME##_ts {                                                           \
-    #NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut | (FACTS), WT_BINARY_ARGS, DOC \
-  }
-#define WT_BINARY_TS_(NAME)                                                                               \
-  decltype(NAME##_ts_) NAME##_ts_{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO, \
-                                  #NAME " in place."}
-#define WT_BINARY_ST(NAME, FACTS, DOC)                                                              \
-  decltype(NAME##_st) NAME##_st {                                                                   \
-    #NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction | kOut | (FACTS), WT_BINARY_ARGS, DOC \
-  }
+#define WT_BINARY_TT_(NAME)   \
+  decltype(NAME##_) NAME##_ = \
+      in_place_of(NAME, binary_inplace<NAME##_def, Tensor>, kMethod, #NAME " in place.")
+#define WT_BINARY_TS(NAME) \
+  decltype(NAME##_ts) NAME##_ts = overload_of(NAME, binary_impl<NAME##_def, Tensor, Scalar>)
+#define WT_BINARY_TS_(NAME)         \
+  decltype(NAME##_ts_) NAME##_ts_ = \
+      in_place_of(NAME, binary_inplace<NAME##_def, Scalar>, kMethod, #NAME " in place.")
+#define WT_BINARY_ST(NAME) \
+  decltype(NAME##_st) NAME##_st = overload_of(NAME, binary_impl<NAME##_def, Scalar, Tensor>)
 
 }  // namespace warptape::ops

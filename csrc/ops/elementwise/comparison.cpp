@@ -17,15 +17,13 @@ void check_shift(const char* op, DType promoted) {
 
 }  // namespace
 
-#define WT_COMPARE(NAME, RULE, FACTS, NODE, DOC)                                                            \
-  WT_BINARY_PLAIN(NAME, NODE, RULE, false, nullptr)                                                         \
-  WT_BINARY_TT(NAME, FACTS, DOC);                                                                           \
-  WT_BINARY_TS(NAME, FACTS, DOC);                                                                           \
-  namespace {                                                                                               \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | (FACTS) | kPointwise, \
-                             WT_BINARY_INTO, DOC};                                                          \
-  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>,                            \
-                                  kMethod | (FACTS) | kPointwise, WT_BINARY_INTO, DOC};                     \
+#define WT_COMPARE(NAME, RULE, FACTS, NODE, DOC)                                           \
+  WT_BINARY_PLAIN(NAME, NODE, RULE, false, nullptr)                                        \
+  WT_BINARY_TT(NAME, FACTS, DOC);                                                          \
+  WT_BINARY_TS(NAME);                                                                      \
+  namespace {                                                                              \
+  const BinaryOp NAME##_into = in_place_of(NAME, binary_inplace<NAME##_def, Tensor>);      \
+  const BinaryTsOp NAME##_into_ts = in_place_of(NAME, binary_inplace<NAME##_def, Scalar>); \
   }
 WT_COMPARE(eq, Equal, kComplex, "EqBackward0", "input == other.")
 WT_COMPARE(ne, Equal, kComplex, "NeBackward0", "input != other.")
@@ -38,29 +36,24 @@ const Alias not_equal{"not_equal", "ne"}, less{"less", "lt"}, less_equal{"less_e
     greater{"greater", "gt"}, greater_equal{"greater_equal", "ge"};
 }  // namespace
 
-#define WT_LOGIC(NAME, NODE, DOC)                                                                            \
-  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                          \
-  WT_BINARY_TT(NAME, kComplex, DOC);                                                                         \
-  namespace {                                                                                                \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | kComplex | kPointwise, \
-                             WT_BINARY_INTO, DOC};                                                           \
+#define WT_LOGIC(NAME, NODE, DOC)                                                     \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                   \
+  WT_BINARY_TT(NAME, kComplex, DOC);                                                  \
+  namespace {                                                                         \
+  const BinaryOp NAME##_into = in_place_of(NAME, binary_inplace<NAME##_def, Tensor>); \
   }
 WT_LOGIC(logical_and, "LogicalAndBackward0", "Where both are non-zero.")
 WT_LOGIC(logical_or, "LogicalOrBackward0", "Where one is non-zero.")
 WT_LOGIC(logical_xor, "LogicalXorBackward0", "Where exactly one is non-zero.")
 
-#define WT_BITS(NAME, RULE, CHECK, DOC)                                                                     \
-  WT_BINARY_PLAIN(NAME, #NAME, RULE, false, CHECK)                                                          \
-  WT_BINARY_TT(NAME, kNoFacts, DOC);                                                                        \
-  namespace {                                                                                               \
-  const BinaryTsOp NAME##_number{#NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS,  \
-                                 DOC};                                                                      \
-  const BinaryStOp NAME##_of_number{#NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction | kPointwise, \
-                                    WT_BINARY_ARGS, DOC};                                                   \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | kPointwise,           \
-                             WT_BINARY_INTO, DOC};                                                          \
-  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod | kPointwise,      \
-                                  WT_BINARY_INTO, DOC};                                                     \
+#define WT_BITS(NAME, RULE, CHECK, DOC)                                                                      \
+  WT_BINARY_PLAIN(NAME, #NAME, RULE, false, CHECK)                                                           \
+  WT_BINARY_TT(NAME, kNoFacts, DOC);                                                                         \
+  namespace {                                                                                                \
+  const BinaryTsOp NAME##_number = overload_of(NAME, binary_impl<NAME##_def, Tensor, Scalar>);               \
+  const BinaryStOp NAME##_of_number = overload_of(NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction); \
+  const BinaryOp NAME##_into = in_place_of(NAME, binary_inplace<NAME##_def, Tensor>);                        \
+  const BinaryTsOp NAME##_into_ts = in_place_of(NAME, binary_inplace<NAME##_def, Scalar>);                   \
   }
 WT_BITS(bitwise_and, Bits, check_bits, "Bits that both have.")
 WT_BITS(bitwise_or, Bits, check_bits, "Bits that one has.")
@@ -96,7 +89,7 @@ Tensor isclose_impl(const Tensor& a, const Tensor& b, double rtol, double atol, 
 // Nothing but ones; an empty tensor counts as such.
 bool all_true(const Tensor& mask) {
   if (mask.numel() == 0) return true;
-  if (mask.device().is_cpu() && mask.is_contiguous())
+  if (mask.device().is_host() && mask.is_contiguous())
     return std::memchr(mask.data(), 0, static_cast<size_t>(mask.numel())) == nullptr;
   return item(raw_reduce_to(raw_cast(logical_not(mask), DType::Int64), Shape{})).to_int() == 0;
 }

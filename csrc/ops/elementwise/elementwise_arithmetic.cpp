@@ -1,5 +1,6 @@
 // add, sub, mul, div, neg, and what is a step away from them.
 #include "op/number_tensor.h"
+#include "ops/elementwise/binary.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -296,67 +297,89 @@ const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace
 
-#define WT_ADD(name, doc)                                                                     \
-  decltype(name) name{                                                                        \
-      #name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other", kAlpha}, doc}; \
-  decltype(name##_ts) name##_ts{                                                              \
-      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other", kAlpha}, doc}; \
-  decltype(name##_st) name##_st{#name,                                                        \
-                                name##_impl<Scalar, Tensor>,                                  \
-                                kFunction | kOut | kComplex | kPointwise,                     \
-                                {"input", "other", kAlpha},                                   \
-                                doc};                                                         \
-  decltype(name##_) name##_{#name "_",                                                        \
-                            name##_inplace<Tensor>,                                           \
-                            kMethod | kComplex | kPointwise,                                  \
-                            {{"input", kWritten}, "other", kAlpha},                           \
-                            doc};                                                             \
-  decltype(name##_ts_) name##_ts_ {                                                           \
-    #name "_", name##_inplace<Scalar>, kMethod | kComplex | kPointwise,                       \
-        {{"input", kWritten}, "other", kAlpha}, doc                                           \
-  }
-#define WT_MUL(name, doc)                                                                                   \
-  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other"}, doc};       \
-  decltype(name##_ts) name##_ts{                                                                            \
-      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other"}, doc};                       \
-  decltype(name##_st) name##_st{#name,                                                                      \
-                                name##_impl<Scalar, Tensor>,                                                \
-                                kFunction | kOut | kComplex | kPointwise,                                   \
-                                {"input", "other"},                                                         \
-                                doc};                                                                       \
-  decltype(name##_) name##_{#name "_",                                                                      \
-                            name##_inplace<Tensor>,                                                         \
-                            kMethod | kComplex | kPointwise,                                                \
-                            {{"input", kWritten}, "other"},                                                 \
-                            doc};                                                                           \
-  decltype(name##_ts_) name##_ts_ {                                                                         \
-    #name "_", name##_inplace<Scalar>, kMethod | kComplex | kPointwise, {{"input", kWritten}, "other"}, doc \
-  }
+// With a number second, with one first, in place, and that with a number.
+#define WT_FORMS(name)                                                            \
+  decltype(name##_ts) name##_ts = overload_of(name, name##_impl<Tensor, Scalar>); \
+  decltype(name##_st) name##_st = overload_of(name, name##_impl<Scalar, Tensor>); \
+  decltype(name##_) name##_ = in_place_of(name, name##_inplace<Tensor>);          \
+  decltype(name##_ts_) name##_ts_ = in_place_of(name, name##_inplace<Scalar>)
 
-WT_ADD(add, "input + alpha * other, broadcast.");
-WT_ADD(sub, "input - alpha * other, broadcast.");
+decltype(add) add{"add",
+                  add_impl<Tensor, Tensor>,
+                  kBoth | kComplex,
+                  {"input", "other", kAlpha},
+                  "input + alpha * other, broadcast."};
+WT_FORMS(add);
+decltype(sub) sub{"sub",
+                  sub_impl<Tensor, Tensor>,
+                  kBoth | kComplex,
+                  {"input", "other", kAlpha},
+                  "input - alpha * other, broadcast."};
+WT_FORMS(sub);
 namespace {
-const Arg kAlphaTensor{"alpha", kKeywordOnly};
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> add_at{
-    "add", add_by<false>, kFunction | kMethod | kPointwise, {"input", "other", kAlphaTensor}, add.doc},
-    sub_at{"sub", add_by<true>, kFunction | kMethod | kPointwise, {"input", "other", kAlphaTensor}, sub.doc},
-    add_at_{"add_",
-            add_inplace_by<false>,
-            kMethod | kPointwise,
-            {{"input", kWritten}, "other", kAlphaTensor},
-            add.doc},
-    sub_at_{"sub_",
-            add_inplace_by<true>,
-            kMethod | kPointwise,
-            {{"input", kWritten}, "other", kAlphaTensor},
-            sub.doc};
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> add_at = overload_of(add, add_by<false>,
+                                                                                   kFunction | kMethod),
+                                                              sub_at = overload_of(sub, add_by<true>,
+                                                                                   kFunction | kMethod),
+                                                              add_at_ =
+                                                                  in_place_of(add, add_inplace_by<false>),
+                                                              sub_at_ =
+                                                                  in_place_of(sub, add_inplace_by<true>);
 }  // namespace
-WT_MUL(mul, "input * other, broadcast.");
-WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
+decltype(mul) mul{
+    "mul", mul_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other"}, "input * other, broadcast."};
+WT_FORMS(mul);
+decltype(div) div{"div",
+                  div_impl<Tensor, Tensor>,
+                  kBoth | kComplex,
+                  {"input", "other"},
+                  "input / other, broadcast; integers give the default floating dtype."};
+WT_FORMS(div);
+// div with a rounding mode: the gradient is zero.
+WT_BINARY_DEF(trunc_divide, "DivBackward1", Same, true, check_no_bool, no_gradient(g), no_gradient(g))
+namespace {
+BinaryDef floor_div_def{"div",
+                        "div_",
+                        ResultRule::Same,
+                        {"DivBackward1", trunc_divide_backward},
+                        ElementwiseSlot{"floor_divide"},
+                        true,
+                        check_no_bool};
+using Mode = std::optional<std::string_view>;
+void check_mode(Mode mode) {
+  WT_CHECK(!mode || *mode == "floor" || *mode == "trunc", Error,
+           "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '", *mode, "'");
+}
+template <class B>
+Tensor div_mode_impl(const Tensor& a, const B& b, Mode mode) {
+  check_mode(mode);
+  if (!mode) return a / b;
+  return *mode == "floor" ? binary_impl<floor_div_def, Tensor, B>(a, b)
+                          : binary_impl<trunc_divide_def, Tensor, B>(a, b);
+}
+template <class B>
+Tensor div_mode_inplace(const Tensor& a, const B& b, Mode mode) {
+  check_mode(mode);
+  if (mode)
+    return *mode == "floor" ? binary_inplace<floor_div_def, B>(a, b)
+                            : binary_inplace<trunc_divide_def, B>(a, b);
+  if constexpr (std::is_same_v<B, Tensor>)
+    return div_(a, b);
+  else
+    return div_ts_(a, b);
+}
+const char kDivDoc[] = "input / other, rounded to an integer as rounding_mode ('floor' or 'trunc') says.";
+const Arg kMode{"rounding_mode", kKeywordOnly};
+}  // namespace
+decltype(div_mode) div_mode{
+    "div", div_mode_impl<Tensor>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
+decltype(div_mode_ts) div_mode_ts = overload_of(div_mode, div_mode_impl<Scalar>);
+decltype(div_mode_) div_mode_ = in_place_of(div_mode, div_mode_inplace<Tensor>);
+decltype(div_mode_ts_) div_mode_ts_ = in_place_of(div_mode, div_mode_inplace<Scalar>);
+
 decltype(neg) neg{
     "neg", neg_impl, kBoth | kOutExact | kComplex | kLinear | kInvolution, {"input"}, "-input."};
-decltype(neg_) neg_{
-    "neg_", neg_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "neg in place."};
+decltype(neg_) neg_ = in_place_of(neg, neg_inplace, kMethod, "neg in place.");
 namespace {
 const Alias multiply{"multiply", "mul"}, subtract{"subtract", "sub"}, divide{"divide", "div"},
     true_divide{"true_divide", "div"}, negative{"negative", "neg"};

@@ -14,10 +14,6 @@ void check_floats(const char* op, DType promoted) {
   WT_CHECK(is_floating(promoted), DtypeError, op, ": not implemented for ", promoted,
            "; convert to a floating dtype");
 }
-void check_no_bool(const char* op, DType promoted) {
-  WT_CHECK(promoted != DType::Bool, DtypeError, op,
-           ": not implemented for bool; convert to an integer dtype");
-}
 
 // 1 where a wins, 1/2 where both are equal.
 Tensor share(const Tensor& wins, const Tensor& a, const Tensor& b) { return wins + eq(a, b) * 0.5; }
@@ -39,74 +35,24 @@ Tensor inverse_squares(const Tensor& a, const Tensor& b) {
 WT_BINARY_DEF(fmod, "FmodBackward0", Same, true, check_no_bool, g, -(g* trunc(a / b)))
 WT_BINARY_TT(fmod, kNoFacts, "Remainder with the sign of input.");
 WT_BINARY_TT_(fmod);
-WT_BINARY_TS(fmod, kNoFacts, "Remainder with the sign of input.");
+WT_BINARY_TS(fmod);
 WT_BINARY_TS_(fmod);
 WT_BINARY_DEF(remainder, "RemainderBackward0", Same, true, check_no_bool, g, -(g* floor(a / b)))
 WT_BINARY_TT(remainder, kNoFacts, "Remainder with the sign of other, as Python's %.");
 WT_BINARY_TT_(remainder);
-WT_BINARY_TS(remainder, kNoFacts, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_TS(remainder);
 WT_BINARY_TS_(remainder);
-WT_BINARY_ST(remainder, kNoFacts, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_ST(remainder);
 WT_BINARY_DEF(floor_divide, "FloorDivideBackward0", Same, true, check_no_bool, no_derivative("floor_divide"),
               no_derivative("floor_divide"))
 WT_BINARY_TT(floor_divide, kNoFacts, "Quotient rounded down.");
 WT_BINARY_TT_(floor_divide);
-WT_BINARY_TS(floor_divide, kNoFacts, "Quotient rounded down.");
+WT_BINARY_TS(floor_divide);
 WT_BINARY_TS_(floor_divide);
 namespace {
-const BinaryStOp floor_divide_st{"floor_divide", binary_impl<floor_divide_def, Scalar, Tensor>,
-                                 kFunction | kPointwise, WT_BINARY_ARGS, "Quotient rounded down."};
+const BinaryStOp floor_divide_st =
+    overload_of(floor_divide, binary_impl<floor_divide_def, Scalar, Tensor>, kFunction);
 }
-// div with a rounding mode: the gradient is zero.
-WT_BINARY_DEF(trunc_divide, "DivBackward1", Same, true, check_no_bool, no_gradient(g), no_gradient(g))
-namespace {
-BinaryDef floor_div_def{"div",
-                        "div_",
-                        ResultRule::Same,
-                        {"DivBackward1", trunc_divide_backward},
-                        ElementwiseSlot{"floor_divide"},
-                        true,
-                        check_no_bool};
-using Mode = std::optional<std::string_view>;
-void check_mode(Mode mode) {
-  WT_CHECK(!mode || *mode == "floor" || *mode == "trunc", Error,
-           "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '", *mode, "'");
-}
-template <class B>
-Tensor div_mode_impl(const Tensor& a, const B& b, Mode mode) {
-  check_mode(mode);
-  if (!mode) return a / b;
-  return *mode == "floor" ? binary_impl<floor_div_def, Tensor, B>(a, b)
-                          : binary_impl<trunc_divide_def, Tensor, B>(a, b);
-}
-template <class B>
-Tensor div_mode_inplace(const Tensor& a, const B& b, Mode mode) {
-  check_mode(mode);
-  if (mode)
-    return *mode == "floor" ? binary_inplace<floor_div_def, B>(a, b)
-                            : binary_inplace<trunc_divide_def, B>(a, b);
-  if constexpr (std::is_same_v<B, Tensor>)
-    return div_(a, b);
-  else
-    return div_ts_(a, b);
-}
-const char kDivDoc[] = "input / other, rounded to an integer as rounding_mode ('floor' or 'trunc') says.";
-const Arg kMode{"rounding_mode", kKeywordOnly};
-}  // namespace
-decltype(div_mode) div_mode{
-    "div", div_mode_impl<Tensor>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
-decltype(div_mode_ts) div_mode_ts{
-    "div", div_mode_impl<Scalar>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
-decltype(div_mode_) div_mode_{"div_",
-                              div_mode_inplace<Tensor>,
-                              kMethod | kComplex | kPointwise,
-                              {{"input", kWritten}, "other", kMode},
-                              kDivDoc};
-decltype(div_mode_ts_) div_mode_ts_{"div_",
-                                    div_mode_inplace<Scalar>,
-                                    kMethod | kComplex | kPointwise,
-                                    {{"input", kWritten}, "other", kMode},
-                                    kDivDoc};
 
 // ---- powers ----
 namespace {
@@ -182,23 +128,10 @@ decltype(pow) pow{"pow",
                   kBothOut | kComplex | kFloat32Cuda,
                   {"input", kExponent},
                   "input ** exponent."};
-decltype(pow_ts) pow_ts{
-    "pow", pow_scalar, kBothOut | kComplex | kFloat32Cuda, {"input", kExponent}, "input ** exponent."};
-decltype(pow_st) pow_st{"pow",
-                        binary_impl<pow_def, Scalar, Tensor>,
-                        kFunction | kOut | kComplex | kFloat32Cuda | kPointwise,
-                        {{"self"}, kExponent},
-                        "input ** exponent."};
-decltype(pow_) pow_{"pow_",
-                    binary_inplace<pow_def, Tensor>,
-                    kMethod | kComplex | kPointwise,
-                    {{"input", kWritten}, kExponent},
-                    "pow in place."};
-decltype(pow_ts_) pow_ts_{"pow_",
-                          pow_scalar_inplace,
-                          kMethod | kComplex | kPointwise,
-                          {{"input", kWritten}, kExponent},
-                          "pow in place."};
+decltype(pow_ts) pow_ts = overload_of(pow, pow_scalar);
+decltype(pow_st) pow_st = overload_with(pow, binary_impl<pow_def, Scalar, Tensor>, {{"self"}, kExponent});
+decltype(pow_) pow_ = in_place_of(pow, binary_inplace<pow_def, Tensor>, kMethod, "pow in place.");
+decltype(pow_ts_) pow_ts_ = in_place_of(pow, pow_scalar_inplace, kMethod, "pow in place.");
 namespace {
 // In float64 or complex128 whatever the dtypes.
 BinaryDef float_power_def{
@@ -221,23 +154,10 @@ Tensor float_power_into(const Tensor& a, const B& b) {
 const char kFloatPower[] = "input ** exponent in float64 or complex128.";
 const BinaryOp float_power_tt{
     "float_power", float_power<Tensor, Tensor>, kBothOut | kComplex, {"input", kExponent}, kFloatPower};
-const BinaryTsOp float_power_ts{
-    "float_power", float_power<Tensor, Scalar>, kBothOut | kComplex, {"input", kExponent}, kFloatPower};
-const BinaryStOp float_power_st{"float_power",
-                                float_power<Scalar, Tensor>,
-                                kFunction | kOut | kComplex | kPointwise,
-                                {"input", kExponent},
-                                kFloatPower};
-const BinaryOp float_power_tt_{"float_power_",
-                               float_power_into<Tensor>,
-                               kMethod | kComplex | kPointwise,
-                               {{"input", kWritten}, kExponent},
-                               kFloatPower};
-const BinaryTsOp float_power_ts_{"float_power_",
-                                 float_power_into<Scalar>,
-                                 kMethod | kComplex | kPointwise,
-                                 {{"input", kWritten}, kExponent},
-                                 kFloatPower};
+const BinaryTsOp float_power_ts = overload_of(float_power_tt, float_power<Tensor, Scalar>);
+const BinaryStOp float_power_st = overload_of(float_power_tt, float_power<Scalar, Tensor>, kFunction | kOut);
+const BinaryOp float_power_tt_ = in_place_of(float_power_tt, float_power_into<Tensor>);
+const BinaryTsOp float_power_ts_ = in_place_of(float_power_tt, float_power_into<Scalar>);
 }  // namespace
 
 // ---- maxima ----
@@ -288,7 +208,10 @@ Tensor logaddexp_impl(const Tensor& a, const Tensor& b) {
   return high + log1p(exp(where_st(logical_and(eq(rx, ry), isinf(rx)), Scalar(0), low - high)));
 }
 }  // namespace
-decltype(logaddexp) logaddexp{"logaddexp", logaddexp_impl, kBothOut | kComplex, WT_BINARY_ARGS,
+decltype(logaddexp) logaddexp{"logaddexp",
+                              logaddexp_impl,
+                              kBothOut | kComplex,
+                              {"input", "other"},
                               "log(exp(input) + exp(other)) without overflow."};
 WT_BINARY_DEF(logaddexp2, "Logaddexp2Backward0", Same, false, check_floats,
               g* sigmoid((a - b) * std::numbers::ln2), g* sigmoid((b - a) * std::numbers::ln2))
@@ -297,7 +220,7 @@ WT_BINARY_DEF(copysign, "CopysignBackward0", Float, false, nullptr,
               g* zero_where(eq_ts(a, 0), copysign(a, b) / one_where(eq_ts(a, 0), a)), no_gradient(g))
 WT_BINARY_TT(copysign, kNoFacts, "The magnitude of input with the sign of other.");
 WT_BINARY_TT_(copysign);
-WT_BINARY_TS(copysign, kNoFacts, "The magnitude of input with the sign of other.");
+WT_BINARY_TS(copysign);
 WT_BINARY_TS_(copysign);
 WT_BINARY_DEF(xlogy, "XlogyBackward0", Float, false, nullptr,
               zero_where(logical_and(eq_ts(a, 0), le_ts(b, 0)),
@@ -305,9 +228,9 @@ WT_BINARY_DEF(xlogy, "XlogyBackward0", Float, false, nullptr,
               g*(a / b))
 WT_BINARY_TT(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
 WT_BINARY_TT_(xlogy);
-WT_BINARY_TS(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
+WT_BINARY_TS(xlogy);
 WT_BINARY_TS_(xlogy);
-WT_BINARY_ST(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
+WT_BINARY_ST(xlogy);
 WT_BINARY_DEF(heaviside, "HeavisideBackward0", Same, false, nullptr, no_derivative("heaviside"),
               no_derivative("heaviside"))
 decltype(heaviside) heaviside{"heaviside",

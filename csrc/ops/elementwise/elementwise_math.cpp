@@ -112,8 +112,7 @@ Tensor polygamma_impl(int64_t n, const Tensor& x) {
 }  // namespace
 decltype(logit) logit{
     "logit", logit_impl, kBothOut | kSpecial, {"input", {"eps", none}}, "log(input / (1 - input))."};
-decltype(logit_) logit_{
-    "logit_", logit_inplace, kMethod | kPointwise, {{"input", kWritten}, {"eps", none}}, "logit in place."};
+decltype(logit_) logit_ = in_place_of(logit, logit_inplace, kMethod, "logit in place.");
 decltype(polygamma) polygamma{"polygamma",
                               polygamma_impl,
                               kFunction | kSpecial | kOut | kPointwise,
@@ -121,8 +120,7 @@ decltype(polygamma) polygamma{"polygamma",
                               "Derivative n of digamma."};
 namespace {
 Tensor polygamma_of(const Tensor& x, int64_t n) { return polygamma(n, x); }
-const Op<Tensor(const Tensor&, int64_t)> polygamma_method{
-    "polygamma", polygamma_of, kMethod | kPointwise, {"input", "n"}, "Derivative n of digamma."};
+const auto polygamma_method = overload_with(polygamma, polygamma_of, {"input", "n"}, kMethod);
 const auto polygamma_ = in_place<polygamma_method>("polygamma_");
 }  // namespace
 

@@ -266,21 +266,9 @@ decltype(where) where{"where",
                       kFunction | kOut | kComplex | kPointwise,
                       {"condition", "input", "other"},
                       kWhereDoc};
-decltype(where_ts) where_ts{"where",
-                            where_impl<Tensor, Scalar>,
-                            kFunction | kComplex | kPointwise,
-                            {"condition", "input", "other"},
-                            kWhereDoc};
-decltype(where_st) where_st{"where",
-                            where_impl<Scalar, Tensor>,
-                            kFunction | kComplex | kPointwise,
-                            {"condition", "input", "other"},
-                            kWhereDoc};
-decltype(where_ss) where_ss{"where",
-                            where_impl<Scalar, Scalar>,
-                            kFunction | kComplex | kPointwise,
-                            {"condition", "input", "other"},
-                            kWhereDoc};
+decltype(where_ts) where_ts = overload_of(where, where_impl<Tensor, Scalar>, kFunction);
+decltype(where_st) where_st = overload_of(where, where_impl<Scalar, Tensor>, kFunction);
+decltype(where_ss) where_ss = overload_of(where, where_impl<Scalar, Scalar>, kFunction);
 namespace {
 std::vector<Tensor> where_positions(const Tensor& c) { return std::get<1>(nonzero_as(c, true)); }
 const Op<std::vector<Tensor>(const Tensor&)> where_only{
@@ -294,23 +282,16 @@ template <class B>
 Tensor where_method(const Tensor& x, const Tensor& c, const B& b) {
   return where_impl<Tensor, B>(c, x, b);
 }
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> where_m{"where",
-                                                                      where_method<Tensor>,
-                                                                      kMethod | kComplex | kPointwise,
-                                                                      {"input", "condition", "other"},
-                                                                      kWhereDoc};
-const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{"where",
-                                                                         where_method<Scalar>,
-                                                                         kMethod | kComplex | kPointwise,
-                                                                         {"input", "condition", "other"},
-                                                                         kWhereDoc};
+const auto where_m = overload_with(where, where_method<Tensor>, {"input", "condition", "other"}, kMethod);
+const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts =
+    overload_of(where_m, where_method<Scalar>);
 }  // namespace
 
 // Overloads of tensors come first: a 0-dim bound has a dtype and may want a gradient.
 decltype(clamp_t) clamp_t{"clamp", clamp_impl<const OptTensor&>, kBothOut, {"input", kMin, kMax}, kClampDoc};
-decltype(clamp) clamp{"clamp", clamp_impl<Bound>, kBothOut | kOutExact, {"input", kMin, kMax}, kClampDoc};
-decltype(clamp_t_) clamp_t_{"clamp_", clamp_inplace<const OptTensor&>, kPair, {kSelf, kMin, kMax}, kClampDoc};
-decltype(clamp_) clamp_{"clamp_", clamp_inplace<Bound>, kPair, {kSelf, kMin, kMax}, kClampDoc};
+decltype(clamp) clamp = overload_of(clamp_t, clamp_impl<Bound>, kOutExact);
+decltype(clamp_t_) clamp_t_ = in_place_of(clamp_t, clamp_inplace<const OptTensor&>, kFunction | kMethod);
+decltype(clamp_) clamp_ = in_place_of(clamp_t, clamp_inplace<Bound>, kFunction | kMethod);
 namespace {
 const Alias clip{"clip", "clamp"};
 const char kMinDoc[] = "input, but at least min.";
@@ -318,30 +299,25 @@ const char kMaxDoc[] = "input, but at most max.";
 }  // namespace
 const BinaryOp clamp_min{"clamp_min", clamp_min_impl<Tensor>, kBothOut, {"input", "min"}, kMinDoc},
     clamp_max{"clamp_max", clamp_max_impl<Tensor>, kBothOut, {"input", "max"}, kMaxDoc},
-    clamp_min_{"clamp_min_", clamp_min_inplace<Tensor>, kPair, {kSelf, "min"}, kMinDoc},
-    clamp_max_{"clamp_max_", clamp_max_inplace<Tensor>, kPair, {kSelf, "max"}, kMaxDoc};
-const BinaryTsOp clamp_min_ts{"clamp_min", clamp_min_impl<Scalar>, kBothOut, {"input", "min"}, kMinDoc},
-    clamp_max_ts{"clamp_max", clamp_max_impl<Scalar>, kBothOut, {"input", "max"}, kMaxDoc},
-    clamp_min_ts_{"clamp_min_", clamp_min_inplace<Scalar>, kPair, {kSelf, "min"}, kMinDoc},
-    clamp_max_ts_{"clamp_max_", clamp_max_inplace<Scalar>, kPair, {kSelf, "max"}, kMaxDoc};
+    clamp_min_ = in_place_of(clamp_min, clamp_min_inplace<Tensor>, kFunction | kMethod),
+    clamp_max_ = in_place_of(clamp_max, clamp_max_inplace<Tensor>, kFunction | kMethod);
+const BinaryTsOp clamp_min_ts = overload_of(clamp_min, clamp_min_impl<Scalar>),
+                 clamp_max_ts = overload_of(clamp_max, clamp_max_impl<Scalar>),
+                 clamp_min_ts_ = in_place_of(clamp_min, clamp_min_inplace<Scalar>, kFunction | kMethod),
+                 clamp_max_ts_ = in_place_of(clamp_max, clamp_max_inplace<Scalar>, kFunction | kMethod);
 
 decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
-decltype(lerp_s) lerp_s{"lerp", lerp_impl<Scalar>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
-decltype(lerp_) lerp_{
-    "lerp_", lerp_inplace<Tensor>, kMethod | kComplex | kPointwise, {kSelf, "end", "weight"}, kLerpDoc};
-decltype(lerp_s_) lerp_s_{
-    "lerp_", lerp_inplace<Scalar>, kMethod | kComplex | kPointwise, {kSelf, "end", "weight"}, kLerpDoc};
+decltype(lerp_s) lerp_s = overload_of(lerp, lerp_impl<Scalar>);
+decltype(lerp_) lerp_ = in_place_of(lerp, lerp_inplace<Tensor>);
+decltype(lerp_s_) lerp_s_ = in_place_of(lerp, lerp_inplace<Scalar>);
 
-#define WT_ADDC(NAME, DOC)                                                \
-  decltype(NAME) NAME{#NAME,                                              \
-                      addc_impl<NAME##_def>,                              \
-                      kBothOut | kComplex | kWidestCuda,                  \
-                      {"input", "tensor1", "tensor2", kValue},            \
-                      DOC};                                               \
-  decltype(NAME##_) NAME##_ {                                             \
-    #NAME "_", addc_inplace<NAME##_def>, kMethod | kComplex | kPointwise, \
-        {kSelf, "tensor1", "tensor2", kValue}, DOC                        \
-  }
+#define WT_ADDC(NAME, DOC)                                     \
+  decltype(NAME) NAME{#NAME,                                   \
+                      addc_impl<NAME##_def>,                   \
+                      kBothOut | kComplex | kWidestCuda,       \
+                      {"input", "tensor1", "tensor2", kValue}, \
+                      DOC};                                    \
+  decltype(NAME##_) NAME##_ = in_place_of(NAME, addc_inplace<NAME##_def>)
 WT_ADDC(addcmul, "input + value * tensor1 * tensor2.");
 WT_ADDC(addcdiv, "input + value * tensor1 / tensor2.");
 
@@ -360,17 +336,9 @@ Tensor addc_inplace_by(const Tensor& a, const Tensor& b, const Tensor& c, const 
                  [] { return Ref<Node>(); });
 }
 using AddcByTensor = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&)>;
-const Arg kValueTensor{"value", kKeywordOnly};
-#define WT_ADDC_BY(NAME)                                                              \
-  const AddcByTensor NAME##_t{#NAME,                                                  \
-                              addc_by<NAME##_def, NAME>,                              \
-                              kPair | kComplex | kWidestCuda,                         \
-                              {"input", "tensor1", "tensor2", kValueTensor},          \
-                              NAME.doc},                                              \
-      NAME##_t_ {                                                                     \
-    #NAME "_", addc_inplace_by<NAME##_def, NAME##_>, kMethod | kComplex | kPointwise, \
-        {kSelf, "tensor1", "tensor2", kValueTensor}, NAME.doc                         \
-  }
+#define WT_ADDC_BY(NAME)                                                                           \
+  const AddcByTensor NAME##_t = overload_of(NAME, addc_by<NAME##_def, NAME>, kFunction | kMethod), \
+                     NAME##_t_ = in_place_of(NAME, addc_inplace_by<NAME##_def, NAME##_>)
 WT_ADDC_BY(addcmul);
 WT_ADDC_BY(addcdiv);
 
@@ -391,16 +359,8 @@ const AddcByNumber addcmul_n{
     "addcmul", addc_by_number<addcmul>, kNumberFirst, {"input", "value", "tensor1", "tensor2"}, kOlder},
     addcdiv_n{
         "addcdiv", addc_by_number<addcdiv>, kNumberFirst, {"input", "value", "tensor1", "tensor2"}, kOlder},
-    addcmul_n_{"addcmul_",
-               addc_by_number<addcmul_>,
-               kMethod | kComplex | kPointwise,
-               {kSelf, "value", "tensor1", "tensor2"},
-               kOlder},
-    addcdiv_n_{"addcdiv_",
-               addc_by_number<addcdiv_>,
-               kMethod | kComplex | kPointwise,
-               {kSelf, "value", "tensor1", "tensor2"},
-               kOlder};
+    addcmul_n_ = in_place_of(addcmul_n, addc_by_number<addcmul_>),
+    addcdiv_n_ = in_place_of(addcdiv_n, addc_by_number<addcdiv_>);
 
 }  // namespace
 

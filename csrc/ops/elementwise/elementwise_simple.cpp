@@ -22,11 +22,8 @@ void check_integral(const char* op, const Tensor& x) {
 #define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, FACTS, DOC, ...)                                   \
   WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                                      \
   decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | kOutExact | (FACTS), {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{#NAME "_",                                                                \
-                            unary_inplace<NAME##_def>,                                                \
-                            kMethod | kFunction | kPointwise,                                         \
-                            {{"input", kWritten}},                                                    \
-                            #NAME " in place."}
+  decltype(NAME##_) NAME##_ =                                                                         \
+      in_place_of(NAME, unary_inplace<NAME##_def>, kMethod | kFunction, #NAME " in place.")
 
 WT_UNARY_BACKWARD(abs, "AbsBackward0", Same, Input, nullptr, WT_FUSED(abs_backward, g* sign(s)))
 namespace {
@@ -37,8 +34,7 @@ Tensor abs_inplace(const Tensor& x) {
 }
 }  // namespace
 decltype(abs) abs{"abs", abs_impl, kBothOut | kComplex, {"input"}, "Absolute value."};
-decltype(abs_) abs_{
-    "abs_", abs_inplace, kMethod | kFunction | kComplex | kPointwise, {{"input", kWritten}}, "abs in place."};
+decltype(abs_) abs_ = in_place_of(abs, abs_inplace, kMethod | kFunction, "abs in place.");
 WT_UNARY(sign, "SignBackward0", Same, Nothing, kOutExact, "-1, 0 or 1.", no_gradient(g));
 WT_UNARY_BACKWARD(square, "SquareBackward0", Same, Input, nullptr, g * s * 2)
 namespace {
@@ -53,11 +49,7 @@ Tensor square_inplace(const Tensor& x) {
 }
 }  // namespace
 decltype(square) square{"square", square_impl, kBothOut | kComplex, {"input"}, "input * input."};
-decltype(square_) square_{"square_",
-                          square_inplace,
-                          kMethod | kFunction | kComplex | kPointwise,
-                          {{"input", kWritten}},
-                          "square in place."};
+decltype(square_) square_ = in_place_of(square, square_inplace, kMethod | kFunction, "square in place.");
 WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, kIdempotent, "Largest integer not above.",
            no_gradient(g));
 WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, kIdempotent, "Smallest integer not below.",
@@ -84,8 +76,7 @@ decltype(sgn) sgn{"sgn",
                   kBothOut | kOutExact | kComplex,
                   {"input"},
                   "-1, 0 or 1; of complex numbers input / |input|."};
-decltype(sgn_) sgn_{
-    "sgn_", sgn_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "sgn in place."};
+decltype(sgn_) sgn_ = in_place_of(sgn, sgn_inplace, kMethod, "sgn in place.");
 decltype(positive) positive{"positive",
                             positive_impl,
                             kFunction | kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
@@ -124,11 +115,7 @@ decltype(round) round{"round",
                       kBothOut | kOutExact | kSpecial,
                       {"input", kDecimals},
                       "To the nearest integer, halves to even."};
-decltype(round_) round_{"round_",
-                        round_inplace,
-                        kMethod | kFunction | kPointwise,
-                        {{"input", kWritten}, kDecimals},
-                        "round in place."};
+decltype(round_) round_ = in_place_of(round, round_inplace, kMethod | kFunction, "round in place.");
 
 // ---- predicates ----
 namespace {
@@ -162,11 +149,8 @@ WT_PREDICATE(signbit, Bool, kBothOut | kOutExact, logical_or, std::nullopt, "Whe
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{
     "logical_not", unary_impl<logical_not_def>, kBothOut | kComplex, {"input"}, "Where input is zero."};
-decltype(logical_not_) logical_not_{"logical_not_",
-                                    unary_inplace<logical_not_def>,
-                                    kMethod | kComplex | kPointwise,
-                                    {{"input", kWritten}},
-                                    "logical_not in place."};
+decltype(logical_not_) logical_not_ =
+    in_place_of(logical_not, unary_inplace<logical_not_def>, kMethod, "logical_not in place.");
 // Of bools, the bits are the truth values.
 WT_UNARY_BACKWARD(bitwise_not, "BitwiseNotBackward0", Bits, Nothing, check_integral, no_gradient(g))
 namespace {
@@ -179,11 +163,8 @@ Tensor bitwise_not_inplace(const Tensor& x) {
 }  // namespace
 decltype(bitwise_not) bitwise_not{
     "bitwise_not", bitwise_not_impl, kBothOut | kOutExact, {"input"}, "~input."};
-decltype(bitwise_not_) bitwise_not_{"bitwise_not_",
-                                    bitwise_not_inplace,
-                                    kMethod | kPointwise,
-                                    {{"input", kWritten}},
-                                    "bitwise_not in place."};
+decltype(bitwise_not_) bitwise_not_ =
+    in_place_of(bitwise_not, bitwise_not_inplace, kMethod, "bitwise_not in place.");
 
 // ---- nan_to_num ----
 namespace {
@@ -235,11 +216,8 @@ decltype(nan_to_num) nan_to_num{"nan_to_num",
                                 kBothOut,
                                 {"input", {"nan", none}, {"posinf", none}, {"neginf", none}},
                                 "NaN and infinities replaced: by 0 and the dtype's bounds where not given."};
-decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
-                                  nan_to_num_inplace,
-                                  kMethod | kFunction | kPointwise,
-                                  {{"input", kWritten}, {"nan", none}, {"posinf", none}, {"neginf", none}},
-                                  "nan_to_num in place."};
+decltype(nan_to_num_) nan_to_num_ =
+    in_place_of(nan_to_num, nan_to_num_inplace, kMethod | kFunction, "nan_to_num in place.");
 
 namespace {
 const Alias absolute{"absolute", "abs"}, fix{"fix", "trunc"};

@@ -25,7 +25,7 @@ WT_UNARY_BACKWARD(special_i0, "I0Backward0", Float, Input, nullptr, g* unary_imp
 namespace {
 const char kI0Doc[] = "The modified Bessel function of order 0.";
 const UnaryOp i0{"i0", unary_impl<special_i0_def>, kBothOut | kSpecial, {"input"}, kI0Doc};
-const UnaryOp i0_{"i0_", unary_inplace<special_i0_def>, kFunction | kMethod, {{"input", kWritten}}, kI0Doc};
+const UnaryOp i0_ = in_place_of(i0, unary_inplace<special_i0_def>, kFunction | kMethod);
 }  // namespace
 WT_SPECIAL(special_i0e, "SpecialI0EBackward0", Input, "exp(-|input|) i0(input).",
            g*(unary_impl<special_i1e_def>(s) - sign(s) * unary_impl<special_i0e_def>(s)));
@@ -45,12 +45,13 @@ WT_BINARY_DEF(special_xlog1py, "SpecialXlog1PyBackward0", Float, false, nullptr,
               g*(a / (b + 1)))
 namespace {
 const char kXlog1pyDoc[] = "input log(1 + other), 0 where input is 0.";
-const BinaryOp xlog1py_tt{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Tensor>,
-                          kSpecial | kOut | kPointwise, WT_BINARY_ARGS, kXlog1pyDoc};
-const BinaryTsOp xlog1py_ts{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Scalar>,
-                            kSpecial | kOut | kPointwise, WT_BINARY_ARGS, kXlog1pyDoc};
-const BinaryStOp xlog1py_st{"xlog1py", binary_impl<special_xlog1py_def, Scalar, Tensor>,
-                            kSpecial | kOut | kPointwise, WT_BINARY_ARGS, kXlog1pyDoc};
+const BinaryOp xlog1py_tt{"xlog1py",
+                          binary_impl<special_xlog1py_def, Tensor, Tensor>,
+                          kSpecial | kOut | kPointwise,
+                          {"input", "other"},
+                          kXlog1pyDoc};
+const BinaryTsOp xlog1py_ts = overload_of(xlog1py_tt, binary_impl<special_xlog1py_def, Tensor, Scalar>);
+const BinaryStOp xlog1py_st = overload_of(xlog1py_tt, binary_impl<special_xlog1py_def, Scalar, Tensor>);
 }  // namespace
 
 // ---- the incomplete gamma functions ----
@@ -68,14 +69,13 @@ WT_BINARY_DEF(igammac, "IgammacBackward0", Float, false, nullptr, no_derivative(
 namespace {
 const char kIgammaDoc[] = "The regularised lower incomplete gamma function P(input, other).";
 const char kIgammacDoc[] = "The regularised upper incomplete gamma function Q(input, other).";
-const BinaryOp igamma{"igamma", binary_impl<igamma_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,
-                      kIgammaDoc};
-const BinaryOp igammac{"igammac", binary_impl<igammac_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,
-                       kIgammacDoc};
+const BinaryOp igamma{
+    "igamma", binary_impl<igamma_def, Tensor, Tensor>, kBothOut, {"input", "other"}, kIgammaDoc};
+const BinaryOp igammac{
+    "igammac", binary_impl<igammac_def, Tensor, Tensor>, kBothOut, {"input", "other"}, kIgammacDoc};
 const Alias gammainc{"gammainc", "igamma", kSpecial}, gammaincc{"gammaincc", "igammac", kSpecial};
-const BinaryOp igamma_{"igamma_", binary_inplace<igamma_def, Tensor>, kMethod, WT_BINARY_INTO, kIgammaDoc};
-const BinaryOp igammac_{"igammac_", binary_inplace<igammac_def, Tensor>, kMethod, WT_BINARY_INTO,
-                        kIgammacDoc};
+const BinaryOp igamma_ = in_place_of(igamma, binary_inplace<igamma_def, Tensor>);
+const BinaryOp igammac_ = in_place_of(igammac, binary_inplace<igammac_def, Tensor>);
 }  // namespace
 
 }  // namespace warptape::ops

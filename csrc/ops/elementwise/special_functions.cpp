@@ -1,6 +1,7 @@
 // Special functions that are computed number by number, and those composed of others, under torch.special's
 // names.
 #include "kernels/elementwise/special.h"
+#include "op/forms.h"
 
 #include <cmath>
 #include <numbers>
@@ -168,11 +169,10 @@ constexpr OpFacts kPair = kSpecial | kOut | kPointwise;
   constexpr PairDef NAME##_def{#NAME, SpecialPairFunction::FUNCTION, SHIFTED};     \
   const Op<Tensor(const Tensor&, const Tensor&)> NAME{                             \
       #NAME, apply_pair<NAME##_def, Tensor, Tensor>, kPair, {FIRST, SECOND}, DOC}; \
-  const Op<Tensor(const Tensor&, const Scalar&)> NAME##_ts{                        \
-      #NAME, apply_pair<NAME##_def, Tensor, Scalar>, kPair, {FIRST, SECOND}, DOC}; \
-  const Op<Tensor(const Scalar&, const Tensor&)> NAME##_st {                       \
-    #NAME, apply_pair<NAME##_def, Scalar, Tensor>, kPair, {FIRST, SECOND}, DOC     \
-  }
+  const Op<Tensor(const Tensor&, const Scalar&)> NAME##_ts =                       \
+      overload_of(NAME, apply_pair<NAME##_def, Tensor, Scalar>);                   \
+  const Op<Tensor(const Scalar&, const Tensor&)> NAME##_st =                       \
+      overload_of(NAME, apply_pair<NAME##_def, Scalar, Tensor>)
 #define WT_POLYNOMIAL(NAME, FUNCTION, SHIFTED, DOC) WT_PAIR(NAME, FUNCTION, SHIFTED, "input", "n", DOC)
 WT_POLYNOMIAL(chebyshev_polynomial_t, ChebyshevT, false, "Chebyshev's polynomial of the first kind.");
 WT_POLYNOMIAL(chebyshev_polynomial_u, ChebyshevU, false, "Chebyshev's polynomial of the second kind.");

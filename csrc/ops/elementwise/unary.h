@@ -1,7 +1,8 @@
 // How a unary elementwise op is defined: WT_UNARY gives the function, its in-place twin and the backward.
 #pragma once
 
-#include "ops/compose.h"
+#include "op/forms.h"
+#include "ops/kernel_inputs.h"
 
 namespace warptape::ops {
 
@@ -83,15 +84,13 @@ inline constexpr OpFacts kBothOut = kFunction | kMethod | kOut | kPointwise;
       #NAME, #NAME "_", ResultRule::RULE, Saves::SAVES, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, \
       CHECK};                                                                                            \
   }
-// FACTS: what the declaration states beside the places, or kNoFacts.
+// FACTS: what the declaration states beside the places, or kNoFacts. An op that C++ calls from other files is
+// declared in elementwise.h, too.
 inline constexpr OpFacts kNoFacts;
-#define WT_UNARY(NAME, NODE, RULE, SAVES, FACTS, DOC, ...)                                        \
-  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, nullptr, __VA_ARGS__)                                \
-  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | (FACTS), {"input"}, DOC};         \
-  decltype(NAME##_) NAME##_{#NAME "_",                                                            \
-                            unary_inplace<NAME##_def>,                                            \
-                            kMethod | kFunction | kPointwise | (OpFacts(FACTS).flags & kComplex), \
-                            {{"input", kWritten}},                                                \
-                            #NAME " in place."}
+#define WT_UNARY(NAME, NODE, RULE, SAVES, FACTS, DOC, ...)                                                 \
+  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, nullptr, __VA_ARGS__)                                         \
+  const Op<Tensor(const Tensor&)> NAME{#NAME, unary_impl<NAME##_def>, kBothOut | (FACTS), {"input"}, DOC}; \
+  const Op<Tensor(const Tensor&)> NAME##_ =                                                                \
+      in_place_of(NAME, unary_inplace<NAME##_def>, kMethod | kFunction, #NAME " in place.")
 
 }  // namespace warptape::ops

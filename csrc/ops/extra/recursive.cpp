@@ -2,7 +2,7 @@
 // in its own Python code, so these record nothing.
 #include "kernels/extra/recursive.h"
 
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 
 namespace warptape::ops {
 namespace {

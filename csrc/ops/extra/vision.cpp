@@ -9,9 +9,9 @@
 #include <cmath>
 
 #include "kernels/dispatch.h"
-#include "ops/compose.h"
 #include "ops/index/gather.h"
 #include "ops/index/sort.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 

@@ -1,5 +1,6 @@
 // Tensors from nothing.
 #include "ops/factory/factory.h"
+#include "op/forms.h"
 
 #include <cmath>
 #include <complex>
@@ -158,7 +159,7 @@ Tensor host_sequence(int64_t n, DType dtype, const kernels::SequencePlan& p) {
 }
 
 Tensor sequence(int64_t n, TensorOptions o, const kernels::SequencePlan& p) {
-  if (o.device.is_cpu()) return host_sequence(n, o.dtype, p);
+  if (o.device.is_host()) return host_sequence(n, o.dtype, p);
   Tensor out = empty(IntList{&n, 1}, o);
   if (n && !out.is_meta()) sequence_slot(Launch(o.device), out.view(), p);
   return out;
@@ -396,18 +397,10 @@ const Op<Tensor(const Scalar&, const Scalar&, int64_t, double, OptDType, OptDevi
     {"start", "end", "steps", {"base", 10.0}, WT_OPTIONS}, "base to the powers linspace(start, end, steps).");
 template <class A, class B>
 struct Spaces {
-  Op<Tensor(const A&, const B&, int64_t, OptDType, OptDevice, bool)> linspace{
-      "linspace",
-      linspace_of<A, B>,
-      kFunction | kOut | kOutNumel | kComplex,
-      {"start", "end", "steps", WT_OPTIONS},
-      "linspace with bounds in 0-dim tensors."};
-  Op<Tensor(const A&, const B&, int64_t, double, OptDType, OptDevice, bool)> logspace{
-      "logspace",
-      logspace_of<A, B>,
-      kFunction | kOut | kOutNumel | kComplex,
-      {"start", "end", "steps", {"base", 10.0}, WT_OPTIONS},
-      "logspace with bounds in 0-dim tensors."};
+  Op<Tensor(const A&, const B&, int64_t, OptDType, OptDevice, bool)> linspace =
+      overload_of(linspace_op, linspace_of<A, B>, {}, "linspace with bounds in 0-dim tensors.");
+  Op<Tensor(const A&, const B&, int64_t, double, OptDType, OptDevice, bool)> logspace =
+      overload_of(logspace_op, logspace_of<A, B>, {}, "logspace with bounds in 0-dim tensors.");
 };
 const Spaces<Tensor, Tensor> spaces_of_tensors;
 const Spaces<Tensor, Scalar> spaces_from_tensor;

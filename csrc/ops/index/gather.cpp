@@ -1,11 +1,12 @@
 // Reading and writing by index along one dim, and the ops made of it.
 #include "ops/index/gather.h"
+#include "op/forms.h"
 
 #include "op/batching.h"
-#include "ops/compose.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/index.h"
 #include "ops/index/masked.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 
@@ -378,29 +379,17 @@ decltype(scatter) scatter{"scatter",
                           kBoth | kOut | kOutExact | kComplex | kAlongDims,
                           {"input", {"dim", kDimIndex}, "index", "src", {"reduce", none, kKeywordOnly}},
                           "A copy of input with src written at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op{
-    "scatter_",
-    scatter_inplace,
-    kMethod | kComplex | kAlongDims,
-    {kSelf, {"dim", kDimIndex}, "index", "src", {"reduce", none, kKeywordOnly}},
-    "Writes src at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
-    "scatter",
-    scatter_number_impl,
-    kBoth | kOut | kOutExact | kComplex | kAlongDims,
-    {"input", {"dim", kDimIndex}, "index", "value", {"reduce", none, kKeywordOnly}},
-    "A copy of input with a number written at index along dim."},
-    scatter_number_inplace_op{"scatter_",
-                              scatter_value_inplace,
-                              kMethod | kComplex | kAlongDims,
-                              {kSelf, {"dim", kDimIndex}, "index", "value", {"reduce", none, kKeywordOnly}},
-                              "Writes a number at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{
-    "scatter_add_",
-    scatter_add_inplace,
-    kMethod | kComplex | kAlongDims,
-    {kSelf, {"dim", kDimIndex}, "index", "src"},
-    "Adds src at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op =
+    in_place_of(scatter, scatter_inplace, kMethod, "Writes src at index along dim.");
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)>
+    scatter_number_op =
+        overload_with(scatter, scatter_number_impl,
+                      {"input", {"dim", kDimIndex}, "index", "value", {"reduce", none, kKeywordOnly}}, {},
+                      "A copy of input with a number written at index along dim."),
+    scatter_number_inplace_op =
+        in_place_of(scatter_number_op, scatter_value_inplace, kMethod, "Writes a number at index along dim.");
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_ =
+    in_place_of(scatter_add, scatter_add_inplace, kMethod, "Adds src at index along dim.");
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{
     "take_along_dim",
     take_along_dim_impl,
@@ -415,47 +404,38 @@ decltype(index_select) index_select{
     "The slices of a dim at index."};
 decltype(index_add) index_add{"index_add",
                               index_add_impl,
-                              kBoth | kOut | kOutExact | kComplex,
+                              kBoth | kOut | kOutExact | kComplex | batching::index_slices,
                               {"input", "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
                               "A copy of input with alpha * source added at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add_op_{
     "index_add_",
     index_add_inplace,
-    kMethod | kComplex | kAlongDims,
+    kMethod | kComplex | batching::index_slices,
     {kSelf, {"dim", kDimIndex}, "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
     "Adds alpha * source at index along dim."};
 // Before the numbers: a tensor may want a gradient.
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_fill_tensor_op{
     "index_fill",
     index_fill_tensor,
-    kBoth | kComplex,
+    kBoth | kComplex | batching::index_slices,
     {"input", "dim", "index", "value"},
     "A copy with a 0-dim tensor's value in the slices at index."},
     index_fill_tensor_op_{"index_fill_",
                           index_fill_tensor_inplace,
-                          kMethod | kComplex | kAlongDims,
+                          kMethod | kComplex | batching::index_slices,
                           {kSelf, {"dim", kDimIndex}, "index", "value"},
                           "Writes a 0-dim tensor's value into the slices at index."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fill_op{
-    "index_fill",
-    index_fill_impl,
-    kBoth | kComplex,
-    {"input", "dim", "index", "value"},
-    "A copy with a number in the slices at index."},
-    index_fill_op_{"index_fill_",
-                   index_fill_inplace,
-                   kMethod | kComplex | kAlongDims,
-                   {kSelf, {"dim", kDimIndex}, "index", "value"},
-                   "Writes a number into the slices at index."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)>
+    index_fill_op = overload_of(index_fill_tensor_op, index_fill_impl, {},
+                                "A copy with a number in the slices at index."),
+    index_fill_op_ = overload_of(index_fill_tensor_op_, index_fill_inplace, {},
+                                 "Writes a number into the slices at index.");
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_copy_op{
     "index_copy",
     index_copy_impl,
     kBoth | kOut | kOutExact | kComplex | kWidest,
     {"input", "dim", "index", "source"},
     "A copy with source in the slices at index."},
-    index_copy_op_{"index_copy_",
-                   index_copy_inplace,
-                   kMethod | kComplex,
-                   {kSelf, "dim", "index", "source"},
-                   "Writes source into the slices at index."};
+    index_copy_op_ =
+        in_place_of(index_copy_op, index_copy_inplace, kMethod, "Writes source into the slices at index.");
 }  // namespace warptape::ops

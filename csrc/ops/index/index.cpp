@@ -276,7 +276,7 @@ Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, 
   // One number where masks say, as masked_fill_ takes it.
   if (values.numel() == 1 && !accumulate && values.dtype() != self.dtype() &&
       std::all_of(indices.begin(), indices.end(), is_mask)) {
-    if (values.device().is_cpu() && !is_opaque(values)) check_fits(item(values), self.dtype());
+    if (values.device().is_host() && !is_opaque(values)) check_fits(item(values), self.dtype());
     values = cast(values, self.dtype());
   }
   bool recorded = needs_grad(self, values) && is_differentiable(self.dtype());

@@ -1,10 +1,11 @@
 // Reading and writing where a mask is set.
 #include "ops/index/masked.h"
+#include "op/forms.h"
 
 #include "kernels/index/index.h"
-#include "ops/compose.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/index.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 
@@ -133,7 +134,7 @@ Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, 
     n->save(mask);
   }
   if (value) {
-    if (value->device().is_cpu() && !value->device().is_meta()) check_fits(item(*value), self.dtype());
+    if (value->device().is_host() && !value->device().is_meta()) check_fits(item(*value), self.dtype());
     run_masked_fill(self, mask, raw_cast(*value, self.dtype()));
   } else {
     run_masked_fill(self, mask, fill_value(number, self.dtype()));
@@ -182,11 +183,9 @@ decltype(masked_scatter) masked_scatter{"masked_scatter",
                                         kBoth | kComplex,
                                         {"input", "mask", "source"},
                                         "A copy with source's elements, in order, where mask is set."};
-decltype(masked_scatter) masked_scatter_op_{"masked_scatter_",
-                                            masked_scatter_inplace,
-                                            kMethod | kComplex,
-                                            {kSelf, "mask", "source"},
-                                            "Writes source's elements, in order, where mask is set."};
+decltype(masked_scatter) masked_scatter_op_ =
+    in_place_of(masked_scatter, masked_scatter_inplace, kMethod,
+                "Writes source's elements, in order, where mask is set.");
 
 // The tensor first: a 0-dim tensor would do as a number too, but without its gradient.
 decltype(masked_fill_tensor) masked_fill_tensor{"masked_fill",
@@ -194,20 +193,12 @@ decltype(masked_fill_tensor) masked_fill_tensor{"masked_fill",
                                                 kBoth | kComplex,
                                                 {"input", "mask", "value"},
                                                 "A copy with a 0-dim tensor's value where mask is set."};
-decltype(masked_fill_tensor) masked_fill_tensor_{"masked_fill_",
-                                                 masked_fill_tensor_inplace,
-                                                 kMethod | kComplex,
-                                                 {kSelf, "mask", "value"},
-                                                 "Writes a 0-dim tensor's value where mask is set."};
-decltype(masked_fill) masked_fill{"masked_fill",
-                                  masked_fill_impl,
-                                  kBoth | kComplex | kPointwise,
-                                  {"input", "mask", "value"},
-                                  "A copy with a number where mask is set."};
-decltype(masked_fill) masked_fill_op_{"masked_fill_",
-                                      masked_fill_inplace,
-                                      kMethod | kComplex | kPointwise,
-                                      {kSelf, "mask", "value"},
-                                      "Writes a number where mask is set."};
+decltype(masked_fill_tensor) masked_fill_tensor_ =
+    in_place_of(masked_fill_tensor, masked_fill_tensor_inplace, kMethod,
+                "Writes a 0-dim tensor's value where mask is set.");
+decltype(masked_fill) masked_fill =
+    overload_of(masked_fill_tensor, masked_fill_impl, kPointwise, "A copy with a number where mask is set.");
+decltype(masked_fill) masked_fill_op_ = in_place_of(
+    masked_fill_tensor, masked_fill_inplace, kMethod | kPointwise, "Writes a number where mask is set.");
 
 }  // namespace warptape::ops

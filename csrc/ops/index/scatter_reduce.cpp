@@ -1,10 +1,10 @@
 // scatter_reduce and index_reduce: what has the same index is reduced to one.
 #include <limits>
 
-#include "ops/compose.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 

@@ -1,10 +1,11 @@
 // sort, argsort, topk, kthvalue's kin: along any dim, by way of the last one.
 #include "ops/index/sort.h"
+#include "op/forms.h"
 
 #include "kernels/index/sort.h"
 #include "op/pointwise.h"
-#include "ops/compose.h"
 #include "ops/index/gather.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 
@@ -203,12 +204,8 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> bucketize{
     kFunction | kOut,
     {"input", "boundaries", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
     "The bucket of each element: the first boundary not below it, or with right above it."};
-const Op<Tensor(const Scalar&, const Tensor&, bool, bool)> bucketize_number_op{
-    "bucketize",
-    bucketize_number,
-    kFunction | kOut,
-    {"input", "boundaries", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
-    "The bucket of a number."};
+const Op<Tensor(const Scalar&, const Tensor&, bool, bool)> bucketize_number_op =
+    overload_of(bucketize, bucketize_number, {}, "The bucket of a number.");
 #define WT_SEARCH_OPTIONS                                                                             \
   {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}, {"side", none, kKeywordOnly}, { \
     "sorter", none, kKeywordOnly                                                                      \
@@ -220,12 +217,8 @@ decltype(searchsorted) searchsorted{"searchsorted",
                                     {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
                                     "Where each value would go in its sorted row."};
 namespace {
-const Op<Tensor(const Tensor&, const Scalar&, bool, bool, Side, const OptTensor&)> searchsorted_number_op{
-    "searchsorted",
-    searchsorted_number,
-    kFunction | kOut,
-    {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
-    "Where a number would go in the sorted row."};
+const Op<Tensor(const Tensor&, const Scalar&, bool, bool, Side, const OptTensor&)> searchsorted_number_op =
+    overload_of(searchsorted, searchsorted_number, {}, "Where a number would go in the sorted row.");
 }  // namespace
 
 decltype(argsort) argsort{

@@ -41,7 +41,7 @@ OneOrMany results(Tensor values, const Tensor& first, const Runs& runs, const Sh
   const TensorOptions ints{DType::Int64, runs.order.device()};
   Tensor to = inverse ? empty(Shape{n}, ints) : Tensor();
   Tensor count = counts ? zeros(Shape{first.numel()}, ints) : Tensor();
-  if (ints.device.is_cpu()) {
+  if (ints.device.is_host()) {
     count_runs(runs, inverse ? to.data_as<int64_t>() : nullptr, counts ? count.data_as<int64_t>() : nullptr);
   } else {
     const Tensor run = cumsum(runs.starts, 0, DType::Int64) - Scalar(1);  // the one that each place is in

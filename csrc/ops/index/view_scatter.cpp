@@ -1,8 +1,9 @@
 // Copies of a tensor into a part of which another is written, and what is written by position.
-#include "ops/compose.h"
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/gather.h"
 #include "ops/index/index.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 
@@ -174,11 +175,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)> put{
     kBoth | kOut,
     {"input", "index", "source", {"accumulate", false}},
     "A copy with source written at flat indices, or added there."},
-    put_{"put_",
-         put_inplace,
-         kMethod | kComplex,
-         {{"input", kWritten}, "index", "source", {"accumulate", false}},
-         "Writes source at flat indices, or adds it."};
+    put_ = in_place_of(put, put_inplace, kMethod, "Writes source at flat indices, or adds it.");
 const Op<Tensor(const Tensor&, const Scalar&, bool)> fill_diagonal_{
     "fill_diagonal_",
     fill_diagonal_inplace,

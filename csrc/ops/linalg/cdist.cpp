@@ -3,10 +3,10 @@
 #include <limits>
 
 #include "kernels/linalg/distance.h"
-#include "ops/compose.h"
 #include "ops/elementwise/safe.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/recompute.h"
 #include "ops/reduce/reduce.h"
@@ -57,7 +57,7 @@ kernels::Slot<kernels::DistanceFn> distance_slot{"distance"};
 kernels::Slot<kernels::DistanceBackwardFn> distance_backward_slot{"distance_backward"};
 
 bool has_kernel(const Tensor& x1, const Tensor& x2, double p) {
-  return x1.device().is_cpu() && (x1.dtype() == DType::Float32 || x1.dtype() == DType::Float64) &&
+  return x1.device().is_host() && (x1.dtype() == DType::Float32 || x1.dtype() == DType::Float64) &&
          x1.dtype() == x2.dtype() && (p == 1 || p == 2 || std::isinf(p));
 }
 

@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "ops/compose.h"
 #include "ops/index/gather.h"
+#include "ops/kernel_inputs.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"

@@ -3,7 +3,7 @@
 #include "kernels/linalg/grouped_mm.h"
 
 #include "op/op.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"

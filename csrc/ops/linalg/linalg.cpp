@@ -33,7 +33,7 @@ void check_equation(const char* op, const Tensor& A, const Tensor& B, bool left)
 
 void check_info(const char* op, const Tensor& info, std::string (*text)(int info)) {
   if (info.is_meta()) return;
-  const Tensor host = info.device().is_cpu() ? info : to(info, Device(), std::nullopt, false, false);
+  const Tensor host = info.device().is_host() ? info : to(info, Device(), std::nullopt, false, false);
   const int* all = raw_contiguous(host).data_as<int>();
   const int* bad = std::find_if(all, all + host.numel(), [](int i) { return i != 0; });
   if (bad == all + host.numel()) return;
@@ -75,7 +75,7 @@ Tensor as_matrices(const Tensor& x, const Shape& batch) {
 }
 
 Tensor on_host(const Tensor& x) {
-  if (x.is_meta() || x.device().is_cpu()) return x;
+  if (x.is_meta() || x.device().is_host()) return x;
   NoGrad off;
   return to(x, Device(), std::nullopt, false, false);
 }

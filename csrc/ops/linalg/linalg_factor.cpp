@@ -112,7 +112,7 @@ Tensor row_order(const char* op, const Tensor& pivots, int64_t m) {
   Tensor order = new_empty(sizes, DType::Int64, pivots);
   if (order.is_meta() || !order.numel()) return order;
   const Tensor steps = raw_contiguous(detach(pivots));
-  if (!order.device().is_cpu()) {
+  if (!order.device().is_host()) {
     launch(row_order_slot, order, Flat(order, 1), Flat(steps, 1));
     return order;
   }
@@ -247,7 +247,7 @@ Tensor linalg_lu_solve_impl(const Tensor& LU, const Tensor& pivots, const Tensor
   check_equation(op, LU, B, left);
   const Tensor right = left ? B : adjoint(B);
   Tensor x;
-  if (LU.device().is_cpu() && !needs_grad(LU, B)) {
+  if (LU.device().is_host() && !needs_grad(LU, B)) {
     x = solved_on_host(op, LU, pivots, right, adjoined == left);
     return left ? x : adjoint(x);
   }
@@ -333,7 +333,7 @@ std::string zero_block(int info) {
 
 // On the host where the device's library has no LDL.
 Tensor for_ldl(const Tensor& x) {
-  return x.is_meta() || x.device().is_cpu() || has_ldl_slot(launch_context(x.device())) ? x : on_host(x);
+  return x.is_meta() || x.device().is_host() || has_ldl_slot(launch_context(x.device())) ? x : on_host(x);
 }
 
 FactoredInfo ldl_factored(const char* op, const Tensor& given, bool hermitian, bool check_errors) {

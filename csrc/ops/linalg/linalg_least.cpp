@@ -1,4 +1,5 @@
 // Pseudo-inverses, ranks, least squares.
+#include "op/forms.h"
 #include "ops/linalg/linalg.h"
 #include "ops/view/copy.h"
 
@@ -220,7 +221,7 @@ LstSq lstsq_impl(const Tensor& A, const Tensor& B, OptDouble rcond, std::optiona
   const char* op = "linalg.lstsq";
   check_matrices(op, A);
   WT_CHECK(B.ndim() >= 1, ShapeError, op, ": other must have at least 1 dimension, got ", B);
-  const LeastSquares driver = driver_named(name.value_or(A.device().is_cuda() ? "gels" : "gelsy"));
+  const LeastSquares driver = driver_named(name.value_or(A.device().is_accelerator() ? "gels" : "gelsy"));
   const bool vector = B.ndim() == 1 || (B.ndim() == A.ndim() - 1 &&
                                         std::equal(B.sizes().begin(), B.sizes().end(), A.sizes().begin()));
   const Tensor right = vector ? unsqueeze(B, -1) : B;
@@ -262,17 +263,12 @@ const ByNumbers rank_numbers_op{
     "matrix_rank", rank_numbers, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kRankDoc},
     pinv_numbers_op{
         "pinv", pinv_numbers, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kPinvDoc};
-const ByTensors rank_tensors_op{
-    "matrix_rank", rank_tensors, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kRankDoc},
-    pinv_tensors_op{
-        "pinv", pinv_tensors, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kPinvDoc};
-const ByNumber rank_tol_op{
-    "matrix_rank", rank_tol, kLinalg | kFloats | kLeading, {"A", "tol", kHermitianToo}, kRankDoc},
-    pinv_rcond_op{"pinv", pinv_rcond, kLinalg | kFloats | kLeading, {"A", "rcond", kHermitianToo}, kPinvDoc};
-const ByTensor rank_tol_tensor_op{
-    "matrix_rank", rank_tol_tensor, kLinalg | kFloats | kLeading, {"A", "tol", kHermitianToo}, kRankDoc},
-    pinv_rcond_tensor_op{
-        "pinv", pinv_rcond_tensor, kLinalg | kFloats | kLeading, {"A", "rcond", kHermitianToo}, kPinvDoc};
+const ByTensors rank_tensors_op = overload_of(rank_numbers_op, rank_tensors),
+                pinv_tensors_op = overload_of(pinv_numbers_op, pinv_tensors);
+const ByNumber rank_tol_op = overload_with(rank_numbers_op, rank_tol, {"A", "tol", kHermitianToo}),
+               pinv_rcond_op = overload_with(pinv_numbers_op, pinv_rcond, {"A", "rcond", kHermitianToo});
+const ByTensor rank_tol_tensor_op = overload_of(rank_tol_op, rank_tol_tensor),
+               pinv_rcond_tensor_op = overload_of(pinv_rcond_op, pinv_rcond_tensor);
 const Op<Tensor(const Tensor&, double)> pinverse{"pinverse",
                                                  pinverse_impl,
                                                  kFunction | kMethod | kComplex | kFloat32Cpu,

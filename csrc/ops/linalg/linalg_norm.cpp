@@ -1,6 +1,7 @@
 // Norms of matrices and condition numbers.
 #include <cmath>
 
+#include "op/forms.h"
 #include "ops/index/masked.h"
 #include "ops/linalg/linalg.h"
 #include "ops/view/copy.h"
@@ -172,12 +173,8 @@ const Op<Tensor(const Tensor&, const OptScalar&, OptDims, bool, OptDType)> norm_
     {"A", {"ord", none}, {"dim", none}, kKeep, kDtype},
     "The norm of vectors along one dim, or of matrices along two; without an order the 2-norm of all "
     "elements."};
-const Op<Tensor(const Tensor&, Name, OptDims, bool, OptDType)> norm_name_op{
-    "norm",
-    norm_name_impl,
-    kNorm,
-    {"A", "ord", {"dim", none}, kKeep, kDtype},
-    "norm by name: \"fro\" or \"nuc\"."};
+const auto norm_name_op = overload_with(norm_op, norm_name_impl, {"A", "ord", {"dim", none}, kKeep, kDtype},
+                                        {}, "norm by name: \"fro\" or \"nuc\".");
 const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> dist{
     "dist",
     dist_impl,
@@ -191,11 +188,8 @@ const Op<Tensor(const Tensor&, const OptScalar&)> cond{
     {"A", {"p", none}},
     "The condition numbers: the ratio of the largest and the smallest singular value, of which p=-2 is the "
     "inverse, or the norm times that of the inverse; inf for singular matrices."};
-const Op<Tensor(const Tensor&, Name)> cond_name{"cond",
-                                                cond_name_impl,
-                                                kLinalg | kOut | kComplex | kFloat32Cpu | kLeading,
-                                                {"A", "p"},
-                                                "cond by the norms \"fro\" or \"nuc\"."};
+const auto cond_name =
+    overload_with(cond, cond_name_impl, {"A", "p"}, {}, "cond by the norms \"fro\" or \"nuc\".");
 
 }  // namespace
 }  // namespace warptape::ops

@@ -1,9 +1,11 @@
 // The matrix product in all its forms. All are one kernel and, but for the names, one node: both operands are
 // saved and each gradient is a product again.
 #include "ops/linalg/matmul.h"
+#include "op/forms.h"
 
 #include "op/batching.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/linalg/linear_prepacked.h"
 #include "ops/linalg/matmul_plan.h"
 #include "ops/nn/fused_linear.h"
 #include "ops/view/copy.h"
@@ -75,7 +77,7 @@ Tensor densely(const Tensor& x, const Shape& batch) {
 }
 
 Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias = {},
-                   double alpha = 1, Tensor out = {}, double beta = 0);
+                   double alpha = 1, Tensor out = {}, double beta = 0, const void* packed = nullptr);
 
 // Where a device has no kernel for it, as one product of real matrices, [..., m, 2 k] times [..., 2 k, 2 n]:
 // a row of `a` is a row of pairs, and every row of `b` is followed by i times itself, which the imaginary
@@ -101,10 +103,12 @@ Tensor complex_product(const char* op, const Tensor& given, const Tensor& b) {
 }
 
 // a [..., m, k] times b [..., k, n], batch dims broadcast; into `out` (scaled by beta) where it is given.
+// `packed`: one matrix b as its kernel reads it, or null.
 Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias, double alpha,
-                   Tensor out, double beta) {
-  if (is_complex(a.dtype()) && !a.device().is_cuda()) return complex_product(op, a, b);
+                   Tensor out, double beta, const void* packed) {
+  if (is_complex(a.dtype()) && !a.device().is_accelerator()) return complex_product(op, a, b);
   kernels::MatmulPlan p = plan_of(a, b);
+  p.packed = packed;
   if (a.ndim() == 2 && b.ndim() == 2) {
     if (!out.defined()) out = empty(Shape{p.m, p.n}, options_of(a));
     run_product(p, out, bias, alpha, beta);
@@ -121,7 +125,7 @@ Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tenso
     Tensor rows = a;
     if (!fold_rows(rows, p)) {
       rows = raw_contiguous(a);
-      p = plan_of(rows, b);
+      p = plan_of(rows, b), p.packed = packed;
       WT_CHECK(fold_rows(rows, p), Error, op, ": cannot merge the rows of ", a);
     }
     run_product(p, out, bias, alpha, beta);
@@ -284,7 +288,7 @@ Tensor int_mm_impl(const Tensor& a, const Tensor& b) {
              t == &a ? "self" : "mat2", " dtype to be int8 or uint8 but got ", t->dtype());
   WT_CHECK(a.sizes()[1] == b.sizes()[0], ShapeError, op,
            ": self.size(1) needs to match mat2.size(0) but got ", a.sizes()[1], " and ", b.sizes()[0]);
-  if (!a.device().is_cpu()) return matmul_of(op, cast(a, DType::Int32), cast(b, DType::Int32));
+  if (!a.device().is_host()) return matmul_of(op, cast(a, DType::Int32), cast(b, DType::Int32));
   // As float32, whose products are the fastest: sums below 2^24 are exact, which are 1,024 products of int8.
   const int64_t k = a.sizes()[1], most = a.dtype() == DType::Int8 && b.dtype() == DType::Int8 ? 1024 : 256;
   Tensor sum;
@@ -458,7 +462,7 @@ Tensor at_least_2d(const Tensor& x) { return x.ndim() == 1 ? unsqueeze(x, 0) : x
 void linear_backward(Node& n, Gradients& g) {
   if (g.wants(0)) g.set(0, matmul(g[0], n.saved(1)));
   const bool both = g.inputs() > 2 && g.wants(1) && g.wants(2);
-  if (both && g[0].device().is_cuda() && !thread_state().grad_mode) {
+  if (both && g[0].device().is_accelerator() && !thread_state().grad_mode) {
     auto [weight, bias] = linear_gradients(rows_of(at_least_2d(g[0])), rows_of(at_least_2d(n.saved(0))));
     if (weight.defined()) return g.set(1, weight), g.set(2, bias);
   }
@@ -467,7 +471,9 @@ void linear_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kLinear{"LinearBackward0", linear_backward};
 
-Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
+}  // namespace
+
+Tensor linear_with(const Tensor& x, const Tensor& w, const OptTensor& bias, const void* packed) {
   WT_CHECK(x.ndim() > 0, ShapeError, "linear: input must have at least one dim, got shape ", x.sizes());
   WT_CHECK(w.ndim() == 2 || w.ndim() == 1, ShapeError,
            "linear: weight must be [out, in] (or [in]), got shape ", w.sizes());
@@ -480,7 +486,7 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
   }
   check_operands("linear", x, w);
   if (bias && bias->ndim() > 1) {  // PyTorch adds whatever broadcasts to the result
-    const Tensor out = linear_impl(x, w, {});
+    const Tensor out = linear_with(x, w, {}, nullptr);
     WT_CHECK(broadcast_shapes(out.sizes(), bias->sizes(), "linear") == out.sizes(), ShapeError,
              "linear: bias must broadcast to the result ", out.sizes(), ", got shape ", bias->sizes());
     return out + *bias;
@@ -499,14 +505,20 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
   Tensor row =
       !bias ? Tensor()
             : raw_contiguous(bias->numel() == w.sizes()[0] ? *bias : expand_view(*bias, Shape{w.sizes()[0]}));
-  Tensor out = x.ndim() == 1 ? without_dim(raw_product("linear", as_row(x), wt, row), -2)
-                             : raw_product("linear", x, wt, row);
+  Tensor out = raw_product("linear", x.ndim() == 1 ? as_row(x) : x, wt, row, 1, {}, 0, packed);
+  if (x.ndim() == 1) out = without_dim(out, -2);
   if (needs_grad(x, w, bias)) {
     Ref<Node> n = bias ? record(kLinear, x, w, *bias) : record(kLinear, x, w);
     n->save(requires_grad(w) ? x : Tensor()), n->save(requires_grad(x) ? w : Tensor());
     set_history(out, n);
   }
   return out;
+}
+
+namespace {
+
+Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
+  return linear_with(x, w, bias, nullptr);
 }
 
 constexpr OpFacts kBoth = kFunction | kMethod | kOut;
@@ -537,11 +549,7 @@ WT_PRODUCT(dot, "other", kWidestCuda, "The inner product of two vectors of equal
                       kBoth | kComplex | Role::AddProduct | batching::name | facts, \
                       {"input", a, b, kBeta, kAlpha},                               \
                       doc};                                                         \
-  decltype(name##_) name##_{#name "_",                                              \
-                            name##_with<add_product_into>,                          \
-                            kMethod | kComplex,                                     \
-                            {{"input", kWritten}, a, b, kBeta, kAlpha},             \
-                            #name " in place."}
+  decltype(name##_) name##_ = in_place_of(name, name##_with<add_product_into>, kMethod, #name " in place.")
 WT_ADD_PRODUCT(addmm, "mat1", "mat2", kLower | kEpilogue, "beta * input + alpha * (mat1 @ mat2).");
 WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", kLower,
                "beta * input + alpha * (batch1 @ batch2), for B pairs of matrices.");

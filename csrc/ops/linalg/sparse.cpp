@@ -2,12 +2,12 @@
 // i at crow[i]..crow[i + 1], in the columns `col`; B is [k, n]. See kernels/linalg/sparse.h.
 #include "kernels/linalg/sparse.h"
 
-#include "ops/compose.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/factory/factory.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
 #include "ops/index/sort.h"
+#include "ops/kernel_inputs.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -56,7 +56,7 @@ struct Transposed {
 };
 Transposed transposed(const Tensor& crow, const Tensor& col, int64_t k) {
   const TensorOptions options = options_of(crow);
-  if (!crow.device().is_cpu()) {  // a device sorts
+  if (!crow.device().is_host()) {  // a device sorts
     NoGrad off;
     const auto [sorted, order] = sort(col, -1, false, true);
     return {from_coo_impl(sorted, k, false), index_select(rows_of(crow, col.numel()), 0, order), order};

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 
-#include "ops/compose.h"
+#include "op/forms.h"
+#include "ops/kernel_inputs.h"
 #include "ops/nn/loss.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -77,7 +78,7 @@ Tensor losses_of(const Tensor& log_probs, const Tensor& labels, const std::vecto
   std::ranges::copy(lengths, both.data_as<int64_t>() + batch);
   both = to(both, device, std::nullopt, false, false);
   Tensor scratch;
-  if (device.is_cuda()) scratch = empty(Shape{batch, t + 1, 2 * most + 1}, {DType::Float64, device});
+  if (device.is_accelerator()) scratch = empty(Shape{batch, t + 1, 2 * most + 1}, {DType::Float64, device});
   if (batch)
     ctc_slot(
         Launch(device),
@@ -181,18 +182,12 @@ const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList, int64_t, std::st
     kNN | kFloat32,
     {"log_probs", "targets", "input_lengths", "target_lengths", kBlank, kReduction, kZero},
     kDoc};
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t, int64_t, bool)>
-    root_of_tensors{"ctc_loss",
-                    root_tensors,
-                    kFunction | kFloat32 | kMixedDevices,
-                    {"log_probs", "targets", "input_lengths", "target_lengths", kBlank, kNumber, kZero},
-                    kDoc};
-const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList, int64_t, int64_t, bool)> root_of_ints{
-    "ctc_loss",
-    root_ints,
-    kFunction | kFloat32,
-    {"log_probs", "targets", "input_lengths", "target_lengths", kBlank, kNumber, kZero},
-    kDoc};
+const auto root_of_tensors = overload_with(
+    nn_of_tensors, root_tensors,
+    {"log_probs", "targets", "input_lengths", "target_lengths", kBlank, kNumber, kZero}, kFunction);
+const auto root_of_ints = overload_with(
+    nn_of_ints, root_ints,
+    {"log_probs", "targets", "input_lengths", "target_lengths", kBlank, kNumber, kZero}, kFunction);
 
 }  // namespace
 }  // namespace warptape::ops

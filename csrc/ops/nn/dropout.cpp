@@ -1,11 +1,12 @@
 #include "ops/nn/dropout.h"
+#include "op/forms.h"
 
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
 
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/random/random.h"
 #include "tensor/memory_format.h"
 
@@ -228,11 +229,7 @@ Tensor plain(const Tensor& x, double p, bool train) {
                                                             kFunction | kRandom | Aliasing::Dropout,     \
                                                             {"input", {"p", kDraws}, {"train", kDraws}}, \
                                                             DOC},                                        \
-      root_##NAME##_{#NAME "_",                                                                          \
-                     plain<NAME##_impl, true>,                                                           \
-                     kFunction | kRandom,                                                                \
-                     {{"input", kWritten}, {"p", kDraws}, {"train", kDraws}},                            \
-                     #NAME " in place."}
+      root_##NAME##_ = in_place_of(root_##NAME, plain<NAME##_impl, true>, kFunction, #NAME " in place.")
 WT_ROOT_DROPOUT(dropout, "Zeros elements with probability p, scales the others by 1 / (1 - p).");
 WT_ROOT_DROPOUT(feature_dropout, "[N, C, *]: dropout of whole channels.");
 WT_ROOT_DROPOUT(alpha_dropout, "Dropout that keeps the mean and variance of what selu returns.");

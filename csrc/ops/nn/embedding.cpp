@@ -2,9 +2,9 @@
 
 #include "kernels/nn/embedding.h"
 #include "op/batching.h"
-#include "ops/compose.h"
 #include "ops/index/gather.h"
 #include "ops/index/index.h"
+#include "ops/kernel_inputs.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/view.h"
 
@@ -40,8 +40,8 @@ void take_rows_backward(Node& n, Gradients& g) {
   const TableData& d = n.data<TableData>();
   const Tensor indices = n.saved(0);
   const Tensor up = d.by_frequency ? g[0] / how_often(indices, g[0], d.vocab) : g[0];
-  const bool sparse = d.sparse && sparse_tape && !is_opaque(up) && !is_opaque(indices);
-  g.set(0, sparse ? sparse_tape->of_rows(indices, up, d.vocab, d.padding_idx)
+  const bool sparse = d.sparse && tape_frontend() && !is_opaque(up) && !is_opaque(indices);
+  g.set(0, sparse ? tape_frontend()->sparse_gradient(indices, up, d.vocab, d.padding_idx)
                   : table_gradient(up, indices, {d.vocab, d.padding_idx}));
 }
 constexpr NodeType kTakeRows{"EmbeddingBackward0", take_rows_backward};

@@ -94,7 +94,7 @@ constexpr NodeType kLinearGeluLinear{"LinearGeluLinearBackward0", linear_gelu_li
 
 // Whether these fit the fused form; what does not, and errors, are the composed ops' matter.
 bool fits(const Tensor& x, const Tensor& w1, const OptTensor& b1, const Tensor& w2, const OptTensor& b2) {
-  if (!x.device().is_cuda() || !is_floating(x.dtype()) || x.ndim() < 1 || x.numel() == 0) return false;
+  if (!x.device().is_accelerator() || !is_floating(x.dtype()) || x.ndim() < 1 || x.numel() == 0) return false;
   if (w1.ndim() != 2 || w2.ndim() != 2 || w1.numel() == 0 || w2.numel() == 0) return false;
   if (w1.sizes()[1] != x.sizes().back() || w2.sizes()[1] != w1.sizes()[0]) return false;
   auto same = [&](const Tensor& t) { return t.device() == x.device() && t.dtype() == x.dtype(); };
@@ -135,7 +135,7 @@ Tensor linear_gelu_linear_impl(const Tensor& x, const Tensor& w1, const OptTenso
 }  // namespace
 
 LinearGradients linear_gradients(const Tensor& grad, const Tensor& input) {
-  if (!grad.device().is_cuda() || thread_state().grad_mode || !is_floating(grad.dtype()) ||
+  if (!grad.device().is_accelerator() || thread_state().grad_mode || !is_floating(grad.dtype()) ||
       grad.sizes()[0] == 0 || input.sizes()[1] == 0)
     return {};
   LinearGradients made{empty(Shape{grad.sizes()[1], input.sizes()[1]}, options_of(grad)),

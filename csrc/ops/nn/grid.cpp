@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "kernels/nn/grid.h"
-#include "ops/compose.h"
 #include "ops/index/gather.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/recompute.h"
 #include "ops/view/copy.h"
@@ -185,10 +185,10 @@ constexpr NodeType kSample{"GridSamplerBackward0", sample_backward};
 
 Tensor sample(const Tensor& input, const Tensor& places, const Sampling& s) {
   check_grid(input, places, s.mode);
-  if (input.device().is_cpu() && opmath_dtype(input.dtype()) != input.dtype())
+  if (input.device().is_host() && opmath_dtype(input.dtype()) != input.dtype())
     return cast(sample(cast(input, DType::Float32), cast(places, DType::Float32), s), input.dtype());
   // Kernels are the CPU's, of float32 and float64.
-  if (input.device().is_cuda() || (input.dtype() != DType::Float32 && input.dtype() != DType::Float64))
+  if (input.device().is_accelerator() || (input.dtype() != DType::Float32 && input.dtype() != DType::Float64))
     return composed_sample(input, places, s);
   const Tensor x = contiguous(input), grid = contiguous(places);
   kernels::GridPlan p{x.dtype(), s.mode, s.padding, s.align, x.sizes()[0], x.sizes()[1], x.ndim() - 2, {}, 1};

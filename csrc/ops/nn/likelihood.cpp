@@ -2,9 +2,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "ops/compose.h"
+#include "op/forms.h"
 #include "ops/elementwise/activation.h"
 #include "ops/index/masked.h"
+#include "ops/kernel_inputs.h"
 #include "ops/nn/loss.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
@@ -96,12 +97,9 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool, Flag, double, Flag, st
                          kReduce,
                          kReduction},
                         kPoissonDoc};
-const Op<Tensor(const Tensor&, const Tensor&, bool, bool, double, int64_t)> poisson_nll_loss{
-    "poisson_nll_loss",
-    poisson_root,
-    kFunction | kFloat32,
-    {"input", "target", "log_input", "full", "eps", "reduction"},
-    kPoissonDoc};
+const auto poisson_nll_loss =
+    overload_with(nn_poisson_nll_loss, poisson_root,
+                  {"input", "target", "log_input", "full", "eps", "reduction"}, kFunction);
 const char kGaussianDoc[] =
     "Negative log-likelihood under normal distributions of mean input and variance var, at least eps; full "
     "adds log(2 pi) / 2. var has input's shape, or lacks its last dim, or has 1 there.";
@@ -112,11 +110,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, double, std::
                       {"input", "target", "var", {"full", false}, {"eps", 1e-6}, kReduction},
                       kGaussianDoc};
 const Op<Tensor(const Tensor&, const Tensor&, double, bool, double, std::string_view)>
-    gaussian_nll_loss_number{"gaussian_nll_loss",
-                             gaussian_number,
-                             kNN,
-                             {"input", "target", "var", {"full", false}, {"eps", 1e-6}, kReduction},
-                             kGaussianDoc};
+    gaussian_nll_loss_number = overload_of(gaussian_nll_loss, gaussian_number);
 const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, Flag, Flag, std::string_view)>
     multilabel_soft_margin_loss{
         "multilabel_soft_margin_loss",

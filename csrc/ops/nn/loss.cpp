@@ -6,9 +6,9 @@
 
 #include "op/batching.h"
 #include "op/constant.h"
-#include "ops/compose.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/nn/softmax.h"
 #include "ops/reduce/reduce.h"
@@ -82,7 +82,7 @@ struct Planned {
   int64_t classes, inner = 1;
 
   Planned(const Tensor& input, const Tensor& t, const Tensor& w)
-      : turned(input.ndim() > 2 && (!input.device().is_cpu() || classes_last(input).is_contiguous())),
+      : turned(input.ndim() > 2 && (!input.device().is_host() || classes_last(input).is_contiguous())),
         logits(raw_contiguous(turned ? classes_last(input) : input)),
         target(raw_contiguous(raw_cast(t, DType::Int64))),
         weight(w.defined() ? raw_contiguous(raw_cast(w, input.dtype())) : w),
@@ -113,7 +113,7 @@ constexpr KernelInfo kInnerGradients{.name = "cross_entropy_backward", .over = 0
 void fused_forward(const Tensor& loss, const Tensor& lse, const Tensor& total, const Planned& p, int dim,
                    const CrossEntropyData& d) {
   const int64_t n = p.target.numel();
-  if (!thread_state().deferral || !loss.device().is_cpu()) {
+  if (!thread_state().deferral || !loss.device().is_host()) {
     if (loss.is_meta()) return;
     Launch launch(loss.device());
     cross_entropy_slot(launch, loss.view(), lse.view(), total.view(),
@@ -302,7 +302,7 @@ Tensor cross_entropy_float32_impl(const Tensor& input, const Tensor& target, con
   auto wide = [](const Tensor& t) {
     return is_floating(t.dtype()) && t.dtype() != DType::Float64 ? tape_cast(t, DType::Float32) : t;
   };
-  const bool as_it_is = input.device().is_cuda() && !is_floating(target.dtype()) && !weight &&
+  const bool as_it_is = input.device().is_accelerator() && !is_floating(target.dtype()) && !weight &&
                         (input.dtype() == DType::BFloat16 || input.dtype() == DType::Float16);
   const Tensor x = as_it_is ? input : wide(input);
   return cross_entropy_in(stats_dtype(x.dtype()), x, wide(target), weight ? OptTensor(wide(*weight)) : weight,

@@ -1,7 +1,8 @@
 // Losses with a margin. Legend: N batch, C classes, D elements of a vector.
-#include "ops/compose.h"
+#include "op/forms.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/distance.h"
 #include "ops/nn/loss.h"
 #include "ops/reduce/reduce.h"
@@ -74,7 +75,7 @@ Tensor triplet_margin(const Tensor& anchor, const Tensor& positive, const Tensor
 // ---- of classes ----------------------------------------------------------------------------------------
 
 void check_classes(const char* op, const Tensor& target, int64_t classes) {
-  if (target.device().is_meta() || target.numel() == 0 || !target.device().is_cpu()) return;
+  if (target.device().is_meta() || target.numel() == 0 || !target.device().is_host()) return;
   NoGrad no_grad;
   WT_CHECK(!item(any(logical_or(lt_ts(target, 0), ge_ts(target, classes)), std::nullopt, false)).to_bool(),
            Error, op, ": target out of range: expected class indices from 0 to ", classes - 1);
@@ -139,7 +140,7 @@ Tensor multilabel_margin_impl(const Tensor& x, const Tensor& target, Flag size_a
 
 const Arg kSizeAverage{"size_average", none}, kReduce{"reduce", none}, kReduction{"reduction", "mean"},
     kNumber = Arg::integer("reduction", 0), kWeight{"weight", none};
-constexpr OpFacts kLoss = kNN | kFloat32, kRoot = kFunction | kFloat32;
+constexpr OpFacts kLoss = kNN | kFloat32;
 
 Tensor hinge_embedding_nn(const Tensor& x, const Tensor& target, double margin, Flag size_average,
                           Flag reduce, std::string_view reduction) {
@@ -156,12 +157,8 @@ const Op<Tensor(const Tensor&, const Tensor&, double, Flag, Flag, std::string_vi
     kLoss,
     {"input", {"target", kNoGradient}, {"margin", 1.0}, kSizeAverage, kReduce, kReduction},
     kHingeDoc};
-const Op<Tensor(const Tensor&, const Tensor&, double, int64_t)> root_hinge{
-    "hinge_embedding_loss",
-    hinge_embedding_root,
-    kRoot,
-    {"input", {"target", kNoGradient}, {"margin", 1.0}, kNumber},
-    kHingeDoc};
+const auto root_hinge = overload_with(
+    nn_hinge, hinge_embedding_root, {"input", {"target", kNoGradient}, {"margin", 1.0}, kNumber}, kFunction);
 
 using PairLoss = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, double, Reduction);
 using NNPairOp =
@@ -190,16 +187,12 @@ const NNPairOp nn_cosine{kCosine,
                kLoss,
                {"input1", "input2", "target", {"margin", 0.0}, kSizeAverage, kReduce, kReduction},
                kRankingDoc};
-const RootPairOp root_cosine{kCosine,
-                             pair_root<cosine_embedding, kCosine>,
-                             kRoot,
-                             {"input1", "input2", "target", {"margin", 0.0}, kNumber},
-                             kCosineDoc},
-    root_ranking{kRanking,
-                 pair_root<margin_ranking, kRanking>,
-                 kRoot,
-                 {"input1", "input2", "target", {"margin", 0.0}, kNumber},
-                 kRankingDoc};
+const RootPairOp root_cosine =
+                     overload_with(nn_cosine, pair_root<cosine_embedding, kCosine>,
+                                   {"input1", "input2", "target", {"margin", 0.0}, kNumber}, kFunction),
+                 root_ranking =
+                     overload_with(nn_ranking, pair_root<margin_ranking, kRanking>,
+                                   {"input1", "input2", "target", {"margin", 0.0}, kNumber}, kFunction);
 
 const Op<Tensor(const Tensor&, const Tensor&, Flag, Flag, std::string_view)> soft_margin{
     "soft_margin_loss",
@@ -260,19 +253,10 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, double, dou
                 kReduce,
                 kReduction},
                kTripletDoc};
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, double, double, bool, int64_t)>
-    root_triplet{"triplet_margin_loss",
-                 triplet_root,
-                 kRoot | kComplex,
-                 {"anchor",
-                  "positive",
-                  "negative",
-                  {"margin", 1.0},
-                  {"p", 2.0},
-                  {"eps", 1e-6},
-                  {"swap", false},
-                  kNumber},
-                 kTripletDoc};
+const auto root_triplet = overload_with(
+    nn_triplet, triplet_root,
+    {"anchor", "positive", "negative", {"margin", 1.0}, {"p", 2.0}, {"eps", 1e-6}, {"swap", false}, kNumber},
+    kFunction);
 
 }  // namespace
 }  // namespace warptape::ops

@@ -5,7 +5,7 @@
 #include "kernels/nn/pad.h"
 
 #include "kernels/elementwise/elementwise.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::ops {

@@ -7,8 +7,8 @@
 
 #include "autograd/engine.h"
 #include "kernels/nn/recurrent.h"
-#include "ops/compose.h"
 #include "ops/elementwise/activation.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -280,7 +280,7 @@ void check_tensors(const Layer& l) {
 // Other devices have no kernel, and projections are rare. One step of a few sequences reads a large weight
 // once: as dot products, without packing it.
 bool suits_fused(const Layer& l) {
-  if (l[kX].device().is_cuda() || l[kWeightHr].defined()) return false;
+  if (l[kX].device().is_accelerator() || l[kWeightHr].defined()) return false;
   return l.batch_sizes.size() > 1 || l.rows() > 8 || l.hidden() < 256;
 }
 

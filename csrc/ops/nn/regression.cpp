@@ -5,8 +5,9 @@
 
 #include "kernels/nn/regression.h"
 #include "op/constant.h"
-#include "ops/compose.h"
+#include "op/forms.h"
 #include "ops/elementwise/activation.h"
+#include "ops/kernel_inputs.h"
 #include "ops/reduce/reduce.h"
 
 namespace warptape::ops {
@@ -230,7 +231,7 @@ LossDef logits_def{"binary_cross_entropy_with_logits",
 
 // The kernel makes NaN of what is no probability: without one there is nothing to look for.
 void check_probabilities(const char* op, const Tensor& loss, const Tensor& x, const Tensor& y) {
-  if (!loss.device().is_cpu() || loss.is_meta() || !item(any(isnan(loss), std::nullopt, false)).to_bool())
+  if (!loss.device().is_host() || loss.is_meta() || !item(any(isnan(loss), std::nullopt, false)).to_bool())
     return;
   for (const Tensor* t : {&x, &y})
     WT_CHECK(item(all(logical_and(ge_ts(*t, 0), le_ts(*t, 1)), std::nullopt, false)).to_bool(), Error, op,
@@ -377,22 +378,18 @@ namespace {
 Tensor root_kl_div(const Tensor& x, const Tensor& y, int64_t reduction, bool log_target) {
   return kl_divergence(x, y, reduction_of("kl_div", reduction), log_target);
 }
-const Op<Tensor(const Tensor&, const Tensor&, int64_t, bool)> kl_div_number{
-    "kl_div",
-    root_kl_div,
-    kFunction | kFloat32,
-    {"input", "target", Arg::integer("reduction", 0), {"log_target", false, kKeywordOnly}},
-    "target (log(target) - input) of log-probabilities and probabilities."};
+const auto kl_div_number =
+    overload_with(kl_div, root_kl_div,
+                  {"input", "target", Arg::integer("reduction", 0), {"log_target", false, kKeywordOnly}},
+                  kFunction, "target (log(target) - input) of log-probabilities and probabilities.");
 Tensor root_logits(const Tensor& x, const Tensor& y, const OptTensor& weight, const OptTensor& pos_weight,
                    int64_t reduction) {
   return logits_loss(x, y, weight, pos_weight, reduction_of(logits_def.name, reduction));
 }
-const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, const OptTensor&, int64_t)> logits_number{
-    "binary_cross_entropy_with_logits",
-    root_logits,
-    kFunction | kFloat32,
-    {"input", "target", kWeight, {"pos_weight", none}, Arg::integer("reduction", 0)},
-    "binary_cross_entropy of sigmoid(input)."};
+const auto logits_number =
+    overload_with(binary_cross_entropy_with_logits, root_logits,
+                  {"input", "target", kWeight, {"pos_weight", none}, Arg::integer("reduction", 0)}, kFunction,
+                  "binary_cross_entropy of sigmoid(input).");
 }  // namespace
 
 }  // namespace warptape::ops

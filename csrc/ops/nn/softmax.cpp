@@ -1,7 +1,7 @@
 #include "ops/nn/softmax.h"
 
 #include "kernels/nn/softmax.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "tensor/run_kernel.h"
 
 namespace warptape::ops {

@@ -2,7 +2,7 @@
 #include "kernels/norm/norm.h"
 #include "op/batching.h"
 #include "op/constant.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/norm/norm.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -212,7 +212,7 @@ void normalise(const ChannelData& d, const Tensor& out, const Tensor& x, const T
                const Tensor& rstd, const Tensor& w, const Tensor& b) {
   if (out.numel() == 0) return;
   Tensor cw = contiguous_or_undefined(w), cb = contiguous_or_undefined(b);
-  if (!thread_state().deferral || !out.device().is_cpu()) {
+  if (!thread_state().deferral || !out.device().is_host()) {
     if (out.is_meta()) return;
     const Extent e(d);
     return batch_norm_apply_slot(Launch(out.device()), out.view(), x.view(), mean.view(), rstd.view(),

@@ -1,6 +1,6 @@
 // Normalisations made of batch_norm and pooling. Legend: N batch, C channels.
-#include "ops/compose.h"
 #include "ops/conv/pool.h"
+#include "ops/kernel_inputs.h"
 #include "ops/norm/norm.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"

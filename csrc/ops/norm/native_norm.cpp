@@ -1,6 +1,6 @@
 // The norms with the statistics they normalised by, which are results of their own. As in PyTorch those of
 // group norm alone require a gradient.
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/norm/norm.h"
 #include "ops/view/view.h"
 

@@ -5,7 +5,7 @@
 
 #include "kernels/norm/norm.h"
 #include "op/batching.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "tensor/run_kernel.h"
 
 namespace warptape::ops {

@@ -1,6 +1,7 @@
 // Ops over lists of tensors (_foreach_*): for each item what the op of one tensor does, gradients included.
 // Adding, multiplying and norms of floating lists run in one launch (optim.cpp).
-#include "ops/compose.h"
+#include "op/forms.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/optim/optim.h"
 #include "ops/reduce/reduce.h"
@@ -62,25 +63,34 @@ void each_(TensorList self, A... args) {
   for (size_t i = 0; i < self.size(); ++i) F::into(self[i], item_of(args, i)...);
 }
 
-// The op and its in-place form; `args` are those behind self.
+// The op and its in-place form; `rest` are the arguments behind self.
 template <class F, class... A>
 struct Both {
   template <class... More>
   explicit Both(const char* doc, const More&... rest)
-      : out(F::name, each<F, A...>, kList, {Arg("self"), Arg(rest)...}, doc),
-        in_place(F::name_, each_<F, A...>, kList, {Arg("self", kWritten), Arg(rest)...}, doc) {}
+      : out(list_form_name(F::name, nullptr), each<F, A...>, kList, {Arg("self"), Arg(rest)...}, doc),
+        in_place(in_place_of(out, each_<F, A...>, kList)) {}
+  // Over lists what `one`, which takes a tensor alone, is of one.
+  Both(const OpInfo* one, const char* doc)
+      : out(list_form_name(F::name, one), each<F, A...>, kList, {Arg("self")}, doc),
+        in_place(in_place_of(out, each_<F, A...>, kList)) {}
+  // Another overload of `of`, with the same arguments or with others.
+  explicit Both(const OpInfo& of)
+      : out(overload_of(of, each<F, A...>)), in_place(in_place_of(of, each_<F, A...>, kList)) {}
+  template <class... More>
+  Both(const OpInfo& of, const More&... rest)
+      : out(overload_with(of, each<F, A...>, {Arg("self"), Arg(rest)...})),
+        in_place(in_place_of(out, each_<F, A...>, kList)) {}
   Op<Tensors(TensorList, A...)> out;
   Op<void(TensorList, A...)> in_place;
 };
 
 // ---- arithmetic ----------------------------------------------------------------------------------------
 
-#define WT_NAMES(NAME)                                  \
-  static constexpr const char* name = "_foreach_" NAME; \
-  static constexpr const char* name_ = "_foreach_" NAME "_"
+#define WT_NAME(NAME) static constexpr const char* name = "_foreach_" NAME
 
 struct Add {
-  WT_NAMES("add");
+  WT_NAME("add");
   static Tensor of(const Tensor& x, const Tensor& y, const Scalar& alpha) { return add(x, y, alpha); }
   static Tensor of(const Tensor& x, const Scalar& y) { return add_ts(x, y, 1); }
   static Tensor into(const Tensor& x, const Tensor& y, const Scalar& alpha) { return add_(x, y, alpha); }
@@ -93,14 +103,14 @@ struct Add {
   }
 };
 struct Sub {
-  WT_NAMES("sub");
+  WT_NAME("sub");
   static Tensor of(const Tensor& x, const Tensor& y, const Scalar& alpha) { return sub(x, y, alpha); }
   static Tensor of(const Tensor& x, const Scalar& y) { return sub_ts(x, y, 1); }
   static Tensor into(const Tensor& x, const Tensor& y, const Scalar& alpha) { return sub_(x, y, alpha); }
   static Tensor into(const Tensor& x, const Scalar& y) { return sub_ts_(x, y, 1); }
 };
 struct Mul {
-  WT_NAMES("mul");
+  WT_NAME("mul");
   static Tensor of(const Tensor& x, const Tensor& y) { return mul(x, y); }
   static Tensor of(const Tensor& x, const Scalar& y) { return mul_ts(x, y); }
   static Tensor into(const Tensor& x, const Tensor& y) { return mul_(x, y); }
@@ -111,35 +121,35 @@ struct Mul {
   static bool at_once(TensorList self, const Tensor& y) { return scale_at_once(self, 1, y); }
 };
 struct Div {
-  WT_NAMES("div");
+  WT_NAME("div");
   static Tensor of(const Tensor& x, const Tensor& y) { return div(x, y); }
   static Tensor of(const Tensor& x, const Scalar& y) { return div_ts(x, y); }
   static Tensor into(const Tensor& x, const Tensor& y) { return div_(x, y); }
   static Tensor into(const Tensor& x, const Scalar& y) { return div_ts_(x, y); }
 };
 struct ClampMin {
-  WT_NAMES("clamp_min");
+  WT_NAME("clamp_min");
   static Tensor of(const Tensor& x, const Tensor& low) { return clamp_min(x, low); }
   static Tensor of(const Tensor& x, const Scalar& low) { return clamp_min_ts(x, low); }
   static Tensor into(const Tensor& x, const Tensor& low) { return clamp_min_(x, low); }
   static Tensor into(const Tensor& x, const Scalar& low) { return clamp_min_ts_(x, low); }
 };
 struct ClampMax {
-  WT_NAMES("clamp_max");
+  WT_NAME("clamp_max");
   static Tensor of(const Tensor& x, const Tensor& high) { return clamp_max(x, high); }
   static Tensor of(const Tensor& x, const Scalar& high) { return clamp_max_ts(x, high); }
   static Tensor into(const Tensor& x, const Tensor& high) { return clamp_max_(x, high); }
   static Tensor into(const Tensor& x, const Scalar& high) { return clamp_max_ts_(x, high); }
 };
 struct Pow {
-  WT_NAMES("pow");
+  WT_NAME("pow");
   static Tensor of(const Tensor& x, const Tensor& y) { return pow(x, y); }
   static Tensor of(const Tensor& x, const Scalar& y) { return pow_ts(x, y); }
   static Tensor into(const Tensor& x, const Tensor& y) { return pow_(x, y); }
   static Tensor into(const Tensor& x, const Scalar& y) { return pow_ts_(x, y); }
 };
 struct Lerp {
-  WT_NAMES("lerp");
+  WT_NAME("lerp");
   static Tensor of(const Tensor& x, const Tensor& end, const Tensor& w) { return lerp(x, end, w); }
   static Tensor of(const Tensor& x, const Tensor& end, const Scalar& w) { return lerp_s(x, end, w); }
   static Tensor into(const Tensor& x, const Tensor& end, const Tensor& w) { return lerp_(x, end, w); }
@@ -170,7 +180,7 @@ struct Pointwise {
   }
 };
 struct AddCMul {
-  WT_NAMES("addcmul");
+  WT_NAME("addcmul");
   static Tensor of(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& value) {
     return addcmul(x, a, b, value);
   }
@@ -179,7 +189,7 @@ struct AddCMul {
   }
 };
 struct AddCDiv {
-  WT_NAMES("addcdiv");
+  WT_NAME("addcdiv");
   static Tensor of(const Tensor& x, const Tensor& a, const Tensor& b, const Scalar& value) {
     return addcdiv(x, a, b, value);
   }
@@ -257,51 +267,53 @@ void zero_list(TensorList self) {
 // For F's second operand: a list of tensors, one number for all, a list of numbers.
 template <class F>
 struct Arithmetic {
-  Arithmetic(const char* doc, const char* lists = "other", const char* number = "scalar",
-             const char* numbers = "scalars")
-      : of_lists(doc, lists), of_number(doc, number), of_numbers(doc, numbers) {}
+  explicit Arithmetic(const char* doc)
+      : of_lists(doc, "other"), of_number(of_lists.out, "scalar"), of_numbers(of_lists.out, "scalars") {}
+  explicit Arithmetic(const OpInfo& of) : of_lists(of), of_number(of, "scalar"), of_numbers(of, "scalars") {}
   Both<F, TensorList> of_lists;
   Both<F, const Scalar&> of_number;
   Both<F, ScalarList> of_numbers;
 };
 
 const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
-#define WT_ADD_DOC "Adds alpha * other[i], or a number, to each tensor of a list."
-const Both<Add, TensorList, const Scalar&> add_lists(WT_ADD_DOC, "other", kAlpha);
-const Both<Add, const Tensor&, const Scalar&> add_tensor(WT_ADD_DOC, "other", kAlpha);
-const Both<Add, const Scalar&> add_number(WT_ADD_DOC, "scalar");
-const Both<Add, ScalarList> add_numbers(WT_ADD_DOC, "scalars");
-#define WT_SUB_DOC "Subtracts alpha * other[i], or a number, from each tensor of a list."
-const Both<Sub, TensorList, const Scalar&> sub_lists(WT_SUB_DOC, "other", kAlpha);
-const Both<Sub, const Scalar&> sub_number(WT_SUB_DOC, "scalar");
-const Both<Sub, ScalarList> sub_numbers(WT_SUB_DOC, "scalars");
-#define WT_MUL_DOC "Multiplies each tensor of a list by other[i], or by a number."
-const Both<Mul, const Tensor&> mul_tensor(WT_MUL_DOC, "other");
-const Arithmetic<Mul> mul_others(WT_MUL_DOC);
-#define WT_DIV_DOC "Divides each tensor of a list by other[i], or by a number."
-const Both<Div, const Tensor&> div_tensor(WT_DIV_DOC, "other");
-const Arithmetic<Div> div_others(WT_DIV_DOC);
+const Both<Add, TensorList, const Scalar&> add_lists(
+    "Adds alpha * other[i], or a number, to each tensor of a list.", "other", kAlpha);
+const Both<Add, const Tensor&, const Scalar&> add_tensor(add_lists.out);
+const Both<Add, const Scalar&> add_number(add_lists.out, "scalar");
+const Both<Add, ScalarList> add_numbers(add_lists.out, "scalars");
+const Both<Sub, TensorList, const Scalar&> sub_lists(
+    "Subtracts alpha * other[i], or a number, from each tensor of a list.", "other", kAlpha);
+const Both<Sub, const Scalar&> sub_number(sub_lists.out, "scalar");
+const Both<Sub, ScalarList> sub_numbers(sub_lists.out, "scalars");
+const Both<Mul, const Tensor&> mul_tensor("Multiplies each tensor of a list by other[i], or by a number.",
+                                          "other");
+const Arithmetic<Mul> mul_others(mul_tensor.out);
+const Both<Div, const Tensor&> div_tensor("Divides each tensor of a list by other[i], or by a number.",
+                                          "other");
+const Arithmetic<Div> div_others(div_tensor.out);
 const Arithmetic<ClampMin> clamp_min_others("The larger of each element and other[i], or a number.");
 const Alias maximum_alias{"_foreach_maximum", "_foreach_clamp_min"};
 const Arithmetic<ClampMax> clamp_max_others("The smaller of each element and other[i], or a number.");
 const Alias minimum_alias{"_foreach_minimum", "_foreach_clamp_max"};
-#define WT_POW_DOC "Each tensor of a list to the power exponent[i], or to that of a number."
-const Arithmetic<Pow> pow_others(WT_POW_DOC, "exponent", "exponent", "exponent");
-const Op<Tensors(const Scalar&, TensorList)> pow_number{
-    Pow::name, pow_of_number, kList, {"self", "exponent"}, "A number to the power of each tensor."};
-#define WT_LERP_DOC "self[i] + weight * (tensors1[i] - self[i]) for lists of tensors."
-const Both<Lerp, TensorList, TensorList> lerp_lists(WT_LERP_DOC, "tensors1", "weights");
-const Both<Lerp, TensorList, const Scalar&> lerp_number(WT_LERP_DOC, "tensors1", "weight");
-const Both<Lerp, TensorList, ScalarList> lerp_numbers(WT_LERP_DOC, "tensors1", "weight");
+const Both<Pow, TensorList> pow_lists(
+    "Each tensor of a list to the power exponent[i], or to that of a number.", "exponent");
+const Both<Pow, const Scalar&> pow_by_number(pow_lists.out);
+const Both<Pow, ScalarList> pow_by_numbers(pow_lists.out);
+const Op<Tensors(const Scalar&, TensorList)> pow_number =
+    overload_of(pow_lists.out, pow_of_number, {}, "A number to the power of each tensor.");
+const Both<Lerp, TensorList, TensorList> lerp_lists(
+    "self[i] + weight * (tensors1[i] - self[i]) for lists of tensors.", "tensors1", "weights");
+const Both<Lerp, TensorList, const Scalar&> lerp_number(lerp_lists.out, "tensors1", "weight");
+const Both<Lerp, TensorList, ScalarList> lerp_numbers(lerp_number.out);
 
 template <class F>
 struct PointwiseForms {
   explicit PointwiseForms(const char* doc)
-      : of_packed(F::name, Pointwise<F>::packed, kList, {"self", "tensor1", "tensor2", "scalars"}, doc),
-        in_place_packed(F::name_, Pointwise<F>::packed_, kList,
-                        {{"self", kWritten}, "tensor1", "tensor2", "scalars"}, doc),
-        of_number(doc, "tensor1", "tensor2", Arg::integer("value", 1)),
-        of_numbers(doc, "tensor1", "tensor2", "scalars") {}
+      : of_packed(list_form_name(F::name, nullptr), Pointwise<F>::packed, kList,
+                  {"self", "tensor1", "tensor2", "scalars"}, doc),
+        in_place_packed(in_place_of(of_packed, Pointwise<F>::packed_, kList)),
+        of_number(of_packed, "tensor1", "tensor2", Arg::integer("value", 1)),
+        of_numbers(of_packed) {}
   Op<Tensors(TensorList, TensorList, TensorList, const Tensor&)> of_packed;
   Op<void(TensorList, TensorList, TensorList, const Tensor&)> in_place_packed;
   Both<F, TensorList, TensorList, const Scalar&> of_number;
@@ -312,11 +324,11 @@ const PointwiseForms<AddCDiv> addcdiv_forms("self[i] + value * tensor1[i] / tens
 
 #define WT_EACH(NAME)                                                      \
   struct Each_##NAME {                                                     \
-    WT_NAMES(#NAME);                                                       \
+    WT_NAME(#NAME);                                                        \
     static Tensor of(const Tensor& x) { return apply<ops::NAME>(x); }      \
     static Tensor into(const Tensor& x) { return apply<ops::NAME##_>(x); } \
   };                                                                       \
-  const Both<Each_##NAME> each_##NAME(#NAME " of each tensor of a list.")
+  const Both<Each_##NAME> each_##NAME(&ops::NAME, #NAME " of each tensor of a list.")
 WT_EACH(abs);
 WT_EACH(acos);
 WT_EACH(asin);
@@ -349,32 +361,36 @@ WT_EACH(tanh);
 WT_EACH(trunc);
 
 const Op<Tensors(TensorList)> max_list{
-    Max::name, each<Max>, kList, {"self"}, "The maximum of each tensor, 0-dim."};
-const Op<Tensors(TensorList)> clone_list{Clone::name, each<Clone>, kList, {"self"}, "A copy of each tensor."};
-const Op<Tensors(TensorList, TensorList)> mm_lists{MatMul::name,
+    list_form_name(Max::name, nullptr), each<Max>, kList, {"self"}, "The maximum of each tensor, 0-dim."};
+const Op<Tensors(TensorList)> clone_list{
+    list_form_name(Clone::name, nullptr), each<Clone>, kList, {"self"}, "A copy of each tensor."};
+const Op<Tensors(TensorList, TensorList)> mm_lists{list_form_name(MatMul::name, nullptr),
                                                    each<MatMul, TensorList>,
                                                    kList,
                                                    {"self", "mat2"},
                                                    "self[i] @ mat2[i] for lists of matrices."};
 const Op<Tensors(TensorList, const Scalar&, std::optional<DType>)> powsum_list{
-    PowSum::name,
+    list_form_name(PowSum::name, nullptr),
     each<PowSum, const Scalar&, std::optional<DType>>,
     kList,
     {"self", Arg::integer("ord", 2), {"dtype", none}},
     "The sum of abs(x)**ord over each tensor, 0-dim."};
 const Op<Tensors(TensorList, const Scalar&, std::optional<DType>)> norm_list{
-    Norm::name,
+    list_form_name(Norm::name, nullptr),
     norms,
     kList,
     {"self", Arg::integer("ord", 2), {"dtype", none}},
     "The norm of each tensor, 0-dim."};
-const Op<void(TensorList, TensorList, bool)> copy_list{"_foreach_copy_",
+const Op<void(TensorList, TensorList, bool)> copy_list{list_form_name("_foreach_copy_", nullptr),
                                                        copy_lists,
                                                        kList,
                                                        {{"self", kWritten}, "src", {"non_blocking", false}},
                                                        "Copies src[i] into self[i]."};
-const Op<void(TensorList)> zero_each{
-    "_foreach_zero_", zero_list, kList, {{"self", kWritten}}, "Fills each tensor with zeros."};
+const Op<void(TensorList)> zero_each{list_form_name("_foreach_zero_", nullptr),
+                                     zero_list,
+                                     kList,
+                                     {{"self", kWritten}},
+                                     "Fills each tensor with zeros."};
 
 }  // namespace
 }  // namespace warptape::ops

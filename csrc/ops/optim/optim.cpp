@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/optim/multi_tensor.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::ops {

@@ -1,7 +1,7 @@
 // Linear layers on signs, for inference: weights of one bit (kernels/include/kernels/quant/binary_linear.h).
 #include "kernels/quant/binary_linear.h"
 
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/quant/packed_linear.h"
 
 namespace warptape::ops {

@@ -2,7 +2,7 @@
 // where the code is within its bounds and is zero elsewhere ("Estimating or Propagating Gradients Through
 // Stochastic Neurons", Bengio et al. 2013).
 #include "op/constant.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/view.h"
 
 namespace warptape::ops {

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/quant/packed_linear.h"
 #include "tensor/memory_format.h"
 

@@ -1,7 +1,7 @@
 #include "ops/quant/packed_linear.h"
 
 #include "kernels/quant/packed_linear.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 
 namespace warptape::ops {
 namespace {

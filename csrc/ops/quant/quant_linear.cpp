@@ -1,7 +1,7 @@
 #include "ops/quant/quant_linear.h"
 
 #include "kernels/quant/quant_linear.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/quant/packed_linear.h"
 
 namespace warptape::ops {
@@ -50,7 +50,7 @@ std::vector<Tensor> quantize_impl(const Tensor& weight, int64_t bits, int64_t gr
            weight.sizes());
   check_floating(kQuantize, weight);
   check_inference(kQuantize, weight, std::nullopt);
-  if (!weight.is_meta() && !weight.device().is_cpu()) {  // done once for a weight: by the CPU
+  if (!weight.is_meta() && !weight.device().is_host()) {  // done once for a weight: by the CPU
     std::vector<Tensor> parts = quantize_impl(copy_on(Device{}, weight), bits, group, symmetric);
     for (Tensor& part : parts) part = copy_on(weight.device(), part);
     return parts;
@@ -79,7 +79,7 @@ Tensor pack_impl(const Tensor& codes, int64_t bits, int64_t half) {
            codes.sizes());
   WT_CHECK(codes.dtype() == DType::UInt8, DtypeError, kPack, ": expected codes of uint8, got ",
            codes.dtype());
-  WT_CHECK(codes.device().is_cpu(), DeviceError, kPack, ": expected codes on the CPU, got ", codes.device());
+  WT_CHECK(codes.device().is_host(), DeviceError, kPack, ": expected codes on the CPU, got ", codes.device());
   const int64_t outputs = codes.sizes()[0], inputs = codes.sizes()[1] * (half ? 2 : 1);
   const int64_t unit = half ? 2 * half : 8;
   WT_CHECK(inputs % unit == 0, ShapeError, kPack, ": expected a multiple of ", unit, " inputs, got ", inputs);

@@ -1,6 +1,6 @@
 #include "kernels/quant/quant_linear.h"
-#include "ops/compose.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/quant/packed_linear.h"
 #include "ops/quant/quant_linear.h"
@@ -32,7 +32,7 @@ Tensor float8_linear_impl(const Tensor& input, const Tensor& weight) {
   check_float8(input, weight);
   const int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
   const Shape sizes = linear_sizes(kFloat8, input, inputs, outputs);
-  if (weight.device().is_cpu() && !weight.is_meta()) {  // the same numbers, not the speed
+  if (weight.device().is_host() && !weight.is_meta()) {  // the same numbers, not the speed
     const Tensor packed = pack_linear_weight(raw_cast(weight, DType::Float32));
     return packed_linear(raw_cast(input, DType::Float32), packed, outputs, std::nullopt);
   }
@@ -73,7 +73,7 @@ Tensor scaled_mm_impl(const Tensor& a, const Tensor& b, const Tensor& scale_a, c
   WT_CHECK(!scale_result, NotImplementedError, kScaled,
            ": there is no scale_result, by which PyTorch divides on the CPU and multiplies on CUDA");
   const bool fast = a.dtype() == DType::Float8E4M3FN && b.dtype() == DType::Float8E4M3FN &&
-                    (a.device().is_cpu() || (b.sizes()[0] % kStep == 0 && b.sizes()[1] % kStep == 0));
+                    (a.device().is_host() || (b.sizes()[0] % kStep == 0 && b.sizes()[1] % kStep == 0));
   Tensor out = fast ? float8_linear_impl(a, transpose(b, 0, 1))
                     : matmul(raw_cast(a, DType::Float32), raw_cast(b, DType::Float32));
   const bool whole = scale_a.numel() == 1;

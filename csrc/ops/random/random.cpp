@@ -11,6 +11,7 @@
 
 #include "core/mcg31.h"
 #include "kernels/runtime/parallel.h"
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/sort.h"
 #include "ops/reduce/reduce.h"
@@ -241,13 +242,15 @@ const Op<bool(bool)> set_mkl_bernoulli_op{
 void fill_bernoulli_mkl(const Tensor& t, double p, Generator* given) {
   Tensor host = t.is_contiguous() ? t : empty(t.sizes(), options_of(t));
   Ref<Generator> g = generator_for("bernoulli_", t.device(), given);
-  uint32_t seed;
-  {
-    std::lock_guard lock(g->mutex);
-    seed = g->random();
-  }
   const auto draw = [&](auto tag) {
+    // Before the generator moves: a region that has no memory for it yet ends the attempt here and calls
+    // again.
     auto* data = host.template data_as<typename decltype(tag)::type>();
+    uint32_t seed;
+    {
+      std::lock_guard lock(g->mutex);
+      seed = g->random();
+    }
     kernels::cpu::parallel_for(host.numel(), kPiece / 32, [&](int64_t begin, int64_t end) {
       Mcg31(seed, static_cast<uint64_t>(begin)).bernoulli(data + begin, end - begin, p);
     });
@@ -421,9 +424,9 @@ Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice devi
   WT_CHECK(!is_floating(o.dtype) || n <= most, Error, "randperm: n cannot be greater than ", most, " for ",
            o.dtype, ", got ", n);
   if (n) check_fits(Scalar(n - 1), o.dtype);
-  Tensor out = o.device.is_meta()   ? empty(IntList{&n, 1}, o)
-               : o.device.is_cuda() ? randperm_device(n, given, o)
-                                    : randperm_host(n, given, o.dtype);
+  Tensor out = o.device.is_meta()          ? empty(IntList{&n, 1}, o)
+               : o.device.is_accelerator() ? randperm_device(n, given, o)
+                                           : randperm_host(n, given, o.dtype);
   if (grad) set_requires_grad(out, true);
   return out;
 }
@@ -522,15 +525,14 @@ const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> rand_like_op(
 const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_high_op(
     "randint", randint_high_impl, kFunction | kOut | kRandom, {"high", "size", WT_GENERATOR, WT_OPTIONS},
     "Integers from 0 to high - 1.");
-const Op<Tensor(int64_t, int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_op(
-    "randint", randint_impl, kFunction | kOut | kRandom, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS},
-    "Integers from low to high - 1.");
+const auto randint_op =
+    overload_with(randint_high_op, randint_impl, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS}, {},
+                  "Integers from low to high - 1.");
 const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool, Format)> randint_like_high_op(
     "randint_like", randint_like_high_impl, kFunction | kRandom | kNonDifferentiable,
     {"input", "high", WT_FORMATTED}, "randint of input's sizes.");
-const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool, Format)> randint_like_op(
-    "randint_like", randint_like_impl, kFunction | kRandom | kNonDifferentiable,
-    {"input", "low", "high", WT_FORMATTED}, "randint of input's sizes.");
+const auto randint_like_op =
+    overload_with(randint_like_high_op, randint_like_impl, {"input", "low", "high", WT_FORMATTED});
 const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op("randperm", randperm_impl,
                                                                              kFunction | kOut | kRandom,
                                                                              {"n", WT_GENERATOR, WT_OPTIONS},
@@ -543,19 +545,17 @@ const Op<Tensor(const Tensor&, double, double, Generator*)> uniform_op(
 const Op<Tensor(const Tensor&, Generator*)> random_op("random_", random_impl, kMethod | kRandom,
                                                       {kSelf, WT_GENERATOR},
                                                       "Fills with integers that the dtype holds.");
-const Op<Tensor(const Tensor&, int64_t, Generator*)> random_to_op("random_", random_to_impl,
-                                                                  kMethod | kRandom,
-                                                                  {kSelf, "to", WT_GENERATOR},
-                                                                  "Fills with integers below `to`.");
-const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>, Generator*)> random_range_op(
-    "random_", random_range_impl, kMethod | kRandom, {kSelf, "from", "to", WT_GENERATOR},
-    "Fills with integers of [from, to).");
+const auto random_to_op = overload_with(random_op, random_to_impl, {kSelf, "to", WT_GENERATOR}, {},
+                                        "Fills with integers below `to`.");
+const auto random_range_op = overload_with(random_op, random_range_impl, {kSelf, "from", "to", WT_GENERATOR},
+                                           {}, "Fills with integers of [from, to).");
 const Op<Tensor(const Tensor&, const Tensor&, Generator*)> bernoulli_tensor_op(
     "bernoulli_", bernoulli_tensor_impl, kMethod | kRandom, {kSelf, "p", WT_GENERATOR},
     "Fills with 1 where a draw is below p, else 0.");
-const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_scalar_op(
-    "bernoulli_", bernoulli_scalar_impl, kMethod | kRandom, {kSelf, {"p", 0.5, kDraws}, WT_GENERATOR},
-    "Fills with 1 with probability p, else 0."),
+const Op<Tensor(const Tensor&, double, Generator*)>
+    bernoulli_scalar_op = overload_with(bernoulli_tensor_op, bernoulli_scalar_impl,
+                                        {kSelf, {"p", 0.5, kDraws}, WT_GENERATOR}, {},
+                                        "Fills with 1 with probability p, else 0."),
     exponential_op("exponential_", exponential_impl, kMethod | kRandom, {kSelf, {"lambd", 1.0}, WT_GENERATOR},
                    "Fills with exponential numbers of rate lambd.");
 const Op<Tensor(const Tensor&, Generator*, OptDType)> bernoulli_op("bernoulli", bernoulli_impl,
@@ -566,9 +566,9 @@ const Op<Tensor(const Tensor&, int64_t, bool, Generator*)> multinomial_op(
     "multinomial", multinomial_impl, kFunction | kMethod | kOut | kOutExact | kRandom,
     {"input", "num_samples", {"replacement", false}, WT_GENERATOR},
     "Indices drawn with the probabilities (up to a factor) of input's last dim, int64 [*, num_samples].");
-const Op<Tensor(const Tensor&, double, Generator*, OptDType)> bernoulli_number_op(
-    "bernoulli", bernoulli_number_impl, kFunction | kMethod | kOut | kRandom,
-    {"input", {"p", kDraws}, WT_GENERATOR, kDrawDType}, "1 with probability p, else 0.");
+const auto bernoulli_number_op =
+    overload_with(bernoulli_op, bernoulli_number_impl, {"input", {"p", kDraws}, WT_GENERATOR, kDrawDType}, {},
+                  "1 with probability p, else 0.");
 
 }  // namespace
 

@@ -27,7 +27,7 @@ Tensor in_memory_order(const Tensor& t);
 void zero_gradients(Node& n, Gradients& g);
 inline constexpr NodeType kDraw{"UniformBackward0", zero_gradients};
 
-inline bool on_device(const Tensor& t) { return t.device().is_cuda(); }
+inline bool on_device(const Tensor& t) { return t.device().is_accelerator(); }
 
 // Fills a device's tensor: `fill(launch, view, key)` gets contiguous memory and a fresh key.
 template <class F>

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numbers>
 
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/random/random.h"
 #include "ops/reduce/reduce.h"
@@ -331,12 +332,8 @@ const Op<Tensor(const Tensor&, const Tensor&, Generator*, OptDType)> normal_tens
     kFunction | kOut | kComplex | kRandom,
     {"mean", "std", WT_GENERATOR, kDrawDType},
     kNormalDoc};
-const Op<Tensor(const Tensor&, double, Generator*, OptDType)> normal_mean_op{
-    "normal",
-    normal_mean,
-    kFunction | kOut | kComplex | kRandom,
-    {"mean", {"std", 1.0}, WT_GENERATOR, kDrawDType},
-    kNormalDoc};
+const auto normal_mean_op =
+    overload_with(normal_tensors_op, normal_mean, {"mean", {"std", 1.0}, WT_GENERATOR, kDrawDType});
 const Op<Tensor(double, const Tensor&, Generator*, OptDType)> normal_std_op{
     "normal", normal_std, kFunction | kOut | kRandom, {"mean", "std", WT_GENERATOR, kDrawDType}, kNormalDoc};
 const Op<Tensor(const Tensor&, Generator*)> poisson{

@@ -5,7 +5,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/index/index.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
@@ -37,7 +37,7 @@ Tensor bincount_impl(const Tensor& x, const OptTensor& weights, int64_t minlengt
            "bincount: weights should be 1-d and have the same length as input");
   WT_CHECK(!x.device().is_meta(), NotImplementedError, "bincount: a meta tensor has no data");
   NoGrad off;
-  const Tensor values = raw_contiguous(x.device().is_cpu() ? x : raw_cast(x, DType::Int64));
+  const Tensor values = raw_contiguous(x.device().is_host() ? x : raw_cast(x, DType::Int64));
   const int64_t bins = std::max(minlength, largest_count(values) + 1);
   const bool weighted = weights && x.numel();
   Tensor w;
@@ -311,7 +311,7 @@ const Op<Tensor(const Tensor&, const OptTensor&, int64_t)> bincount{
 const Op<Tensor(const Tensor&, int64_t, double, double)> histc{
     "histc",
     histc_impl,
-    kFunction | kMethod | kOut,
+    kFunction | kMethod | kOut | kNonDifferentiable,
     {"input", Arg::integer("bins", 100), {"min", 0.0}, {"max", 0.0}},
     "How many elements lie in each of `bins` equal parts of [min, max], or of their own range where both are "
     "equal."};

@@ -64,7 +64,7 @@ Tensor product_of_others(const Tensor& x, int64_t dim) {
   if (needs_grad(x) || is_complex(x.dtype())) return scaled_product_of_others(x, dim);
   const int64_t n = x.sizes()[dim];
   Tensor others;
-  if (x.device().is_cpu()) {
+  if (x.device().is_host()) {
     others = products_backward(Tensor(), x, dim);
   } else {
     auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
@@ -97,7 +97,7 @@ constexpr NodeType kProd{"ProdBackward0", prod_backward};
 
 Tensor prod_with(const Tensor& x, int64_t dim, const Reduced& r, OptDType dtype) {
   const DType t = sum_dtype(x, dtype);
-  if (is_complex(t) && !x.device().is_cpu()) {
+  if (is_complex(t) && !x.device().is_host()) {
     Tensor line = dim < 0 ? reshape(cast(x, t), Shape{-1}) : cast(x, t);
     dim = std::max<int64_t>(dim, 0);
     const int64_t n = line.sizes()[dim];

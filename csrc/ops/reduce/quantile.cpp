@@ -1,4 +1,5 @@
 // Quantiles along a dim or of all elements.
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
@@ -32,7 +33,7 @@ void check_quantile(const QuantileOptions& o, const Tensor& x, const Tensor& q) 
            q.dtype(), " and ", x.dtype());
   WT_CHECK(q.device() == x.device(), Error, o.op,
            "() q tensor must be on the same device as the input tensor");
-  if (!q.device().is_cpu()) return;  // whose values are not waited for
+  if (!q.device().is_host()) return;  // whose values are not waited for
   const Tensor wide = raw_contiguous(raw_cast(q, DType::Float64));
   for (int64_t k = 0; k < wide.numel(); ++k)
     WT_CHECK(wide.data_as<double>()[k] >= 0 && wide.data_as<double>()[k] <= 1, Error, o.op,
@@ -117,9 +118,10 @@ const char kNanquantileDoc[] = "The q-quantiles of the elements that are not nan
 const Op<Tensor(const Tensor&, const Tensor&, Dim, bool, std::string_view)> quantile{
     "quantile", quantile_impl, kPlaces, WT_QUANTILE_ARGS, kQuantileDoc},
     nanquantile{"nanquantile", nanquantile_impl, kPlaces, WT_QUANTILE_ARGS, kNanquantileDoc};
-const Op<Tensor(const Tensor&, double, Dim, bool, std::string_view)> quantile_number_op{
-    "quantile", quantile_number, kPlaces, WT_QUANTILE_ARGS, kQuantileDoc},
-    nanquantile_number_op{"nanquantile", nanquantile_number, kPlaces, WT_QUANTILE_ARGS, kNanquantileDoc};
+const Op<Tensor(const Tensor&, double, Dim, bool, std::string_view)> quantile_number_op = overload_of(
+                                                                         quantile, quantile_number),
+                                                                     nanquantile_number_op = overload_of(
+                                                                         nanquantile, nanquantile_number);
 
 }  // namespace
 }  // namespace warptape::ops

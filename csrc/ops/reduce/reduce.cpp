@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/reduce/reduce.h"
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/safe.h"
 #include "ops/index/gather.h"
@@ -102,8 +103,8 @@ Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) 
            dtype.value_or(x.dtype()));
   Reduced r = reduced_shape("nansum", x, dims, keepdim);
   const DType t = sum_dtype(x, dtype);
-  Tensor out = x.device().is_cpu() ? run(nansum_slot, x, r, t)
-                                   : run(sum_slot, masked_fill(detach(x), isnan(x), 0.0), r, t);
+  Tensor out = x.device().is_host() ? run(nansum_slot, x, r, t)
+                                    : run(sum_slot, masked_fill(detach(x), isnan(x), 0.0), r, t);
   if (needs_grad(x)) {
     Ref<Node> n = record_reduction(kNansum, x, r, 0);
     n->save(x);
@@ -388,16 +389,10 @@ const Op<Tensor(const Tensor&)> any_all_op{"any",
                kBoth | kOut | kOutExact | kComplex | kAlongDims,
                {"input"},
                "Whether no element is 0."};
-decltype(any) any{"any",
-                  any_impl,
-                  kBoth | kOut | kOutExact | kComplex | kAlongDims,
-                  {"input", kDims, kKeep},
-                  "Whether any element over dims is not 0."};
-decltype(all) all{"all",
-                  all_impl,
-                  kBoth | kOut | kOutExact | kComplex | kAlongDims,
-                  {"input", kDims, kKeep},
-                  "Whether no element over dims is 0."};
+decltype(any) any = overload_with(any_all_op, any_impl, {"input", kDims, kKeep}, {},
+                                  "Whether any element over dims is not 0.");
+decltype(all) all =
+    overload_with(all_all_op, all_impl, {"input", kDims, kKeep}, {}, "Whether no element over dims is 0.");
 const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{"count_nonzero",
                                                           count_nonzero_impl,
                                                           kBoth | kComplex | kAlongDims,
@@ -413,17 +408,11 @@ const Op<Tensor(const Tensor&, bool)> var_all_op{"var",
                kBoth | kComplex | kAlongDims,
                {"input", "unbiased"},
                "The standard deviation of all elements."};
-const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{
-    "var",
-    var_flag_impl,
-    kBoth | kComplex | kAlongDims,
-    {"input", {"dim", kDimIndex}, "unbiased", kKeep},
-    "The variance over dims, with n - 1 or n."},
-    std_flag_op{"std",
-                std_flag_impl,
-                kBoth | kComplex | kAlongDims,
-                {"input", {"dim", kDimIndex}, "unbiased", kKeep},
-                "The standard deviation over dims, with n - 1 or n."};
+const Op<Tensor(const Tensor&, OptDims, bool, bool)>
+    var_flag_op = overload_with(var_all_op, var_flag_impl, {"input", {"dim", kDimIndex}, "unbiased", kKeep},
+                                {}, "The variance over dims, with n - 1 or n."),
+    std_flag_op = overload_with(std_all_op, std_flag_impl, {"input", {"dim", kDimIndex}, "unbiased", kKeep},
+                                {}, "The standard deviation over dims, with n - 1 or n.");
 decltype(var) var{"var",
                   var_impl,
                   kBoth | kOut | kComplex | kAlongDims,
@@ -445,27 +434,20 @@ const Op<Pair(const Tensor&, OptDims, std::optional<double>, bool)> var_mean_op{
                 kFunction | kComplex | kAlongDims,
                 {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
                 "Standard deviation and mean over dims."};
-const Op<Pair(const Tensor&, OptDims, bool, bool)> var_mean_flag_op{
-    "var_mean",
-    var_mean_flag_impl,
-    kFunction | kComplex | kAlongDims,
-    {"input", kDims, {"unbiased", true}, kKeep},
-    "Variance and mean over dims, with n - 1 or n."},
-    std_mean_flag_op{"std_mean",
-                     std_mean_flag_impl,
-                     kFunction | kComplex | kAlongDims,
-                     {"input", kDims, {"unbiased", true}, kKeep},
-                     "Standard deviation and mean over dims."};
-const Op<Pair(const Tensor&, bool)> var_mean_all_op{"var_mean",
-                                                    var_mean_all_impl,
-                                                    kFunction | kComplex | kAlongDims,
-                                                    {"input", "unbiased"},
-                                                    "Variance and mean of all elements."},
-    std_mean_all_op{"std_mean",
-                    std_mean_all_impl,
-                    kFunction | kComplex | kAlongDims,
-                    {"input", "unbiased"},
-                    "Standard deviation and mean of all elements."};
+const Op<Pair(const Tensor&, OptDims, bool, bool)> var_mean_flag_op = overload_with(
+                                                       var_mean_op, var_mean_flag_impl,
+                                                       {"input", kDims, {"unbiased", true}, kKeep}, {},
+                                                       "Variance and mean over dims, with n - 1 or n."),
+                                                   std_mean_flag_op = overload_with(
+                                                       std_mean_op, std_mean_flag_impl,
+                                                       {"input", kDims, {"unbiased", true}, kKeep}, {},
+                                                       "Standard deviation and mean over dims.");
+const Op<Pair(const Tensor&, bool)> var_mean_all_op =
+                                        overload_with(var_mean_op, var_mean_all_impl, {"input", "unbiased"},
+                                                      {}, "Variance and mean of all elements."),
+                                    std_mean_all_op =
+                                        overload_with(std_mean_op, std_mean_all_impl, {"input", "unbiased"},
+                                                      {}, "Standard deviation and mean of all elements.");
 const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{
     "norm",
     norm_impl,

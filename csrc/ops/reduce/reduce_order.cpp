@@ -4,6 +4,7 @@
 
 #include "kernels/dispatch.h"
 #include "kernels/reduce/reduce.h"
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/index/gather.h"
 #include "ops/index/sort.h"
@@ -323,8 +324,6 @@ Tensor argmin_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
 
 // ---- running reductions --------------------------------------------------------------------------------
 
-const Arg kSelf{"input", kWritten};
-
 // The sum of what comes after, itself included.
 Tensor reverse_cumsum(const Tensor& x, int64_t dim) {
   return x.ndim() ? flip(cumsum(flip(x, Shape{dim}), dim, std::nullopt), Shape{dim}) : x;
@@ -336,7 +335,7 @@ void cumprod_backward(Node& n, Gradients& g) {
   int64_t dim = n.data<int64_t>();
   Tensor x = conjugate(cast(n.saved(0), g[0].dtype()));
   if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
-  if (x.device().is_cpu() && !is_complex(x.dtype()) && !needs_grad(g[0], x))
+  if (x.device().is_host() && !is_complex(x.dtype()) && !needs_grad(g[0], x))
     return g.set(0, products_backward(g[0], x, dim));
   int64_t count = x.sizes()[dim];
   // With z the products before each element: gradient_i = z_i * t_i, where t_i = g_i + x_(i+1) * t_(i+1).
@@ -367,7 +366,7 @@ Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType
   DType t = dtype.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Int64);
   if (is_complex(t) && x.ndim() == 0) return clone(cast(x, t));
   const bool products = &slot == &cumprod_slot;
-  if (is_complex(t) && products && !x.device().is_cpu())
+  if (is_complex(t) && products && !x.device().is_host())
     return x.numel() ? products_before(cast(x, t), dim) * cast(x, t) : clone(cast(x, t));
   if (is_complex(t) && &slot == &logcumsumexp_slot) return complex_logcumsumexp(cast(x, t), dim);
   if (is_complex(t) && !products) return view_as_complex(cumsum(view_as_real(cast(x, t)), dim, std::nullopt));
@@ -521,17 +520,6 @@ const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
               {"input", {"dim", kDimIndex}},
               "The smallest so far along dim and where it was.",
               {"values", "indices"}};
-const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
-                                                              cumsum_inplace,
-                                                              kMethod | kComplex,
-                                                              {kSelf, "dim", {"dtype", none, kKeywordOnly}},
-                                                              "cumsum in place."},
-    cumprod_op_{"cumprod_",
-                cumprod_inplace,
-                kMethod | kComplex,
-                {kSelf, "dim", {"dtype", none, kKeywordOnly}},
-                "cumprod in place."};
-
 }  // namespace
 
 decltype(argmax) argmax{"argmax",
@@ -559,6 +547,10 @@ decltype(cumprod) cumprod{"cumprod",
                           kBoth | kOut | kOutExact | kOutDtype | kComplex | kFloat32Cuda | kAlongDims,
                           {"input", {"dim", kDimIndex}, {"dtype", none, kKeywordOnly}},
                           "The running product along dim."};
+namespace {
+const auto cumsum_ = in_place_of(cumsum, cumsum_inplace, kMethod, "cumsum in place.");
+const auto cumprod_ = in_place_of(cumprod, cumprod_inplace, kMethod, "cumprod in place.");
+}  // namespace
 decltype(logcumsumexp) logcumsumexp{"logcumsumexp",
                                     logcumsumexp_impl,
                                     kBoth | kOut | kComplex | kOutExact | kAlongDims,

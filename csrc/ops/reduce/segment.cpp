@@ -1,10 +1,10 @@
 // segment_reduce: runs of a dim, given by their lengths or their bounds, each reduced to one.
 #include <limits>
 
-#include "ops/compose.h"
 #include "ops/index/gather.h"
 #include "ops/index/masked.h"
 #include "ops/index/sort.h"
+#include "ops/kernel_inputs.h"
 #include "ops/linalg/matmul.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"

@@ -1,4 +1,5 @@
 // Integrals of samples by the trapezoidal rule, and their derivatives by finite differences.
+#include "op/forms.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/reduce/reduce.h"
 #include "ops/view/copy.h"
@@ -173,17 +174,12 @@ const Op<Tensor(const Tensor&, const Tensor&, int64_t)> trapezoid{
                          kFunction | kComplex,
                          {"y", "x", kDim},
                          "The integrals of y over the places x up to each place after the first."};
-const Op<Tensor(const Tensor&, const Scalar&, int64_t)> trapezoid_dx{
-    "trapezoid",
-    trapezoid_step,
-    kFunction | kComplex,
-    {"y", kDx, kDim},
-    "The integral of y along dim in steps of dx, by the trapezoidal rule."},
-    cumulative_trapezoid_dx{"cumulative_trapezoid",
-                            cumulative_step,
-                            kFunction | kComplex,
-                            {"y", kDx, kDim},
-                            "The integrals of y in steps of dx up to each place after the first."};
+const Op<Tensor(const Tensor&, const Scalar&, int64_t)>
+    trapezoid_dx = overload_with(trapezoid, trapezoid_step, {"y", kDx, kDim}, {},
+                                 "The integral of y along dim in steps of dx, by the trapezoidal rule."),
+    cumulative_trapezoid_dx =
+        overload_with(cumulative_trapezoid, cumulative_step, {"y", kDx, kDim}, {},
+                      "The integrals of y in steps of dx up to each place after the first.");
 const Alias trapz{"trapz", "trapezoid"};
 
 const Arg kSpacing{"spacing", kKeywordOnly}, kDims{"dim", none, kKeywordOnly},
@@ -198,10 +194,10 @@ const Op<std::vector<Tensor>(const Tensor&, std::optional<double>, Dims, int64_t
     kFunction | kComplex,
     {"input", {"spacing", none, kKeywordOnly}, kDims, kEdgeOrder},
     kGradientDoc};
-const Op<std::vector<Tensor>(const Tensor&, TensorList, Dims, int64_t)> gradient_coordinates{
-    "gradient", gradient_places, kFunction | kComplex, {"input", kSpacing, kDims, kEdgeOrder}, kGradientDoc};
-const Op<std::vector<Tensor>(const Tensor&, std::span<const double>, Dims, int64_t)> gradient_list{
-    "gradient", gradient_steps, kFunction | kComplex, {"input", kSpacing, kDims, kEdgeOrder}, kGradientDoc};
+const auto gradient_coordinates =
+    overload_with(gradient, gradient_places, {"input", kSpacing, kDims, kEdgeOrder});
+const Op<std::vector<Tensor>(const Tensor&, std::span<const double>, Dims, int64_t)> gradient_list =
+    overload_of(gradient_coordinates, gradient_steps);
 
 }  // namespace
 }  // namespace warptape::ops

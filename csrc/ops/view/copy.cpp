@@ -1,7 +1,8 @@
 #include "ops/view/copy.h"
+#include "op/forms.h"
 
 #include "op/batching.h"
-#include "ops/compose.h"
+#include "ops/kernel_inputs.h"
 #include "ops/view/view.h"
 
 namespace warptape::ops {
@@ -58,7 +59,7 @@ Tensor to_in(const Tensor& x, std::optional<Device> device, std::optional<DType>
   if (!copy && t == x.dtype() && d == x.device() && stays) return x;
   warn_of_loss(x.dtype(), t);
   // A copy that the host does not wait for needs page-locked memory to arrive in.
-  Tensor out = non_blocking && stays && x.is_contiguous() && d.is_cpu() && x.device().is_cuda()
+  Tensor out = non_blocking && stays && x.is_contiguous() && d.is_host() && x.device().is_accelerator()
                    ? empty_pinned(x.sizes(), t)
                    : empty_like_in("to", x, {t, d}, format);
   raw_copy(out, x, non_blocking);
@@ -270,39 +271,23 @@ decltype(clone) clone{"clone",
                       "A copy with its own memory."};
 namespace {
 const Arg kFormat{"memory_format", none}, kFormatOnly{"memory_format", none, kKeywordOnly};
-const Op<Tensor(const Tensor&, Format)> contiguous_format{
-    "contiguous",
-    contiguous_format_impl,
-    kMethod | kComplex | kPointwise | kLinear | Aliasing::Layout | kIdempotent,
-    {"input", kFormat},
-    "The tensor with its elements in the order of memory_format, by default row-major; itself when they "
-    "are."},
-    clone_format{"clone",
-                 clone_format_impl,
-                 kBoth | kComplex | kPointwise | kLinear | kCopies,
-                 {"input", kFormatOnly},
-                 "A copy with its own memory."};
+const Op<Tensor(const Tensor&, Format)>
+    contiguous_format = overload_with(
+        contiguous, contiguous_format_impl, {"input", kFormat}, {},
+        "The tensor with its elements in the order of memory_format, by default row-major; itself when they "
+        "are."),
+    clone_format = overload_with(clone, clone_format_impl, {"input", kFormatOnly});
 }  // namespace
-const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_",
-                                                            fill_tensor_impl,
-                                                            kBoth | kComplex,
-                                                            {{"input", kWritten}, "value"},
-                                                            "Fills the tensor with a 0-dim tensor's value."};
-decltype(fill_) fill_{"fill_",
-                      fill_impl,
-                      kBoth | kComplex | kPointwise,
-                      {{"input", kWritten}, "value"},
-                      "Fills the tensor with a number."};
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor{"fill",
                                                            filled_tensor_impl,
                                                            kFunction | kComplex,
                                                            {"input", "value"},
-                                                           "A tensor of a 0-dim tensor's value."};
-const Op<Tensor(const Tensor&, const Scalar&)> fill{"fill",
-                                                    filled_impl,
-                                                    kFunction | kComplex | kPointwise,
-                                                    {"input", "value"},
-                                                    "A tensor of the input's shape and of one number."};
+                                                           "A tensor of a 0-dim tensor's value."},
+    fill_tensor_ =
+        in_place_of(fill_tensor, fill_tensor_impl, kBoth, "Fills the tensor with a 0-dim tensor's value.");
+const Op<Tensor(const Tensor&, const Scalar&)> fill =
+    overload_of(fill_tensor, filled_impl, kPointwise, "A tensor of the input's shape and of one number.");
+decltype(fill_) fill_ = overload_of(fill_tensor_, fill_impl, kPointwise, "Fills the tensor with a number.");
 decltype(zero_) zero_{
     "zero_", zero_impl, kBoth | kComplex | kPointwise, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_",
@@ -328,18 +313,12 @@ const Op<Tensor(const Tensor&, DType, bool, bool, Format)> to_dtype{
     kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
     {"input", "dtype", kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
-const Op<Tensor(const Tensor&, const Tensor&, bool, bool, Format)> to_other{
-    "to",
-    to_other_impl,
-    kMethod | kComplex | kMixedDevices | kPointwise | kLinear | Aliasing::Conversion,
-    {"input", {"other", kNoGradient}, kNonBlocking, kCopyArg, kFormatOnly},
-    kToDoc};
-const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_device{
-    "to",
-    to_device_impl,
-    kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
-    {"input", {"device", none}, {"dtype", none}, kNonBlocking, kCopyArg, kFormatOnly},
-    kToDoc};
+const auto to_other =
+    overload_with(to_dtype, to_other_impl,
+                  {"input", {"other", kNoGradient}, kNonBlocking, kCopyArg, kFormatOnly}, kMixedDevices);
+const auto to_device =
+    overload_with(to_dtype, to_device_impl,
+                  {"input", {"device", none}, {"dtype", none}, kNonBlocking, kCopyArg, kFormatOnly});
 const Op<Tensor(const Tensor&, const Tensor&)> type_as{
     "type_as",
     type_as_impl,
@@ -357,13 +336,12 @@ const Op<Tensor(const Tensor&, OptDevice, bool, Format)> cuda{
     kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion,
     {"input", {"device", none}, kNonBlocking, kFormat},
     "The tensor on a GPU, the current one by default. DeviceError says what is missing."};
-#define WT_CONVERSION(NAME, DTYPE)                                      \
-  const Op<Tensor(const Tensor&, Format)> to_##NAME{                    \
-      #NAME,                                                            \
-      convert_impl<DType::DTYPE>,                                       \
-      kMethod | kComplex | kPointwise | kLinear | Aliasing::Conversion, \
-      {"input", kFormat},                                               \
-      "To " #DTYPE "."}
+#define WT_CONVERSION(NAME, DTYPE)                                              \
+  const Op<Tensor(const Tensor&, Format)> to_##NAME{form_name(#NAME, to_dtype), \
+                                                    convert_impl<DType::DTYPE>, \
+                                                    to_dtype,                   \
+                                                    {"input", kFormat},         \
+                                                    "To " #DTYPE "."}
 WT_CONVERSION(float, Float32);
 WT_CONVERSION(double, Float64);
 WT_CONVERSION(half, Float16);

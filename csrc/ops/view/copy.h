@@ -40,7 +40,7 @@ struct InPlace<OP, Op<Tensor(const Tensor&, A...)>> {
 // The in-place form of an op that has no kernel of its own for it:
 //   const auto renorm_ = in_place<renorm>("renorm_");
 template <const auto& OP>
-auto in_place(const char* name) {
+auto in_place(OpName name) {
   using Type = std::remove_cvref_t<decltype(OP)>;
   return Type(name, InPlace<OP, Type>::call, OP);
 }

@@ -1,5 +1,6 @@
 // Other arrangements of the same elements: triangles, mirrors, rotations, repetitions, padding, windows.
 #include "ops/view/rearrange.h"
+#include "op/forms.h"
 
 #include "kernels/index/index.h"
 #include "op/batching.h"
@@ -60,16 +61,10 @@ decltype(triu) triu{"triu",
 
 namespace {
 
-const Op<Tensor(const Tensor&, int64_t)> tril_op_{"tril_",
-                                                  tril_inplace,
-                                                  kMethod | kComplex | kAlongDims | kLinear,
-                                                  {{"input", kWritten}, Arg::integer("diagonal", 0)},
-                                                  "tril in place."},
-    triu_op_{"triu_",
-             triu_inplace,
-             kMethod | kComplex | kAlongDims | kLinear,
-             {{"input", kWritten}, Arg::integer("diagonal", 0)},
-             "triu in place."};
+const Op<Tensor(const Tensor&, int64_t)> tril_op_ =
+                                             in_place_of(tril, tril_inplace, kMethod, "tril in place."),
+                                         triu_op_ =
+                                             in_place_of(triu, triu_inplace, kMethod, "triu in place.");
 
 // ---- flip, roll ----------------------------------------------------------------------------------------
 
@@ -215,12 +210,9 @@ const Op<Tensor(const Tensor&, int64_t, OptInt, OptInt)> repeat_interleave_op{
     kBoth | kComplex,
     {"input", "repeats", kDimOfRepeats, kOutputSize},
     "Each element repeated in place."};
-const Op<Tensor(const Tensor&, const Tensor&, OptInt, OptInt)> repeat_interleave_tensor_op{
-    "repeat_interleave",
-    repeat_interleave_tensor_impl,
-    kBoth | kComplex,
-    {"input", "repeats", kDimOfRepeats, kOutputSize},
-    "Each element repeated as often as its count says."};
+const Op<Tensor(const Tensor&, const Tensor&, OptInt, OptInt)> repeat_interleave_tensor_op =
+    overload_of(repeat_interleave_op, repeat_interleave_tensor_impl, {},
+                "Each element repeated as often as its count says.");
 const Op<Tensor(const Tensor&, OptInt)> repeated_range_op{"repeat_interleave",
                                                           repeated_range,
                                                           kFunction,

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/runtime/interrupt.h"
+#include "op/forms.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 #include "ops/view/view_copy.h"
@@ -131,12 +132,8 @@ const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
     kList,
     {"tensor", "split_size_or_sections", Arg::integer("dim", 0, kDimIndex)},
     "Views of split_size each; the last may be shorter."};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
-    "split",
-    split_sizes_impl<>,
-    kList,
-    {"tensor", "split_size_or_sections", Arg::integer("dim", 0, kDimIndex)},
-    "Views of the given lengths."};
+const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes =
+    overload_of(split, split_sizes_impl<>, {}, "Views of the given lengths.");
 const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_with_sizes{
     "split_with_sizes",
     split_sizes_impl<>,

@@ -1,5 +1,6 @@
 // Joining, splitting and aligning tensors by their dims: hstack and its kin, tensor_split, broadcast_tensors,
 // meshgrid.
+#include "op/forms.h"
 #include "ops/view/copy.h"
 #include "ops/view/view.h"
 
@@ -39,9 +40,9 @@ const char k3Doc[] = "Each tensor with at least three dims: [n] becomes [1, n, 1
 const OneOp atleast_1d{"atleast_1d", atleast_1d_impl, kView, {"input"}, k1Doc},
     atleast_2d{"atleast_2d", atleast_2d_impl, kView, {"input"}, k2Doc},
     atleast_3d{"atleast_3d", atleast_3d_impl, kView, {"input"}, k3Doc};
-const EachOp atleast_1d_each{"atleast_1d", each<atleast_1d_impl>, kView | kMixedDevices, {kTensors}, k1Doc},
-    atleast_2d_each{"atleast_2d", each<atleast_2d_impl>, kView | kMixedDevices, {kTensors}, k2Doc},
-    atleast_3d_each{"atleast_3d", each<atleast_3d_impl>, kView | kMixedDevices, {kTensors}, k3Doc};
+const EachOp atleast_1d_each = overload_with(atleast_1d, each<atleast_1d_impl>, {kTensors}, kMixedDevices),
+             atleast_2d_each = overload_with(atleast_2d, each<atleast_2d_impl>, {kTensors}, kMixedDevices),
+             atleast_3d_each = overload_with(atleast_3d, each<atleast_3d_impl>, {kTensors}, kMixedDevices);
 
 // ---- joining -------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ std::vector<Tensor> tensor_split_indices(const Tensor& x, IntList indices, int64
 }
 
 std::vector<Tensor> tensor_split_tensor(const Tensor& x, const Tensor& cuts, int64_t dim) {
-  WT_CHECK(cuts.device().is_cpu(), DeviceError,
+  WT_CHECK(cuts.device().is_host(), DeviceError,
            "tensor_split: tensor_split expected tensor_indices_or_sections to be on cpu, but it's on ",
            cuts.device());
   WT_CHECK(cuts.dtype() == DType::Int64, DtypeError,
@@ -176,8 +177,7 @@ const Op<std::vector<Tensor>(const Tensor&, const Tensor&, int64_t)> tensor_spli
     kSplitDoc};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> tensor_split_op{
     "tensor_split", tensor_split_sections, kParts, {"input", "sections", kDim}, kSplitDoc};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> tensor_split_at{
-    "tensor_split", tensor_split_indices, kParts, {"input", "indices", kDim}, kSplitDoc};
+const auto tensor_split_at = overload_with(tensor_split_op, tensor_split_indices, {"input", "indices", kDim});
 const char kHDoc[] =
     "Views along dim 1 (dim 0 of a one-dimensional tensor), of equal length or cut at indices.";
 const char kVDoc[] = "Views along dim 0, of equal length or cut at indices.";
@@ -185,9 +185,9 @@ const char kDDoc[] = "Views along dim 2, of equal length or cut at indices.";
 const SectionsOp hsplit{"hsplit", split_sections<kH>, kParts, {"input", "sections"}, kHDoc},
     vsplit{"vsplit", split_sections<kV>, kParts, {"input", "sections"}, kVDoc},
     dsplit{"dsplit", split_sections<kD>, kParts, {"input", "sections"}, kDDoc};
-const IndicesOp hsplit_at{"hsplit", split_indices<kH>, kParts, {"input", "indices"}, kHDoc},
-    vsplit_at{"vsplit", split_indices<kV>, kParts, {"input", "indices"}, kVDoc},
-    dsplit_at{"dsplit", split_indices<kD>, kParts, {"input", "indices"}, kDDoc};
+const IndicesOp hsplit_at = overload_with(hsplit, split_indices<kH>, {"input", "indices"}),
+                vsplit_at = overload_with(vsplit, split_indices<kV>, {"input", "indices"}),
+                dsplit_at = overload_with(dsplit, split_indices<kD>, {"input", "indices"});
 
 // ---- one shape for all ---------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 // What tensors and dtypes say of themselves.
 #include "autograd/recording.h"
+#include "op/forms.h"
 #include "op/op.h"
 #include "tensor/memory_format.h"
 
@@ -15,7 +16,7 @@ int64_t stride_of(const Tensor& x, int64_t d) {
   WT_CHECK(x.ndim() > 0, IndexError, "stride: Dimension specified as ", d, " but tensor has no dimensions");
   return x.strides()[wrap_dim(d, x.ndim(), "stride")];
 }
-int64_t get_device(const Tensor& x) { return x.device().is_cuda() ? x.device().index : -1; }
+int64_t get_device(const Tensor& x) { return x.device().is_accelerator() ? x.device().index : -1; }
 int64_t element_size(const Tensor& x) { return static_cast<int64_t>(x.itemsize()); }
 int64_t storage_offset(const Tensor& x) { return x.offset(); }
 int64_t data_ptr(const Tensor& x) {
@@ -93,10 +94,10 @@ const Alias ndimension{"ndimension", "dim"}, nelement{"nelement", "numel", kMeth
 const Op<Shape(const Tensor&)> size_op{"size", size, kMethod | kComplex, {"input"}, "Sizes."};
 const Op<std::vector<int64_t>(const Tensor&)> stride_op{
     "stride", stride, kMethod | kComplex, {"input"}, "Strides in elements."};
-const Op<int64_t(const Tensor&, int64_t)> size_of_op{
-    "size", size_of, kMethod | kComplex, {"input", "dim"}, "Size of one dim."},
-    stride_of_op{
-        "stride", stride_of, kMethod | kComplex, {"input", "dim"}, "Stride of one dim, in elements."};
+const Op<int64_t(const Tensor&, int64_t)> size_of_op = overload_with(size_op, size_of, {"input", "dim"}, {},
+                                                                     "Size of one dim."),
+                                          stride_of_op = overload_with(stride_op, stride_of, {"input", "dim"},
+                                                                       {}, "Stride of one dim, in elements.");
 const ToInt get_device_op{"get_device",
                           get_device,
                           kFunction | kMethod | kComplex | kTellsNoSizes,
@@ -165,16 +166,9 @@ const Op<DType(const Tensor&, const Scalar&)> result_type_ts{"result_type",
                                                              kFunction | kComplex | kTellsNoSizes,
                                                              {"tensor", "other"},
                                                              kResultDoc};
-const Op<DType(const Scalar&, const Tensor&)> result_type_st{"result_type",
-                                                             result_type<Scalar, Tensor>,
-                                                             kFunction | kComplex | kTellsNoSizes,
-                                                             {"scalar", "tensor"},
-                                                             kResultDoc};
-const Op<DType(const Scalar&, const Scalar&)> result_type_ss{"result_type",
-                                                             result_type<Scalar, Scalar>,
-                                                             kFunction | kComplex | kTellsNoSizes,
-                                                             {"scalar1", "scalar2"},
-                                                             kResultDoc};
+const auto result_type_st = overload_with(result_type_ts, result_type<Scalar, Tensor>, {"scalar", "tensor"});
+const auto result_type_ss =
+    overload_with(result_type_ts, result_type<Scalar, Scalar>, {"scalar1", "scalar2"});
 const Op<DType(DType, DType)> promote_types_op{"promote_types",
                                                promote_types,
                                                kFunction | kComplex | kTellsNoSizes,

@@ -1,4 +1,5 @@
 #include "ops/view/view.h"
+#include "op/forms.h"
 
 #include <memory>
 #include <numeric>
@@ -416,11 +417,9 @@ decltype(squeeze_dim) squeeze_dim{"squeeze",
                                   kMoves | Aliasing::Reshape,
                                   {"input", {"dim", kDimIndex}},
                                   "A view without dim, where it has size 1."};
-const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze",
-                                                      squeeze_list_impl,
-                                                      kMoves | Aliasing::Reshape,
-                                                      {"input", {"dim", kVarArgs | kDimIndex}},
-                                                      "A view without those dims that have size 1."};
+const auto squeeze_list =
+    overload_with(squeeze_dim, squeeze_list_impl, {"input", {"dim", kVarArgs | kDimIndex}}, {},
+                  "A view without those dims that have size 1.");
 decltype(permute) permute{"permute",
                           permute_impl,
                           kBoth | kComplex | Aliasing::View | batching::permute,
@@ -481,12 +480,8 @@ decltype(slice) slice_range{"slice",
                             {"input", {"dim", kDimIndex}, "start", "end", "step"},
                             "input[start:end:step] of a dim, with bounds as Python's slices have them."};
 // After the ints, among which a 0-dim tensor counts.
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, int64_t)> narrow_tensor{
-    "narrow",
-    narrow_tensor_impl,
-    kMoves | Aliasing::Reshape,
-    {"input", {"dim", kDimIndex}, "start", "length"},
-    "narrow with the start in a 0-dim tensor."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, int64_t)> narrow_tensor =
+    overload_of(narrow, narrow_tensor_impl, {}, "narrow with the start in a 0-dim tensor.");
 decltype(diagonal) diagonal{"diagonal",
                             diagonal_impl,
                             kMoves | Aliasing::View,

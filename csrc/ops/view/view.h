@@ -1,7 +1,7 @@
 // Ops that look at the same memory in another way, and the copies that stand in when that cannot be.
 #pragma once
 
-#include "autograd/view.h"
+#include "autograd/inplace_view.h"
 #include "op/op.h"
 
 namespace warptape::ops {

@@ -5,6 +5,7 @@
 // in the file that defines the view op, below it: the declaration is read when the library is loaded.
 #pragma once
 
+#include "op/forms.h"
 #include "ops/view/copy.h"
 
 namespace warptape::ops {
@@ -19,8 +20,8 @@ template <const auto& OP, class Type>
 struct ViewCopy;
 template <const auto& OP, class R, class... A>
 struct ViewCopy<OP, Op<R(A...)>> : Op<R(A...)> {
-  explicit ViewCopy(const char* name)
-      : Op<R(A...)>(name, call,
+  explicit ViewCopy(OpName name)
+      : Op<R(A...)>({form_name(name.text, OP), name.line}, call,
                     kFunction | kOut | kOutExact | (OP.flags & (kComplex | kNonDifferentiable | kDetaches)),
                     {(static_cast<void>(sizeof(Plain<A>)), Arg(""))...},
                     "What the op of this name without `_copy` shows, in new memory.") {
@@ -29,7 +30,7 @@ struct ViewCopy<OP, Op<R(A...)>> : Op<R(A...)> {
   static R call(A... args) { return fresh_copy(OP(args...)); }
 };
 template <const auto& OP>
-auto copy_of(const char* name) {
+auto copy_of(OpName name) {
   return ViewCopy<OP, std::remove_cvref_t<decltype(OP)>>(name);
 }
 
@@ -42,7 +43,7 @@ struct InPlaceView<OP, Op<Tensor(const Tensor&, A...)>> {
   static Tensor call(const Tensor& self, A... args) { return become_view(OP.name, self, OP(self, args...)); }
 };
 template <const auto& OP>
-auto in_place_view(const char* name) {
+auto in_place_view(OpName name) {
   using Type = std::remove_cvref_t<decltype(OP)>;
   return Type(name, InPlaceView<OP, Type>::call, OP);
 }

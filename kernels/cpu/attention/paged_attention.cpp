@@ -141,13 +141,14 @@ struct Sums {
 // Scores of one row become exp(score - top); top and sum (kL partial sums) follow. Returns by how much what
 // was summed before shrinks. Outlined: one piece of code for all tiles and types, in which the compiler
 // contracts sums to fma in one way.
-WT_FN_OUTLINED float softmax_row(const float* key_scales, const float* value_scales, Range range,
+WT_FN_OUTLINED float softmax_row(const float* key_scales, const float* value_scales, float cap, Range range,
                                  float* scores, float* top, float* sum) {
   V x[kParts], found(kLowest);
   const bool whole = range == Range{0, kPage};
   for (int i = 0; i < kParts; ++i) {
     x[i] = V::load(scores + i * kL);
     if (key_scales) x[i] *= V::load(key_scales + i * kL);
+    if (cap > 0) x[i] = tanh(x[i] / V(cap)) * V(cap);
     auto below = [&](int n) {
       return mask_first<float>(n <= i * kL ? 0 : n < (i + 1) * kL ? n - i * kL : kL);
     };
@@ -242,10 +243,18 @@ struct Tile {
     for (int64_t r = 0; r < rows(); ++r)
       f(r, x.as<T>() + (query + r / group) * x.strides[0] + (head * group + r % group) * x.strides[1]);
   }
+  // What sums are multiplied by: 1 / weights, a sink's among them.
+  float factor(const Sums& s, int64_t r) const {
+    if (s.sum[r] == 0) return 0;
+    if (!plan.sinks) return 1 / s.sum[r];
+    const float sink = plan.sinks[head * group + r % group], top = sink > s.top[r] ? sink : s.top[r];
+    const float weight = exp_of(s.top[r] - top);
+    return weight / fma(V(s.sum[r]), V(weight), V(exp_of(sink - top))).v[0];
+  }
   template <class Q>
   void store(const View& out, const Sums& s) const {
     each_row<Q>(out, [&](int64_t r, Q* to) {
-      const V inverse(s.sum[r] == 0 ? 0.f : 1 / s.sum[r]);
+      const V inverse(factor(s, r));
       for_vectors<float>(d, [&](int64_t i, auto l) {
         // A zero has no sign, or it could tell of keys that weigh nothing.
         WARPTAPE_ISA::store(to + i, V::load(s.out + r * wide + i) * inverse + V(0), l);
@@ -293,8 +302,8 @@ struct Attend {
                                scores + begin * kPage, r0 == 0 && block.cold ? block.values : nullptr);
     float shrink[kRows];
     for (int i = begin; i < end; ++i)
-      shrink[i] = softmax_row(block.key_scales, block.value_scales, range[i], scores + i * kPage,
-                              out.top + r0 + i, sums + (r0 + i) * kL);
+      shrink[i] = softmax_row(block.key_scales, block.value_scales, float(tile.plan.cap), range[i],
+                              scores + i * kPage, out.top + r0 + i, sums + (r0 + i) * kL);
     for (int i = begin, next; i < end; i = next) {
       for (next = i + 1; next < end && range[next] == range[i];) ++next;
       M::kWeigh[next - i - 1](scores + i * kPage, range[i], block.values, tile.d, shrink + i,

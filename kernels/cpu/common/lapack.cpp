@@ -2,6 +2,7 @@
 // batch.
 #include "kernels/cpu/common/lapack.h"
 #include "kernels/cpu/common/reflectors.h"
+#include "kernels/runtime/services.h"
 
 #include <dlfcn.h>
 
@@ -9,11 +10,6 @@
 #include <stdexcept>
 
 namespace warptape::kernels {
-
-namespace {
-std::atomic<std::string (*)()> finder{nullptr};
-}
-void set_lapack_finder(std::string (*find)()) { finder = find; }
 
 namespace cpu {
 namespace {
@@ -25,9 +21,9 @@ struct Library {
 std::atomic<const Library*> library{nullptr};
 
 const Library* open_library() {
-  // Before the lock: the finder may wait for Python's, which a thread that waits here may hold.
-  const auto find = finder.load();
-  const std::string path = find ? find() : "";
+  // Before the lock: who tells it may wait for Python's, which a thread that waits here may hold.
+  Services* above = services();
+  const std::string path = above ? above->lapack_library() : "";
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   if (const Library* opened = library) return opened;

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/elementwise/elementwise.h"
 
-#include "kernels/cpu/vector/stretch.h"
+#include "kernels/cpu/vector/tile.h"
 #include "kernels/runtime/parallel.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
@@ -20,7 +20,7 @@ struct Job {
   const LaunchContext* ctx;
   LoopFn* loop;
   bool check_divisor;
-  Stretches<ElementwisePlan> stretches;
+  TileWalk<ElementwisePlan> tiles;
 };
 
 union alignas(16) ScalarSlot {
@@ -118,15 +118,15 @@ struct Buffers {
 };
 
 void run_range(const Job& job, int64_t begin, int64_t end) {
-  const auto& stretches = job.stretches;
-  const bool direct_out = stretches.operands[0].access == Access::kDirect;
+  const auto& tiles = job.tiles;
+  const bool direct_out = tiles.operands[0].access == Access::kDirect;
   Buffers buffers;
-  walk(stretches, begin, end, end - begin, buffers.values[0],
+  walk(tiles, begin, end, end - begin, buffers.values[0],
        [&](const auto& at, char* const* places, int64_t n, const void* const* in, unsigned scalar_mask) {
          if (job.check_divisor)
            check_divisor(*job.ctx, static_cast<const int64_t*>(in[1]), n, scalar_mask & 2);
          job.loop(n, direct_out ? places[0] : buffers.values[0], in, scalar_mask);
-         if (!direct_out) finish_output(stretches, 0, at, n, buffers.values[0]);
+         if (!direct_out) finish_output(tiles, 0, at, n, buffers.values[0]);
        });
 }
 
@@ -135,19 +135,19 @@ Job job_of(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& l
   job.ctx = &ctx;
   job.loop = loop;
   job.check_divisor = loops.divides_integers && plan.compute == DType::Int64;
-  auto& stretches = job.stretches;
-  stretches.plan = &plan;
-  stretches.outputs = 1;
-  stretches.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] * int64_t(itemsize(plan.compute)) >= kLongRow;
-  stretches.blocks = false;
-  stretches.block = kBlock;
-  stretches.raw = offsetof(Buffers, raw);
+  auto& tiles = job.tiles;
+  tiles.plan = &plan;
+  tiles.outputs = 1;
+  tiles.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] * int64_t(itemsize(plan.compute)) >= kLongRow;
+  tiles.blocks = false;
+  tiles.block = kBlock;
+  tiles.raw = offsetof(Buffers, raw);
   for (int k = 0; k < plan.count; ++k) {
-    OperandPlan& how = stretches.operands[k];
-    how = plan_operand(plan, plan.operands[k], wanted_type(plan, loops, k), k == 0, stretches.rows);
+    OperandPlan& how = tiles.operands[k];
+    how = plan_operand(plan, plan.operands[k], wanted_type(plan, loops, k), k == 0, tiles.rows);
     how.buffer = uint32_t(k * kBlockBytes);
-    if (itemsize(plan.operands[k].dtype) > 8 || how.wanted_item > 8) stretches.block = kBlock / 2;
-    stretches.blocks |= how.access == Access::kConvert || how.access == Access::kGather;
+    if (itemsize(plan.operands[k].dtype) > 8 || how.wanted_item > 8) tiles.block = kBlock / 2;
+    tiles.blocks |= how.access == Access::kConvert || how.access == Access::kGather;
   }
   return job;
 }
@@ -227,11 +227,11 @@ double sum_elementwise(const LaunchContext& ctx, const ElementwisePlan& given, c
   if (given.ndim == 0) return sum_elementwise(ctx, as_row(given), loops);
   if (given.numel == 0) return 0;
   const Job job = job_of(ctx, given, loops, loop_for(loops, given.compute));
-  // Short stretches, so that little is added up before it reaches a double.
+  // Short tiles, so that little is added up before it reaches a double.
   auto sum_range = [&](int64_t begin, int64_t end) {
     double sum = 0;
     Buffers buffers;
-    walk(job.stretches, begin, end, 2 * kBlock, buffers.values[0],
+    walk(job.tiles, begin, end, 2 * kBlock, buffers.values[0],
          [&](const auto&, char* const*, int64_t n, const void* const* in, unsigned scalar_mask) {
            job.loop(n, &sum, in, scalar_mask);
          });

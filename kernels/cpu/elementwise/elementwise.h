@@ -8,7 +8,6 @@
 #include "kernels/cpu/vector/narrow_math.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise/elementwise.h"
-#include "kernels/elementwise/elementwise_ops.h"
 #include "kernels/elementwise/formulas.h"
 #include "kernels/slot.h"
 
@@ -187,52 +186,6 @@ struct Loop<Op, Complex<T>> {
   }
 };
 
-// Whether integers are computed in their own width, too: where wrapping at 8 or 32 bits gives what int64's
-// result gives when it is stored.
-template <class Op> inline constexpr bool kNarrow = false;
-#define WT_NARROW(...) template <> inline constexpr bool kNarrow<__VA_ARGS__> = true
-WT_NARROW(Add);
-WT_NARROW(Sub);
-WT_NARROW(Mul);
-WT_NARROW(AddScaled);
-WT_NARROW(Addcmul);
-WT_NARROW(Neg);
-WT_NARROW(Abs);
-WT_NARROW(Sign);
-WT_NARROW(Square);
-WT_NARROW(Maximum);
-WT_NARROW(Minimum);
-WT_NARROW(Fmax);
-WT_NARROW(Fmin);
-WT_NARROW(Clamp);
-WT_NARROW(Eq);
-WT_NARROW(Ne);
-WT_NARROW(Lt);
-WT_NARROW(Le);
-WT_NARROW(Gt);
-WT_NARROW(Ge);
-WT_NARROW(LogicalNot);
-WT_NARROW(LogicalAnd);
-WT_NARROW(LogicalOr);
-WT_NARROW(LogicalXor);
-WT_NARROW(IsNan);
-WT_NARROW(IsInf);
-WT_NARROW(IsFinite);
-WT_NARROW(Signbit);
-WT_NARROW(Where);
-WT_NARROW(BitwiseAnd);
-WT_NARROW(BitwiseOr);
-WT_NARROW(BitwiseXor);
-WT_NARROW(BitwiseNot);
-WT_NARROW(Relu);
-WT_NARROW(ShiftLeft);
-WT_NARROW(ShiftRight);
-WT_NARROW(Floor);
-WT_NARROW(Ceil);
-WT_NARROW(Round);
-WT_NARROW(Trunc);
-#undef WT_NARROW
-
 // Loops that the compiler lays out in lanes: elements at the same place alone depend on each other.
 template <class Op, class T>
 struct NarrowLoop {
@@ -296,7 +249,7 @@ constexpr Loops loops_of() {
     l.c64 = &Loop<Op, Complex<float>>::run;
     l.c128 = &Loop<Op, Complex<double>>::run;
   }
-  if constexpr (kNarrow<Op>) {
+  if constexpr ((Op::kTypes & kNarrow) != 0) {
     l.u8 = &NarrowLoop<Op, uint8_t>::run;
     l.b8 = &NarrowLoop<Op, Bool>::run;
     l.i32 = &NarrowLoop<Op, int32_t>::run;

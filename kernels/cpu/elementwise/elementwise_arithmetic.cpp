@@ -1,16 +1,20 @@
 // Arithmetic, comparison, selection, bits and rounding.
 
-#include "kernels/cpu/fused/chain.h"
+#include "kernels/cpu/fused/chain_handlers.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-WT_ARITHMETIC_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/arithmetic.h"
+#undef WT_OP
 
 }  // namespace
 
 const StepFormulas* find_arithmetic(const char* slot) {
-  WT_ARITHMETIC_OPS(WT_IF_SLOT)
+#define WT_OP(slot_name, F, ...) WT_IF_SLOT(slot_name, F)
+#include "kernels/elementwise/ops/arithmetic.h"
+#undef WT_OP
   return nullptr;
 }
 

@@ -1,11 +1,13 @@
 // Transcendental functions.
 
-#include "kernels/cpu/fused/chain.h"
+#include "kernels/cpu/fused/chain_handlers.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-WT_MATH_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/math.h"
+#undef WT_OP
 
 // Powers with one exponent for all: the usual ones need no logarithm.
 template <int kTwiceExponent>
@@ -49,7 +51,11 @@ void pow_loop(int64_t n, void* out, const void* const* in, unsigned scalar_mask)
 constexpr Loops kPowLoops{
     &pow_loop<float>,          &pow_loop<double>,         &Loop<Pow, int64_t>::run, 2, false, false, false,
     &pow_loop<Complex<float>>, &pow_loop<Complex<double>>};
-constexpr StepFormulas kPowFormulas = step_formulas(kPowLoops, nullptr);
+constexpr StepFormulas kPowFormulas = [] {
+  StepFormulas formulas = step_formulas(kPowLoops, nullptr);
+  formulas.needs_number = true;
+  return formulas;
+}();
 
 void pow_op(const LaunchContext& ctx, const ElementwisePlan& plan) { run_elementwise(ctx, plan, kPowLoops); }
 WT_KERNEL(pow, pow_op);
@@ -57,7 +63,9 @@ WT_KERNEL(pow, pow_op);
 }  // namespace
 
 const StepFormulas* find_math(const char* slot) {
-  WT_MATH_OPS(WT_IF_SLOT)
+#define WT_OP(slot_name, F, ...) WT_IF_SLOT(slot_name, F)
+#include "kernels/elementwise/ops/math.h"
+#undef WT_OP
   return std::strcmp(slot, "pow") ? nullptr : &kPowFormulas;
 }
 

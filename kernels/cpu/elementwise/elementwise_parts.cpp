@@ -45,8 +45,6 @@ WT_FN Vec<T> exponent(Vec<T> a) {
 
 namespace warptape::kernels::WARPTAPE_ISA {
 
-template <> inline constexpr bool kNarrow<NextAfter> = true;
-
 namespace {
 
 WT_PART_OPS(WT_ELEMENTWISE)

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kCacheBytes = 20 << 10;  // of scratch memory in use at once
 constexpr int kFewPlaces = 8;
-constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
+constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a tile; multiples of any block
 
 // Elements that a worker takes at once: what elementwise kernels take, less where there are many steps, so
 // that their work is shared, too, but not in needlessly many parts.
@@ -25,19 +25,19 @@ bool is_slot(const ChainProgram& p, int place) { return place >= p.operands.coun
 
 // As many elements at once as the first level of the cache has room for.
 int64_t elements_at_once(const ChainProgram& p) {
-  int64_t bytes = p.stretches.blocks ? 8 : 0;
+  int64_t bytes = p.tiles.blocks ? 8 : 0;
   for (int e = p.operands.count; e < p.places; ++e) bytes += p.step[e] / kChainBlock;
   for (int k = 0; k < p.operands.count; ++k)
-    if (p.stretches.operands[k].access != Access::kDirect) bytes += p.stretches.operands[k].wanted_item;
+    if (p.tiles.operands[k].access != Access::kDirect) bytes += p.tiles.operands[k].wanted_item;
   if (bytes * kMostAtOnce <= kCacheBytes) return kMostAtOnce;
   const int64_t fit = kCacheBytes / bytes / kChainBlock * kChainBlock;
   return fit < kLeastAtOnce ? kLeastAtOnce : fit;
 }
 
 // Where handlers, or one loop without slots, are all there is: slots need hold no more than a block, and
-// stretches may be long.
+// tiles may be long.
 bool runs_in_one(const ChainProgram& p) {
-  if (p.stretches.blocks || p.then.count != 1) return false;
+  if (p.tiles.blocks || p.then.count != 1) return false;
   for (int i = 0; i < p.first.count; ++i)
     if (!p.first.items[i].count) return false;
   if (p.then.items[0].handlers) return true;
@@ -47,7 +47,7 @@ bool runs_in_one(const ChainProgram& p) {
 }
 
 void lay_out_scratch(ChainProgram& p) {
-  auto& s = p.stretches;
+  auto& s = p.tiles;
   const bool in_one = runs_in_one(p);
   s.block = in_one ? kChainBlock : elements_at_once(p);
   p.most = in_one ? p.operands.numel : s.block;
@@ -77,25 +77,25 @@ class ChainRun {
       : ctx_(ctx), p_(program), scratch_(static_cast<char*>(cpu::thread_scratch(size_t(program.scratch)))) {}
 
   void run(int64_t begin, int64_t end) {
-    const auto& stretches = p_.stretches;
-    const int count = p_.operands.count, outputs = stretches.outputs;
+    const auto& tiles = p_.tiles;
+    const int count = p_.operands.count, outputs = tiles.outputs;
     for (int e = count; e < p_.places; ++e) places_[e] = p_.at[e] ? p_.at[e] : scratch_ + p_.offset[e];
     run_items(p_.once, 0);
-    walk(stretches, begin, end, p_.most, scratch_,
+    walk(tiles, begin, end, p_.most, scratch_,
          [&](const auto& at, char* const* operands, int64_t n, const void* const* in, unsigned) {
            for (int k = 0; k < outputs; ++k)
-             places_[k] = is_direct(k) ? operands[k] : scratch_ + stretches.operands[k].buffer;
+             places_[k] = is_direct(k) ? operands[k] : scratch_ + tiles.operands[k].buffer;
            for (int k = outputs; k < count; ++k)
              places_[k] = const_cast<char*>(static_cast<const char*>(in[k - outputs]));
            run_items(p_.first, n);
            run_items(p_.then, n);
            for (int k = 0; k < outputs; ++k)
-             if (!is_direct(k)) finish_output(stretches, k, at, n, scratch_);
+             if (!is_direct(k)) finish_output(tiles, k, at, n, scratch_);
          });
   }
 
  private:
-  bool is_direct(int operand) const { return p_.stretches.operands[operand].access == Access::kDirect; }
+  bool is_direct(int operand) const { return p_.tiles.operands[operand].access == Access::kDirect; }
 
   void run_items(const auto& items, int64_t n) {
     for (int i = 0; i < items.count; ++i) {
@@ -154,7 +154,7 @@ class ChainRun {
       for (int i = 0; i < p_.moving; ++i) {
         const int k = p_.moving_place[i];
         if (k < end && (item.touched >> k & 1) && is_direct(k))
-          move(k, places[i], size_t(n * p_.stretches.operands[k].item));
+          move(k, places[i], size_t(n * p_.tiles.operands[k].item));
       }
     };
     each(p_.operands.count, [&](int k, char*& place, size_t bytes) {
@@ -163,8 +163,7 @@ class ChainRun {
       std::memcpy(place, there[k], bytes);
     });
     run_block(item, places);
-    each(p_.stretches.outputs,
-         [&](int k, char*& place, size_t bytes) { std::memcpy(there[k], place, bytes); });
+    each(p_.tiles.outputs, [&](int k, char*& place, size_t bytes) { std::memcpy(there[k], place, bytes); });
   }
 
   static void run_block(const ChainItem& item, char* const* places) {
@@ -178,7 +177,8 @@ class ChainRun {
   char* places_[kMaxChainPlaces];
 };
 
-const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, DType compute) {
+const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, DType compute,
+                                       bool by_number) {
   const StepFormula* found = nullptr;
   if (!std::strcmp(slot, "copy")) {
     found = &kCopyFormulas.f32;
@@ -186,7 +186,7 @@ const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, D
     const StepFormulas* of = find_arithmetic(slot);
     for (auto* find : {&find_math, &find_activation, &find_loss})
       if (!of) of = find(slot);
-    if (!of) return nullptr;
+    if (!of || (of->needs_number && !by_number)) return nullptr;
     if (compute == DType::Float32) found = &of->f32;
     if (compute == DType::Float64) found = &of->f64;
     if (compute == DType::Int64) found = &of->i64;

@@ -49,67 +49,6 @@ extern ChainHandler* const kChainStore;     // registers to place[0]
 extern ChainHandler* const kRoundBFloat16;  // in registers, as if stored and loaded
 extern ChainHandler* const kRoundHalf;      // null where the processor has no instruction for it
 
-// Formulas with handlers: of few instructions, so that loads, stores and calls would be much of their time.
-#define WT_CHAIN_FORMULAS(X) \
-  X(Add);                    \
-  X(Sub);                    \
-  X(Mul);                    \
-  X(Div);                    \
-  X(AddScaled);              \
-  X(Addcmul);                \
-  X(Addcdiv);                \
-  X(Lerp);                   \
-  X(Neg);                    \
-  X(Abs);                    \
-  X(Sign);                   \
-  X(Square);                 \
-  X(Reciprocal);             \
-  X(Sqrt);                   \
-  X(Rsqrt);                  \
-  X(Maximum);                \
-  X(Minimum);                \
-  X(Clamp);                  \
-  X(Eq);                     \
-  X(Ne);                     \
-  X(Lt);                     \
-  X(Le);                     \
-  X(Gt);                     \
-  X(Ge);                     \
-  X(Where);                  \
-  X(Floor);                  \
-  X(Ceil);                   \
-  X(Round);                  \
-  X(Trunc);                  \
-  X(AbsBackward);            \
-  X(SqrtBackward);           \
-  X(RsqrtBackward);          \
-  X(ReciprocalBackward);     \
-  X(DivOtherBackward);       \
-  X(MaximumBackward);        \
-  X(MinimumBackward);        \
-  X(ClampBackward);          \
-  X(Relu);                   \
-  X(Threshold);              \
-  X(ThresholdBackward);      \
-  X(HardtanhBackward);       \
-  X(LeakyRelu);              \
-  X(LeakyReluBackward);      \
-  X(SigmoidBackward);        \
-  X(TanhBackward);           \
-  X(Hardsigmoid);            \
-  X(HardsigmoidBackward);    \
-  X(Hardswish);              \
-  X(HardswishBackward);      \
-  X(MseLoss);                \
-  X(MseLossBackward);
-
-template <class Op> inline constexpr const ChainHandlers* kHandlersOf = nullptr;
-#define WT_DECLARE_HANDLERS(Op)               \
-  extern const ChainHandlers kHandlersOf##Op; \
-  template <> inline constexpr const ChainHandlers* kHandlersOf<Op> = &kHandlersOf##Op
-WT_CHAIN_FORMULAS(WT_DECLARE_HANDLERS)
-#undef WT_DECLARE_HANDLERS
-
 // ---- what a ChainFormula is ----
 struct StepFormula {
   LoopFn* loop;  // null for copies
@@ -119,23 +58,20 @@ struct StepFormula {
 };
 struct StepFormulas {
   StepFormula f32, f64, i64;
+  bool needs_number = false;  // as the last input
 };
 
+// `handlers` is null for a formula without.
 constexpr StepFormulas step_formulas(const Loops& l, const ChainHandlers* handlers) {
   return {{l.f32, handlers, DType::Float32, l.predicate, l.mask_first, false},
           {l.f64, nullptr, DType::Float64, l.predicate, l.mask_first, false},
           {l.i64, nullptr, DType::Int64, l.predicate, l.mask_first, l.divides_integers}};
 }
-template <class Op> inline constexpr StepFormulas kStepFormulas =
-    step_formulas(kLoopsOf<Op>, kHandlersOf<Op>);
-
-// Of the lists in kernels/elementwise/elementwise_ops.h, each beside its loops; null where the list has no
+// Of the lists in kernels/elementwise/ops, each beside its loops; null where the list has no
 // such slot.
 const StepFormulas* find_arithmetic(const char* slot);
 const StepFormulas* find_math(const char* slot);
 const StepFormulas* find_activation(const char* slot);
 const StepFormulas* find_loss(const char* slot);
-#define WT_IF_SLOT(slot_name, Op) \
-  if (!std::strcmp(slot, #slot_name)) return &kStepFormulas<Op>
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

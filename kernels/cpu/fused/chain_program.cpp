@@ -26,7 +26,7 @@ WT_FN int kind_of(DType held) {
 struct ChainValue {
   DType dtype, held;
   bool number;  // one value, known now
-  bool single;  // one value for a stretch
+  bool single;  // one value for a tile
   bool input;
   int same_as;         // the value that this one is a copy of, else itself
   int last;            // step that uses it last; -1: none
@@ -43,7 +43,7 @@ class ChainBuilder {
     add_operands();
     describe_values();
     find_last_uses();
-    plan_stretches();
+    plan_tiles();
     for (step_ = 0; step_ < plan_.steps; ++step_) {
       if (value(result()).same_as == result()) add_step(plan_.step[step_]);
       free_slots();
@@ -140,8 +140,8 @@ class ChainBuilder {
     p_.moving = p_.fixed = 0;
   }
 
-  void plan_stretches() {
-    auto& s = p_.stretches;
+  void plan_tiles() {
+    auto& s = p_.tiles;
     const ChainOperands& all = p_.operands;
     s.plan = &all;
     s.outputs = plan_.outputs;
@@ -310,7 +310,7 @@ class ChainBuilder {
     in_registers_ = -1;
   }
 
-  // One step between a load and a store is faster as a loop over the stretch.
+  // One step between a load and a store is faster as a loop over the tile.
   bool replace_lone_handler() {
     const ChainInsn* first = open_->handlers;
     const auto count = p_.insns + insns_ - first;
@@ -452,7 +452,7 @@ class ChainBuilder {
     }
   }
 
-  // A stretch full of a single value.
+  // A tile full of a single value.
   uint16_t block_of_any(int v) {
     const ChainValue& x = value(v);
     const int kind = kind_of(x.held);

@@ -1,11 +1,11 @@
-// A chain as it is run, stretch by stretch. Between steps a value is held as bool, int64_t, float or double,
+// A chain as it is run, tile by tile. Between steps a value is held as bool, int64_t, float or double,
 // which hold all values of its own dtype; it is in registers, or at a place: an operand's elements, or a slot
-// of a stretch's elements in scratch memory. Successive handlers make one item, which runs block by block;
-// the other items run a loop or a conversion over the whole stretch.
+// of a tile's elements in scratch memory. Successive handlers make one item, which runs block by block;
+// the other items run a loop or a conversion over the whole tile.
 #pragma once
 
 #include "kernels/cpu/fused/chain.h"
-#include "kernels/cpu/vector/stretch.h"
+#include "kernels/cpu/vector/tile.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 
@@ -15,7 +15,7 @@ inline constexpr int kMaxMovingPlaces = kMaxChainInputs + kMaxChainOutputs + 4 *
 inline constexpr int kMaxFixedPlaces = 2 * kMaxChainValues;
 inline constexpr uint16_t kNoPlace = 0xffff;
 
-// The operands that a stretch brings: outputs first. Inputs of one value for all are not among them.
+// The operands that a tile brings: outputs first. Inputs of one value for all are not among them.
 struct ChainOperands {
   int ndim;
   int count;
@@ -28,7 +28,7 @@ struct ChainItem {
   const ChainInsn* handlers;  // or
   ConvertFn* convert;         // of in[0], or
   LoopFn* loop;
-  int64_t count;     // elements; 0: those of the stretch
+  int64_t count;     // elements; 0: those of the tile
   uint64_t touched;  // operands that the handlers read or write, as bits
   uint16_t out, in[kMaxStepInputs];
   uint8_t inputs, scalar_mask;
@@ -44,10 +44,10 @@ struct ChainItems {
 
 struct ChainProgram {
   ChainOperands operands;
-  Stretches<ChainOperands> stretches;
-  int64_t most;     // elements of a stretch
+  TileWalk<ChainOperands> tiles;
+  int64_t most;     // elements of a tile
   int64_t scratch;  // bytes
-  uint32_t tails;   // where in it there is a block of every operand, for the rest of a stretch
+  uint32_t tails;   // where in it there is a block of every operand, for the rest of a tile
 
   int places;
   char* at[kMaxChainPlaces];         // of numbers; else null and
@@ -61,7 +61,7 @@ struct ChainProgram {
 
   ChainInsn insns[6 * kMaxChainSteps + 3 * kMaxChainOutputs];
   ChainItems<2 * kMaxChainValues> once;                    // for each thread's part
-  ChainItems<5 * kMaxChainInputs + kMaxChainSteps> first;  // for each stretch: what inputs need
+  ChainItems<5 * kMaxChainInputs + kMaxChainSteps> first;  // for each tile: what inputs need
   ChainItems<10 * kMaxChainSteps + 2 * kMaxChainOutputs> then;
 };
 

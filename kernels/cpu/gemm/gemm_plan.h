@@ -81,14 +81,16 @@ struct Part {
   }
 };
 
-// All of B packed by all threads, as gemm_with_shared reads it; `bl` says how, for any number of rows.
+// Elements of all of B, packed as gemm_with_shared reads it.
 template <class Kind>
-const typename Kind::Elem* gemm_pack_shared(const LaunchContext& ctx, const Part<Kind>& whole,
-                                            const GemmBlocking<Kind>& bl) {
-  using Elem = typename Kind::Elem;
+int64_t gemm_shared_elements(const MatmulPlan& p) {
+  return gemm_ceil(p.n, Kind::kCols) * Kind::kCols * gemm_depth<Kind>(p.k);
+}
+
+// All of B packed by all threads to `b`; `bl` says how, for any number of rows.
+template <class Kind>
+void gemm_pack_shared_to(typename Kind::Elem* b, const Part<Kind>& whole, const GemmBlocking<Kind>& bl) {
   const MatmulPlan& p = whole.p;
-  int64_t padded = gemm_ceil(p.n, Kind::kCols) * Kind::kCols;
-  auto* b = static_cast<Elem*>(ctx.scratch(sizeof(Elem) * padded * bl.depth));
   int64_t across = gemm_ceil(p.n, bl.block_cols), deep = gemm_ceil(bl.depth, bl.block_depth);
   cpu::parallel_for(across * deep, 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -98,6 +100,16 @@ const typename Kind::Elem* gemm_pack_shared(const LaunchContext& ctx, const Part
       whole.pack_b()(b + gemm_shared_at<Kind>(p.n, j, at, depth), j, cols, at, depth);
     }
   });
+}
+
+// All of B, packed before or now.
+template <class Kind>
+const typename Kind::Elem* gemm_pack_shared(const LaunchContext& ctx, const Part<Kind>& whole,
+                                            const GemmBlocking<Kind>& bl) {
+  using Elem = typename Kind::Elem;
+  if (whole.p.packed) return static_cast<const Elem*>(whole.p.packed);
+  auto* b = static_cast<Elem*>(ctx.scratch(sizeof(Elem) * gemm_shared_elements<Kind>(whole.p)));
+  gemm_pack_shared_to(b, whole, bl);
   return b;
 }
 

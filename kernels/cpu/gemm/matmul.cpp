@@ -102,11 +102,108 @@ WT_INLINE bool suits_shared(const MatmulPlan& p, int64_t batch) {
   return p.m >= 112 && work >= 8e6 && bytes <= 64e6 && (batch < 4 || work >= 64e6);
 }
 
+// Kinds whose B may be packed before: those that take no more memory for it than B itself. On tiles a product
+// takes hardly longer than fetching what was packed.
+template <class Kind>
+inline constexpr bool kKeepsPacked =
+    !kGemmTiles<Kind> && sizeof(typename Kind::Elem) == sizeof(typename Kind::Storage) * Kind::kPack;
+
+// B was packed before. A task is some columns of many rows, whose A stays in the L2 cache, so that B comes
+// from memory once; the sums are those of all other ways.
+template <class Kind>
+class PackedProduct {
+  using Elem = typename Kind::Elem;
+  using S = typename Kind::Storage;
+  static constexpr int64_t kMostRows = 256, kBlockRows = 22 * 6;  // of a task, of a block
+  static constexpr double kTask = 4e6;                            // multiplications that are worth one
+
+ public:
+  PackedProduct(const LaunchContext& ctx, const MatmulPlan& p)
+      : p_(p), x_(matrices<S>(p, 0)), rows_(gemm_even(p.m, kMostRows, 1)), down_(gemm_ceil(p.m, rows_)) {
+    const double work = double(p.m) * double(p.n) * double(p.k) / kTask;
+    const int64_t wanted = gemm_ceil(work > 16 ? 16 : int64_t(work) + 1, down_);
+    int64_t across = p.n / 64;
+    across = across < 1 ? 1 : across < wanted ? across : wanted;
+    cols_ = gemm_even(p.n, gemm_ceil(p.n, across), Kind::kCols);
+    across_ = gemm_ceil(p.n, cols_);
+    const Part<Kind> whole(p, x_, 0, 0);
+    GemmBlocking<Kind> bl = blocking(whole, p.m, p.n);
+    whole.with_a(bl, [&](auto lda, auto&&) { in_place_ = lda.value != 0; });
+    if (!in_place_ && across_ > 1) pack_a(ctx, whole);
+  }
+
+  void run() const {
+    cpu::parallel_for(down_ * across_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) task(t / across_ * rows_, t % across_ * cols_);
+    });
+  }
+
+ private:
+  static GemmBlocking<Kind> blocking(const Part<Kind>& part, int64_t m, int64_t n) {
+    GemmBlocking<Kind> bl = part.blocking(m, n, false);
+    bl.block_rows = gemm_even(m, kBlockRows, bl.panel_rows);
+    bl.a_bytes = bl.align(sizeof(Elem) * (bl.block_rows * bl.block_depth) + kGemmVecBytes);
+    return bl;
+  }
+  int64_t rows_at(int64_t i) const { return p_.m - i < rows_ ? p_.m - i : rows_; }
+
+  // All of A, where its rows are not read in place and more than one task has them: task by task, in each
+  // block of depth by block of depth the blocks of rows.
+  void pack_a(const LaunchContext& ctx, const Part<Kind>& whole) {
+    const int64_t all = gemm_depth<Kind>(p_.k);
+    auto* a = static_cast<Elem*>(ctx.scratch(sizeof(Elem) * size_t(p_.m * all) + kGemmVecBytes));
+    const int64_t deep = gemm_ceil(all, blocking(whole, p_.m, p_.n).block_depth);
+    cpu::parallel_for(down_ * deep, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t i = t / deep * rows_, m = rows_at(i);
+        const GemmBlocking<Kind> bl = blocking(whole, m, p_.n);
+        const int64_t at = t % deep * bl.block_depth;
+        const int64_t depth = bl.depth - at < bl.block_depth ? bl.depth - at : bl.block_depth;
+        for (int64_t r = 0; r < m; r += bl.block_rows)
+          whole.pack_a()(a + i * all + at * m + r * depth, i + r,
+                         m - r < bl.block_rows ? m - r : bl.block_rows, at, depth, bl.panel_rows);
+      }
+    });
+    a_ = a;
+  }
+
+  void task(int64_t i, int64_t j) const {
+    const int64_t m = rows_at(i), n = p_.n - j < cols_ ? p_.n - j : cols_;
+    const Part<Kind> part(p_, x_, i, j);
+    GemmSharedSize<Kind> size{m, n, blocking(part, m, n), j, p_.n};
+    const auto* b = static_cast<const Elem*>(p_.packed);
+    char* scratch = static_cast<char*>(cpu::thread_scratch(size.bytes()));
+    if (a_) {
+      const Elem* a = a_ + i * size.bl.depth;
+      const auto there = [a, m](Elem*, int64_t r, int64_t, int64_t at, int64_t depth, int64_t) {
+        return a + at * m + r * depth;
+      };
+      return gemm_with_shared<Kind>(size, there, b, part.out, scratch);
+    }
+    part.with_a(size.bl, [&](auto lda, auto&& pack) {
+      gemm_with_shared<Kind, lda.value>(size, pack, b, part.out, scratch);
+    });
+  }
+
+  const MatmulPlan& p_;
+  Matrices<S> x_;
+  int64_t rows_, down_, cols_, across_;
+  bool in_place_ = false;
+  const Elem* a_ = nullptr;  // packed
+};
+
 // Returns whether the epilogue ran, too.
 template <class Kind>
 bool multiply(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
   int64_t batch = p.batch[0] * p.batch[1];
+  if constexpr (kKeepsPacked<Kind>) {
+    // Epilogues of many rows, and rows that are made, want tasks that have whole rows.
+    if (p.packed && !p.prologue && (!epilogue || p.m < 512)) {
+      PackedProduct<Kind>(ctx, p).run();
+      return false;
+    }
+  }
   if (suits_shared<Kind>(p, batch)) {
     for (int64_t i = 0; i < batch; ++i) multiply_shared<Kind>(ctx, p, matrices<S>(p, i), i * p.m, epilogue);
     return true;
@@ -253,8 +350,24 @@ void matmul(const LaunchContext& ctx, const MatmulPlan& p) {
            [&](auto t) { matmul_of<GemmInt<typename decltype(t)::type>>(ctx, p, nullptr); });
 }
 
+int64_t matmul_pack(const LaunchContext&, const MatmulPlan& p, void* packed) {
+  int64_t bytes = 0;
+  dispatch_gemm(p.dtype, [&](auto kind) {
+    using Kind = decltype(kind);
+    using Elem = typename Kind::Elem;
+    if constexpr (kKeepsPacked<Kind>) {
+      bytes = int64_t(sizeof(Elem)) * gemm_shared_elements<Kind>(p);
+      if (!packed || !bytes) return;
+      const Part<Kind> whole(p, matrices<typename Kind::Storage>(p, 0), 0, 0);
+      gemm_pack_shared_to(static_cast<Elem*>(packed), whole, whole.blocking(kFewRows, p.n, false));
+    }
+  });
+  return bytes;
+}
+
 }  // namespace
 
 WT_KERNEL(matmul, matmul);
+WT_KERNEL(matmul_pack, matmul_pack);
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

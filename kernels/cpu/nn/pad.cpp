@@ -1,5 +1,5 @@
 // Padding, row by row. For padding with the input's own elements one table per dim says where an output index
-// comes from; the stretch of a row in which the input stands as it is, is moved as a whole.
+// comes from; the range of a row in which the input stands as it is, is moved as a whole.
 #include "kernels/nn/pad.h"
 
 #include "kernels/cpu/vector/rows.h"

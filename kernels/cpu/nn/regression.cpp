@@ -1,10 +1,9 @@
-// Losses element by element. A sum is taken while the values are in registers, in vectors within a stretch
+// Losses element by element. A sum is taken while the values are in registers, in vectors within a tile
 // and in double beyond it.
 #include "kernels/nn/regression.h"
 
-#include "kernels/cpu/fused/chain.h"
+#include "kernels/cpu/fused/chain_handlers.h"
 #include "kernels/cpu/vector/rows.h"
-#include "kernels/elementwise/elementwise_ops.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -45,15 +44,21 @@ void sum_loss(const LaunchContext& ctx, const View& loss, const ElementwisePlan&
 
 #define WT_SUM_LOSS(slot, Op) WT_KERNEL(slot##_sum, sum_loss<Op>)
 
-WT_LOSS_OPS(WT_ELEMENTWISE)
-WT_LOSS_OPS(WT_SUM_LOSS)
-WT_LOSS_BACKWARD_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/loss.h"
+#include "kernels/elementwise/ops/loss_backward.h"
+#undef WT_OP
+#define WT_OP(slot, Formula, ...) WT_SUM_LOSS(slot, Formula)
+#include "kernels/elementwise/ops/loss.h"
+#undef WT_OP
 
 }  // namespace
 
 const StepFormulas* find_loss(const char* slot) {
-  WT_LOSS_OPS(WT_IF_SLOT)
-  WT_LOSS_BACKWARD_OPS(WT_IF_SLOT)
+#define WT_OP(slot_name, F, ...) WT_IF_SLOT(slot_name, F)
+#include "kernels/elementwise/ops/loss.h"
+#include "kernels/elementwise/ops/loss_backward.h"
+#undef WT_OP
   return nullptr;
 }
 

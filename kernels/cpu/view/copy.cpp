@@ -2,7 +2,7 @@
 // transposes go by square tiles, the rest runs through the elementwise driver.
 
 #include "kernels/cpu/elementwise/elementwise.h"
-#include "kernels/cpu/vector/stretch.h"
+#include "kernels/cpu/vector/tile.h"
 #include "kernels/cpu/view/convert.h"
 #include "kernels/dispatch.h"
 #include "kernels/runtime/parallel.h"

@@ -18,7 +18,6 @@ namespace {
 inline constexpr int kMostWarps = 8, kMostMergeThreads = 256;
 inline constexpr size_t kMostShared = 96 * 1024;           // of a block: two fit on a multiprocessor
 inline constexpr size_t kMostPartial = size_t{256} << 20;  // bytes of what splits leave
-inline constexpr float kLog2E = 1.4426950408889634f;
 
 // Pages of one key head in shared memory: keys, then values, each as it lies in the cache. Without buffers
 // they are read where they lie.
@@ -78,7 +77,7 @@ struct PlainRow {
 #pragma unroll 8
     for (int i = 0; i < d; ++i) x = fma(q[i], widen<float>(keys[i * kPage + lane]), x);
     if (a.key_scales && shown) x = __fmul_rn(x, a.key_scales[at * kPage + lane]);
-    if (!shown) x = kLowest;  // whatever lies there, not even a NaN
+    x = shown ? a.capped(x) : kLowest;  // whatever lies there, not even a NaN
     const float found = warp_reduce(x > kLowest ? x : kLowest, MaximumOf{});
     float shrink = 1;
     if (found > top) {
@@ -114,8 +113,8 @@ struct PlainRow {
     top = kLowest, lane_sum = 0;
   }
   template <class Q>
-  WT_DEVICE void store(Q* to) const {
-    const float factor = all.factor();
+  WT_DEVICE void store(Q* to, int64_t head) const {
+    const float factor = all.factor(a.sink(head));
     for (int i = threadIdx.x % kWarp; i < a.d; i += kWarp) to[i] = finished<Q>(total[i], factor);
   }
 };
@@ -164,7 +163,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) paged_plain(const __grid_co
     if (a.buffers > 1) turn ^= 1;
   }
   wait_copies<0>();
-  if (has_row && !a.partial) row.store(a.output<Q>(token, head));
+  if (has_row && !a.partial) row.store(a.output<Q>(token, head), head);
 }
 
 // A block has a token and a query head, a warp 32 elements of it at once. Lanes have 32 splits: the largest
@@ -209,7 +208,7 @@ __global__ void __launch_bounds__(kMostMergeThreads) paged_merge(const __grid_co
         value = w.merge(value, mine[i * int(blockDim.x)]);
       }
     }
-    if (from + lane < a.d) a.output<Q>(token, head)[column] = finished<Q>(value, all.factor());
+    if (from + lane < a.d) a.output<Q>(token, head)[column] = finished<Q>(value, all.factor(a.sink(head)));
   }
 }
 
@@ -262,7 +261,9 @@ void paged_attention(const LaunchContext& ctx, const View& out, const PagedAtten
                     plan.window,
                     int(plan.q.sizes[1] / c.keys.sizes[1]),
                     d,
-                    float(plan.scale) * kLog2E,
+                    float(plan.scale) * kExponents,
+                    float(plan.cap) * kExponents,
+                    plan.sinks,
                     0,
                     int(ceil_div(plan.max_pages, kSplitPages)),
                     kPartialHead + int(ceil_div(d, 4)) * 4,

@@ -196,6 +196,12 @@ struct PagedRows {
         s[n][c] = shown ? __fmul_rn(s[n][c], scale) : kLowest;
         s[n][c + 2] = shown ? __fmul_rn(s[n][c + 2], scale) : kLowest;
       }
+    if (a.cap <= 0) return;
+#pragma unroll
+    for (int n = 0; n < kPage / 8; ++n)
+#pragma unroll
+      for (float& score : s[n])
+        if (score != kLowest) score = a.capped(score);
   }
   // The weights of values have their scales, too; those of hidden keys may be NaN.
   WT_DEVICE void scale_weights(float (&s)[kPage / 8][4], const typename Tiles::Page& page, int index) const {
@@ -283,10 +289,10 @@ struct PagedRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = threadIdx.x / 4 + 8 * half;
-      const float factor = total[half].factor();
-      if (row < heads)
-        store_row(a.output<BFloat16>(token, head + row), half,
-                  [&](float value) { return finished<BFloat16>(value, factor); });
+      if (row >= heads) continue;
+      const float factor = total[half].factor(a.sink(head + row));
+      store_row(a.output<BFloat16>(token, head + row), half,
+                [&](float value) { return finished<BFloat16>(value, factor); });
     }
   }
   // A lane's sums of a row: 4 neighbouring ones of codes, else 2.

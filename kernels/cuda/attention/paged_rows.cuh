@@ -13,6 +13,7 @@ inline constexpr int kPage = int(kPagedTokens);
 inline constexpr int kSplitPages = 8;  // of a split, whose sums are merged with those of the others in order
 inline constexpr int kSplitKeys = kSplitPages * kPage;
 inline constexpr float kLowest = -__builtin_inff();
+inline constexpr float kExponents = 1.4426950408889634f;  // log2(e): scores are exponents of two
 inline constexpr int kPartialHead = 4;  // floats before a split's sums: the largest score, the sum of weights
 
 struct PagedArgs {
@@ -24,16 +25,23 @@ struct PagedArgs {
   const int32_t *page_table, *starts, *lengths;
   int64_t max_pages, sequences, pages, key_heads, window;
   int group, d;
-  float scale;     // of scores, which are exponents of two
-  int buffers;     // pages in shared memory, where the kernel has the choice
-  int splits;      // of the longest sequence that the table has room for
-  int width;       // of a split's sums in `partial`: a multiple of 4
-  float* partial;  // [N, H, splits, width] where splits have blocks of their own, else null
+  float scale;         // of scores, which are exponents of two
+  float cap;           // of these; 0 for none
+  const float* sinks;  // [H], or null
+  int buffers;         // pages in shared memory, where the kernel has the choice
+  int splits;          // of the longest sequence that the table has room for
+  int width;           // of a split's sums in `partial`: a multiple of 4
+  float* partial;      // [N, H, splits, width] where splits have blocks of their own, else null
   FaultSink faults;
 
   WT_DEVICE float* partial_of(int64_t token, int64_t head, int split) const {
     return partial + ((token * key_heads * group + head) * splits + split) * width;
   }
+  // A score as an exponent of two, from what it is before the cap: tanh by one power of two.
+  WT_DEVICE float capped(float x) const {
+    return cap > 0 ? cap - 2 * cap / (1 + power_of_two(x * (2 * kExponents / cap))) : x;
+  }
+  WT_DEVICE float sink(int64_t head) const { return sinks ? __fmul_rn(sinks[head], kExponents) : kLowest; }
   template <class Q>
   WT_DEVICE const Q* query(int64_t token, int64_t head) const {
     return static_cast<const Q*>(q) + token * q_token + head * q_head;
@@ -140,7 +148,13 @@ struct RunningSum {
     sum = w.merge(sum, other_sum), top = now;
     return w;
   }
-  WT_DEVICE float factor() const { return sum == 0 ? 0.f : 1 / sum; }
+  // What the sums are multiplied by: 1 / weights, a sink's (kLowest: there is none) among them.
+  WT_DEVICE float factor(float sink) const {
+    if (sum == 0) return 0;
+    if (sink == kLowest) return 1 / sum;
+    const float now = fmaxf(top, sink), weight = power_of_two(top - now);
+    return weight / fma(sum, weight, power_of_two(sink - now));
+  }
 };
 // A zero has no sign, or it could tell of keys that weigh nothing.
 template <class Q>

@@ -40,7 +40,7 @@ struct IndexMap {
   int ndim = 0;
   bool wide = false;  // 64-bit division is needed
   FastDivide sizes[Dims];
-  int64_t strides[Count][Dims];
+  int64_t strides[Count][Dims] = {};
 
   // numel is what linear indices stay below.
   void set_dims(int n, const int64_t* dims, int64_t numel) {
@@ -49,23 +49,37 @@ struct IndexMap {
     for (int d = 0; d < n; ++d) sizes[d] = FastDivide(dims[d]);
   }
 
-  template <bool Wide>
-  WT_DEVICE Offsets<Count> walk(int64_t linear) const {
+  // The loop stays one: mostly there is one dim, and with divisions for each of `Dims` a kernel is little
+  // else.
+  WT_DEVICE Offsets<Count> operator()(int64_t linear) const {
     Offsets<Count> r{};
-#pragma unroll(Dims > kIndexDims ? 1 : Dims)
-    for (int i = 0; i < Dims; ++i) {
-      const int d = ndim - 1 - i;
-      if (d < 0) break;
-      const int64_t q = d == 0 ? 0 : sizes[d].template quotient<Wide>(linear);
-      const int64_t at = linear - q * sizes[d].divisor;
-      linear = q;
+#pragma unroll 1
+    for (int d = ndim - 1; d >= 0; --d) {
+      const int64_t size = sizes[d].divisor;
+      const int64_t q = d == 0 ? 0 : wide ? linear / size : sizes[d].quotient32(uint32_t(linear));
 #pragma unroll
-      for (int k = 0; k < Count; ++k) r.of[k] += at * strides[k][d];
+      for (int k = 0; k < Count; ++k) r.of[k] += (linear - q * size) * strides[k][d];
+      linear = q;
     }
     return r;
   }
-  WT_DEVICE Offsets<Count> operator()(int64_t linear) const {
-    return wide ? walk<true>(linear) : walk<false>(linear);
+  // Of several linear indices side by side.
+  template <int Each>
+  WT_DEVICE void locate(int64_t (&linear)[Each], Offsets<Count> (&places)[Each]) const {
+#pragma unroll
+    for (int u = 0; u < Each; ++u) places[u] = {};
+#pragma unroll 1
+    for (int d = ndim - 1; d >= 0; --d) {
+      const FastDivide size = sizes[d];
+#pragma unroll
+      for (int u = 0; u < Each; ++u) {
+        const int64_t q = d == 0 ? 0 : wide ? linear[u] / size.divisor : size.quotient32(uint32_t(linear[u]));
+        const int64_t at = linear[u] - q * size.divisor;
+        linear[u] = q;
+#pragma unroll
+        for (int k = 0; k < Count; ++k) places[u].of[k] += at * strides[k][d];
+      }
+    }
   }
 };
 

@@ -22,22 +22,37 @@ inline constexpr int kMaxGridY = 65535;
 constexpr int64_t ceil_div(int64_t n, int64_t per) { return (n + per - 1) / per; }
 
 #if !defined(__CUDACC_RTC__)
+// The blocks of a launch. `cluster` neighbours along x run together (compute capability 9.0), and their
+// number is a multiple of it.
+struct Grid {
+  dim3 blocks;
+  unsigned cluster;
+  Grid(dim3 all, unsigned together = 1) : blocks(all), cluster(together) {}
+};
+
 // Runs kernel(args...) on the context's stream. Arguments are copied: what they point to must be device
 // memory. An empty grid runs nothing. `op` is what an error will name.
 template <class... P, class... A>
-void launch(const LaunchContext& ctx, const char* op, void (*kernel)(P...), dim3 grid, dim3 block,
+void launch(const LaunchContext& ctx, const char* op, void (*kernel)(P...), Grid grid, dim3 block,
             size_t shared_bytes, A&&... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   use_device(ctx.device_index);
   if (shared_bytes > 48 * 1024)
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
           op);
   cudaLaunchConfig_t config{};
-  config.gridDim = grid;
+  config.gridDim = grid.blocks;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(ctx.stream);
+  cudaLaunchAttribute cluster{};
+  if (grid.cluster > 1) {
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {grid.cluster, 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
 #if defined(WARPTAPE_CUDA_EMULATED)
   emulator::name_next_launch(op);
 #endif

@@ -120,6 +120,34 @@ WT_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) {
                 "r"(parity) : "memory"));
 }
 
+// ---- clusters (sm_90): blocks that run together and reach each other's shared memory ----
+
+// The block's number in its cluster.
+WT_DEVICE unsigned cluster_rank() {
+  uint32_t rank = 0;
+  WT_HOPPER(asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)));
+  return rank;
+}
+// Until all threads of the cluster that have not ended are here. Before it nobody may reach into another
+// block's memory, and behind the last one nobody may any longer, for the block may have ended.
+WT_DEVICE void cluster_sync() {
+  WT_HOPPER(asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" :: : "memory"));
+}
+// Arrives at the barrier that lies at the same place in block `rank`, which may be this one.
+WT_DEVICE void arrive_at(uint64_t* barrier, unsigned rank) {
+  WT_HOPPER(asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
+      "r"(rank) : "memory"));
+}
+// wait_barrier() where threads of other blocks arrive.
+WT_DEVICE void wait_cluster_barrier(uint64_t* barrier, uint32_t parity) {
+  WT_HOPPER(uint32_t done = 0; while (!done) asm volatile(
+                "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared_address(barrier)),
+                "r"(parity) : "memory"));
+}
+
 // Makes what this thread wrote to shared memory visible to TMA and WGMMA; other threads need a barrier, too.
 WT_DEVICE void publish_writes() { WT_HOPPER(asm volatile("fence.proxy.async.shared::cta;" :: : "memory")); }
 
@@ -146,6 +174,15 @@ WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int z,
       asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
                    "{%2, %3, %4}], [%5];" ::"r"(shared_address(shared)),
                    "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)) : "memory"));
+}
+// The same to the same place of each block of the cluster whose bit is in `blocks`, where the barrier at that
+// place counts the bytes: memory is read once for all.
+WT_DEVICE void load_box_for_all(void* shared, const TensorMap* map, int x, int y, int z, uint64_t* barrier,
+                                unsigned blocks) {
+  WT_HOPPER(asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(barrier)), "h"(uint16_t(blocks)) : "memory"));
 }
 // The opposite: from shared memory, which was published, to where the box lies in the matrix; elements
 // outside of it are left out. The thread's boxes since the last commit_boxes() are a group.

@@ -11,8 +11,13 @@
 namespace warptape::kernels::cuda {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kFlatLoads = 2;     // accesses of 16 bytes that a thread has in flight for each operand
-inline constexpr int kGeneralLoads = 4;  // elements of a thread in the general way
+inline constexpr int kFlatLoads = 2;  // accesses of 16 bytes that a thread has in flight for each operand
+// Elements of a thread in the general way: 16 bytes of what they are computed in, and four integers, which
+// are mostly narrower in memory.
+template <class C>
+inline constexpr int kGeneralLoads = std::is_same_v<C, int64_t> ? 4
+                                     : sizeof(C) < 16           ? 16 / sizeof(C)
+                                                                : 1;
 
 // One value for the whole launch: given as a number, or read from device memory.
 template <class C>
@@ -105,57 +110,67 @@ struct GeneralArgs {
 };
 
 // `count` values of a dtype known only at run time; all loads are issued before the first is used.
-template <class C>
-WT_DEVICE void load_some(C (&x)[kGeneralLoads], const char* base, const int64_t (&at)[kGeneralLoads],
-                         int count, DType dtype) {
-  dispatch(Stored<C>{}, dtype, [&](auto t) {
+template <int U, class C, int N>
+WT_DEVICE void load_some(const GeneralArgs<C, N>& a, int k, int count, const Offsets<N + 1> (&places)[U],
+                         C (&x)[U]) {
+  dispatch(Stored<C>{}, a.dtypes[k], [&](auto t) {
     using T = typename decltype(t)::type;
-    T raw[kGeneralLoads];
+    T raw[U];
 #pragma unroll
-    for (int u = 0; u < kGeneralLoads; ++u)
-      if (u < count) raw[u] = *reinterpret_cast<const T*>(base + at[u]);
+    for (int u = 0; u < U; ++u)
+      if (u < count) raw[u] = *reinterpret_cast<const T*>(a.data[k] + places[u].of[k]);
 #pragma unroll
-    for (int u = 0; u < kGeneralLoads; ++u)
+    for (int u = 0; u < U; ++u)
       if (u < count) x[u] = widen<C>(raw[u]);
   });
+}
+
+// The inputs of `count` elements from `first` on, as many apart as a block has threads; and where all
+// operands have these elements.
+template <int U, class C, int N>
+WT_DEVICE void load_elements(const GeneralArgs<C, N>& a, int64_t first, int count,
+                             Offsets<N + 1> (&places)[U], C (&x)[N][U]) {
+  int64_t linear[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) linear[u] = u < count ? first + u * kThreads : 0;
+  a.map.locate(linear, places);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if (a.host_mask >> k & 1) {
+#pragma unroll
+      for (int u = 0; u < U; ++u) x[k][u] = a.host[k];
+    } else {
+      load_some(a, k + 1, count, places, x[k]);
+    }
+  }
 }
 
 template <class F, class C>
 __global__ void __launch_bounds__(kThreads)
     general_kernel(const __grid_constant__ GeneralArgs<C, F::kInputs> a) {
-  constexpr int N = F::kInputs;
-  const int64_t first = int64_t(blockIdx.x) * (kThreads * kGeneralLoads) + threadIdx.x;
+  constexpr int N = F::kInputs, U = kGeneralLoads<C>;
+  using Out = std::conditional_t<kPredicate<F, C>, int64_t, C>;
+  const int64_t first = int64_t(blockIdx.x) * (kThreads * U) + threadIdx.x;
   const int64_t left = a.n - first;
-  const int count = left <= 0 ? 0 : int(min(int64_t(kGeneralLoads), (left + kThreads - 1) / kThreads));
-  int64_t at[N + 1][kGeneralLoads];
+  const int count = left <= 0 ? 0 : int(min(int64_t(U), (left + kThreads - 1) / kThreads));
+  Offsets<N + 1> places[U];
+  C x[N][U];
+  load_elements(a, first, count, places, x);
+  Out results[U];
 #pragma unroll
-  for (int u = 0; u < kGeneralLoads; ++u) {
-    const auto offsets = a.map(u < count ? first + u * kThreads : 0);
-#pragma unroll
-    for (int k = 0; k <= N; ++k) at[k][u] = offsets.of[k];
-  }
-  C x[N][kGeneralLoads];
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    if (a.host_mask >> k & 1) {
-#pragma unroll
-      for (int u = 0; u < kGeneralLoads; ++u) x[k][u] = a.host[k];
-    } else {
-      load_some(x[k], a.data[k + 1], at[k + 1], count, a.dtypes[k + 1]);
-    }
-  }
-#pragma unroll
-  for (int u = 0; u < kGeneralLoads; ++u) {
+  for (int u = 0; u < U; ++u) {
     if (u >= count) break;
     C values[N];
 #pragma unroll
     for (int k = 0; k < N; ++k) values[k] = x[k][u];
-    const auto result = apply<F, C>(values, F::kMaskFirst && values[0] != C(0));
-    if constexpr (kPredicate<F, C>)
-      store_as<int64_t>(a.data[0] + at[0][u], a.dtypes[0], result);
-    else
-      store_as<C>(a.data[0] + at[0][u], a.dtypes[0], result);
+    results[u] = apply<F, C>(values, F::kMaskFirst && values[0] != C(0));
   }
+  dispatch(Stored<Out>{}, a.dtypes[0], [&](auto t) {
+    using T = typename decltype(t)::type;
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      if (u < count) *reinterpret_cast<T*>(a.data[0] + places[u].of[0]) = narrow<T>(results[u]);
+  });
 }
 
 // ---- launching ----
@@ -167,16 +182,14 @@ inline bool is_uniform(const ElementwisePlan& plan, const Operand& op) {
   return true;
 }
 
-template <class F, class T>
-bool try_flat(const LaunchContext& ctx, const char* name, const ElementwisePlan& plan) {
-  using C = Compute<T>;
-  constexpr int N = F::kInputs;
+// The operands, if all that are not uniform are `dtype` and lie packed. `truth` says of which ones truth
+// values are wanted, as bits.
+template <class C, int N>
+bool flat_args(FlatArgs<C, N>& a, const ElementwisePlan& plan, DType dtype, unsigned truth) {
   if (plan.ndim > 1) return false;
-  FlatArgs<C, N> a{};
   a.n = plan.numel;
   for (int k = 0; k <= N; ++k) {
     const Operand& op = plan.operands[k];
-    const bool truth = k == 0 ? kPredicate<F, C> : k == 1 && F::kMaskFirst;
     if (k > 0 && is_uniform(plan, op)) {
       a.uniform_mask |= 1u << (k - 1);
       if (op.host_scalar)
@@ -185,21 +198,29 @@ bool try_flat(const LaunchContext& ctx, const char* name, const ElementwisePlan&
         a.uniform[k - 1] = {C(0), op.data, op.dtype};
       continue;
     }
-    const DType wanted = truth ? DType::Bool : dtype_of<T>;
-    const int64_t item = static_cast<int64_t>(itemsize(wanted));
+    const DType wanted = truth >> k & 1 ? DType::Bool : dtype;
+    const auto item = static_cast<int64_t>(itemsize(wanted));
     if (op.dtype != wanted || (plan.numel > 1 && op.strides[0] != item)) return false;
-    if (!is_aligned(op.data, static_cast<size_t>(item * kPackedWidth<T>))) return false;
+    if (!is_aligned(op.data, itemsize(wanted) * 16 / itemsize(dtype))) return false;
     if (k == 0)
       a.out = op.data;
     else
       a.in[k - 1] = op.data;
   }
+  return true;
+}
+template <class F, class T>
+bool try_flat(const LaunchContext& ctx, const char* name, const ElementwisePlan& plan) {
+  using C = Compute<T>;
+  FlatArgs<C, F::kInputs> a{};
+  if (!flat_args(a, plan, dtype_of<T>, unsigned(kPredicate<F, C>) | unsigned(F::kMaskFirst) << 1))
+    return false;
   const int64_t per_block = kThreads * kPackedWidth<T> * kFlatLoads;
   launch(ctx, name, flat_kernel<F, T>, dim3(unsigned(ceil_div(a.n, per_block))), dim3(kThreads), 0, a);
   return true;
 }
 
-// Calls run(sub-plan) for stretches of the plan with at most `most` dims: the outer ones are walked here.
+// Calls run(sub-plan) for parts of the plan with at most `most` dims: the outer ones are walked here.
 template <class Run>
 void for_inner_dims(const ElementwisePlan& plan, int most, Run&& run) {
   if (plan.ndim <= most) return run(plan);
@@ -219,9 +240,8 @@ void for_inner_dims(const ElementwisePlan& plan, int most, Run&& run) {
 }
 
 // Of a plan with at most kIndexDims dims.
-template <class F, class C>
-GeneralArgs<C, F::kInputs> general_args(const ElementwisePlan& plan) {
-  constexpr int N = F::kInputs;
+template <class C, int N>
+GeneralArgs<C, N> general_args(const ElementwisePlan& plan) {
   GeneralArgs<C, N> a{};
   a.n = plan.numel;
   a.map.set_dims(plan.ndim, plan.sizes, plan.numel);
@@ -238,13 +258,18 @@ GeneralArgs<C, F::kInputs> general_args(const ElementwisePlan& plan) {
   return a;
 }
 
-template <class F, class C>
-void run_general(const LaunchContext& ctx, const char* name, const ElementwisePlan& given) {
+template <class C, int N>
+void launch_general(const LaunchContext& ctx, const char* name, void (*kernel)(GeneralArgs<C, N>),
+                    const ElementwisePlan& given) {
   for_inner_dims(given, kIndexDims, [&](const ElementwisePlan& plan) {
-    const GeneralArgs<C, F::kInputs> a = general_args<F, C>(plan);
-    launch(ctx, name, general_kernel<F, C>, dim3(unsigned(ceil_div(a.n, kThreads * kGeneralLoads))),
-           dim3(kThreads), 0, a);
+    const auto a = general_args<C, N>(plan);
+    launch(ctx, name, kernel, dim3(unsigned(ceil_div(a.n, kThreads * kGeneralLoads<C>))), dim3(kThreads), 0,
+           a);
   });
+}
+template <class F, class C>
+void run_general(const LaunchContext& ctx, const char* name, const ElementwisePlan& plan) {
+  launch_general<C, F::kInputs>(ctx, name, general_kernel<F, C>, plan);
 }
 
 template <class F>

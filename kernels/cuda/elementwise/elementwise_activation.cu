@@ -1,11 +1,12 @@
-// The elementwise ops of kernels/elementwise/elementwise_ops.h: activation.
+// The elementwise ops of kernels/elementwise/ops/activation.h: activation.
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/elementwise/elementwise_ops.h"
 
 namespace warptape::kernels::cuda {
 namespace {
 
-WT_ACTIVATION_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/activation.h"
+#undef WT_OP
 
 }  // namespace
 }  // namespace warptape::kernels::cuda

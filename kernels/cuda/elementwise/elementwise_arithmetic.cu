@@ -1,11 +1,12 @@
-// The elementwise ops of kernels/elementwise/elementwise_ops.h: arithmetic.
+// The elementwise ops of kernels/elementwise/ops/arithmetic.h: arithmetic.
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/elementwise/elementwise_ops.h"
 
 namespace warptape::kernels::cuda {
 namespace {
 
-WT_ARITHMETIC_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/arithmetic.h"
+#undef WT_OP
 
 }  // namespace
 }  // namespace warptape::kernels::cuda

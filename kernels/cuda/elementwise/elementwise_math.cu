@@ -1,11 +1,12 @@
-// The elementwise ops of kernels/elementwise/elementwise_ops.h: math.
+// The elementwise ops of kernels/elementwise/ops/math.h: math.
 #include "kernels/cuda/elementwise/elementwise.cuh"
-#include "kernels/elementwise/elementwise_ops.h"
 
 namespace warptape::kernels::cuda {
 namespace {
 
-WT_MATH_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/math.h"
+#undef WT_OP
 WT_ELEMENTWISE(pow, Pow);
 
 }  // namespace

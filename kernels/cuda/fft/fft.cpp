@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/cuda/common/plan_cache.h"
+#include "kernels/cuda/common/relaxed_capture.h"
 #include "kernels/cuda/common/runtime.h"
 #include "kernels/cuda/libraries/cufft.h"
 #include "kernels/elementwise/elementwise.h"
@@ -62,6 +63,7 @@ FftType library_type(DType t) {
 std::shared_ptr<Plan> make_plan(DType in, DType out, int64_t in_n, int64_t out_n, int64_t lines,
                                 bool across) {
   auto plan = std::make_shared<Plan>();
+  RelaxedCapture relaxed;  // tables are allocated
   check_fft(cufftCreate(&plan->handle), "making a plan");
   check_fft(cufftSetAutoAllocation(plan->handle, 0), "taking over memory");
   long long n = is_complex(in) && !is_complex(out) ? out_n : in_n, in_size = in_n, out_size = out_n;

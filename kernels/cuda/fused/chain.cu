@@ -2,7 +2,6 @@
 #include "kernels/cuda/fused/chain_rows.cuh"
 #include "kernels/cuda/fused/chain_source.h"
 #include "kernels/cuda/norm/norm_parts.h"
-#include "kernels/elementwise/elementwise_ops.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
@@ -40,7 +39,8 @@ const ChainFormula* row_formula(const char* slot, DType type) {
   return nullptr;
 }
 
-const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, DType compute) {
+const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, DType compute,
+                                       bool by_number) {
   static constexpr ChainFormula copy{nullptr, DType::Float32, true};
   if (!std::strcmp(slot, "copy")) return &copy;
 #define WT_IF_SLOT_OF(slot_name, F, exact)                                                   \
@@ -52,13 +52,19 @@ const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, D
 #define WT_IF_EXACT(slot_name, F) WT_IF_SLOT_OF(slot_name, F, true)
 #define WT_IF_SLOT(slot_name, F) WT_IF_SLOT_OF(slot_name, F, false)
   if (const ChainFormula* formula = row_formula(slot, compute)) return formula;
-  WT_ARITHMETIC_OPS(WT_IF_EXACT)
+#define WT_OP(slot_name, F, ...) WT_IF_EXACT(slot_name, F)
+#include "kernels/elementwise/ops/arithmetic.h"
+#undef WT_OP
   WT_IF_EXACT(relu, Relu);
-  WT_MATH_OPS(WT_IF_SLOT)
-  WT_IF_SLOT(pow, Pow);
-  WT_ACTIVATION_OPS(WT_IF_SLOT)
-  WT_LOSS_OPS(WT_IF_SLOT)
-  WT_LOSS_BACKWARD_OPS(WT_IF_SLOT)
+#define WT_OP(slot_name, F, ...) WT_IF_SLOT(slot_name, F)
+#include "kernels/elementwise/ops/math.h"
+#undef WT_OP
+  if (by_number) WT_IF_SLOT(pow, Pow);
+#define WT_OP(slot_name, F, ...) WT_IF_SLOT(slot_name, F)
+#include "kernels/elementwise/ops/activation.h"
+#include "kernels/elementwise/ops/loss.h"
+#include "kernels/elementwise/ops/loss_backward.h"
+#undef WT_OP
   return nullptr;
 }
 WT_KERNEL(find_chain_formula, find_chain_formula);

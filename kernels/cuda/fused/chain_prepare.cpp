@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/cuda/common/relaxed_capture.h"
 #include "kernels/cuda/common/runtime.h"
 #include "kernels/cuda/fused/chain_compile.h"
 #include "kernels/cuda/fused/chain_source.h"
@@ -39,9 +40,7 @@ void make(ChainKernel& k) {
                        release_text(built) + ".*`");
   const std::string code = compile_kernel(k.source, capability(k.device));
   use_device(k.device);
-  // Another thread may be capturing a graph, which loading does not disturb.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "chain");
+  RelaxedCapture beside_captures;  // of other threads, which loading does not disturb
   cudaLibrary_t library = nullptr;
   check(cudaLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "chain");
   cudaKernel_t found = nullptr;

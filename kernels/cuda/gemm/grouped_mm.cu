@@ -1,8 +1,11 @@
 // Products of groups. Nobody on the host knows how many rows a group has: a block finds its group and tile
 // from the ends in memory, and the grid has a block for every tile that there could be, of which those
-// beyond the last return at once. Tiles are the ladder's: 16-bit types by tensor cores (gemm/mma_tile.cuh),
+// beyond the last return at once. Tiles: 16-bit types by tensor cores (gemm/mma_tile.cuh),
 // float32 by gemm/warp_tile.cuh, all else by plain_tile.cuh. On compute capability 9.0 persistent blocks take
-// 16-bit types: grouped_wgmma.cuh.
+// 16-bit types: grouped_wgmma.cuh; WARPTAPE_GROUPED_MM=mma takes the kernels of older GPUs there, too.
+#include <cstdlib>
+#include <string_view>
+
 #include "kernels/cuda/common/runtime.h"
 #include "kernels/cuda/gemm/grouped_wgmma.cuh"
 #include "kernels/cuda/gemm/mma_tile.cuh"
@@ -56,7 +59,8 @@ WT_DEVICE MatmulPlan strided(const GroupedMmPlan& p, int64_t m, int64_t k) {
 }
 
 template <class T, bool AAlongK, bool BAlongK>
-__global__ void __launch_bounds__(kMmaStep.threads, 2) grouped_mma(const __grid_constant__ GroupedArgs args) {
+__global__ void __launch_bounds__(kMmaTiling.threads, 2)
+    grouped_mma(const __grid_constant__ GroupedArgs args) {
   using Tile = MmaTile<T, AAlongK, BAlongK>;
   Work<T> w;
   if (!find_work<T, Tile::kM>(args, w)) return;
@@ -64,7 +68,7 @@ __global__ void __launch_bounds__(kMmaStep.threads, 2) grouped_mma(const __grid_
 }
 
 template <int H>
-__global__ void __launch_bounds__(kWarpStep.threads, 2)
+__global__ void __launch_bounds__(kWarpTiling.threads, 2)
     grouped_warp_tiles(const __grid_constant__ GroupedArgs args) {
   using Tile = WarpTile<H>;
   __shared__ typename Tile::Slices slices[2];
@@ -94,7 +98,8 @@ void launch_grouped(const LaunchContext& ctx, void (*kernel)(GroupedArgs), Group
 template <class T, bool AAlongK, bool BAlongK>
 void launch_mma(const LaunchContext& ctx, const GroupedArgs& args) {
   using Tile = MmaTile<T, AAlongK, BAlongK>;
-  launch_grouped(ctx, grouped_mma<T, AAlongK, BAlongK>, args, Tile::kM, kMmaStep.threads, Tile::kSharedBytes);
+  launch_grouped(ctx, grouped_mma<T, AAlongK, BAlongK>, args, Tile::kM, kMmaTiling.threads,
+                 Tile::kSharedBytes);
 }
 
 // 16 bytes at a time: of every matrix a row has so many.
@@ -103,11 +108,16 @@ bool suits_tensor_cores(const GroupedMmPlan& p) {
          is_aligned(p.b, 16) && is_aligned(p.c, 16);
 }
 
+bool takes_wgmma(const LaunchContext& ctx) {
+  static const char* const asked = std::getenv("WARPTAPE_GROUPED_MM");
+  return capability(ctx.device_index) == 90 && (!asked || asked != std::string_view("mma"));
+}
+
 template <class T>
 void run_half(const LaunchContext& ctx, const GroupedArgs& args) {
   if (!suits_tensor_cores(args.p))
     return launch_grouped(ctx, grouped_plain<T>, args, PlainTile<T>::kSide, PlainTile<T>::kThreads);
-  if (capability(ctx.device_index) == 90) return grouped_wgmma<T>(ctx, args);
+  if (takes_wgmma(ctx)) return grouped_wgmma<T>(ctx, args);
   if (args.p.along_k) return launch_mma<T, false, false>(ctx, args);
   if (args.p.b_transposed) return launch_mma<T, true, true>(ctx, args);
   launch_mma<T, true, false>(ctx, args);
@@ -121,8 +131,8 @@ void run_float(const LaunchContext& ctx, GroupedArgs args) {
   args.c_by_16 = by_16(p.c, p.n);
   count_tiles(args, WarpTile<2>::kSide, WarpTile<2>::kSide);
   if (blocks(args) < multi_processor_count(ctx.device_index))
-    return launch_grouped(ctx, grouped_warp_tiles<1>, args, WarpTile<1>::kSide, kWarpStep.threads);
-  launch_grouped(ctx, grouped_warp_tiles<2>, args, WarpTile<2>::kSide, kWarpStep.threads);
+    return launch_grouped(ctx, grouped_warp_tiles<1>, args, WarpTile<1>::kSide, kWarpTiling.threads);
+  launch_grouped(ctx, grouped_warp_tiles<2>, args, WarpTile<2>::kSide, kWarpTiling.threads);
 }
 
 void grouped_mm(const LaunchContext& ctx, const GroupedMmPlan& p) {

@@ -1,8 +1,9 @@
-// What the tensor-core steps of 16-bit types share: the exchange before a store.
+// What tiles by mma.sync share: the exchange before a store.
 #pragma once
 
 #include "kernels/cuda/common/fragments.cuh"
-#include "kernels/cuda/gemm/tile.cuh"
+#include "kernels/cuda/common/memory.cuh"
+#include "kernels/cuda/gemm/tiling.h"
 
 namespace warptape::kernels::cuda {
 

@@ -1,4 +1,4 @@
-// The matrix product without a library. float32 goes to the ladder's best step (gemm/warp_tiles.cu); of other
+// The matrix product without a library. float32 goes to gemm/warp_tiles.cu; of other
 // dtypes a block makes a tile of C (plain_tile.cuh).
 #include "kernels/cuda/gemm/plain_tile.cuh"
 #include "kernels/cuda/libraries/plain.h"

@@ -1,4 +1,4 @@
-// A tile of C by mma.sync, of operands that lie along k or along C: step 9 of the ladder (mma.cu) and grouped
+// A tile of C by mma.sync, of operands that lie along k or along C: the ladder's step "mma" and grouped
 // products. ldmatrix brings fragments from slices that cp.async fills. Shared memory has no padding: the
 // pieces of 16 bytes of a row are exchanged (a swizzle), so that the 8 rows of a matrix lie in different
 // banks. Of four slices three are under way.
@@ -11,13 +11,12 @@
 
 namespace warptape::kernels::cuda {
 
-inline constexpr GemmStep kMmaStep = gemm_step_of(GemmStepId::Mma);
-static_assert(kMmaStep.block.m == kMmaStep.block.n);
+static_assert(kMmaTiling.block.m == kMmaTiling.block.n);
 
 // What a slice has of one operand: [side, kK] where memory runs along k, else [kK, side].
 template <class T, bool AlongK>
 struct MmaSlice {
-  static constexpr int kSide = kMmaStep.block.m, kK = kMmaStep.block.k;
+  static constexpr int kSide = kMmaTiling.block.m, kK = kMmaTiling.block.k;
   static constexpr int kRows = AlongK ? kSide : kK, kCols = AlongK ? kK : kSide;
   T values[kRows * kCols];
 
@@ -27,11 +26,11 @@ struct MmaSlice {
   }
 
   // Brings slice after slice, along k, of an operand [outer, k] or [k, outer], from `first` on.
-  struct Copies : TileCopies<T, kRows, kCols, kMmaStep.threads> {
+  struct Copies : TileCopies<T, kRows, kCols, kMmaTiling.threads> {
     WT_DEVICE Copies(const T* x, int64_t outer, int64_t k, int first)
-        : TileCopies<T, kRows, kCols, kMmaStep.threads>(x, AlongK ? k : outer, AlongK ? outer : k,
-                                                        AlongK ? k : outer, AlongK ? first : 0,
-                                                        AlongK ? 0 : first, at) {}
+        : TileCopies<T, kRows, kCols, kMmaTiling.threads>(x, AlongK ? k : outer, AlongK ? outer : k,
+                                                          AlongK ? k : outer, AlongK ? first : 0,
+                                                          AlongK ? 0 : first, at) {}
     WT_DEVICE void next(MmaSlice& to) {
       this->fetch(to.values);
       AlongK ? this->move_right() : this->move_down();
@@ -69,8 +68,8 @@ struct MmaSlice {
 // memory has is a multiple of 8; the other size of each is not asked for anything.
 template <class T, bool AAlongK, bool BAlongK>
 struct MmaTile {
-  static constexpr int kM = kMmaStep.block.m, kN = kMmaStep.block.n, kK = kMmaStep.block.k;
-  static constexpr int kStages = kMmaStep.stages, kWarpM = kMmaStep.warp.m, kWarpN = kMmaStep.warp.n;
+  static constexpr int kM = kMmaTiling.block.m, kN = kMmaTiling.block.n, kK = kMmaTiling.block.k;
+  static constexpr int kStages = kMmaTiling.stages, kWarpM = kMmaTiling.warp.m, kWarpN = kMmaTiling.warp.n;
   static constexpr int kDown = kWarpM / 16, kAcross = kWarpN / 8;
 
   struct Slice {

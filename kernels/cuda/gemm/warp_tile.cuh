@@ -1,5 +1,5 @@
 // A tile of float32 sums in warps whose part of it is nearly square, so that a warp reads less of shared
-// memory, of operands with any strides: step 7 of the ladder (warp_tiles.cu) and grouped products.
+// memory, of operands with any strides: for warp_tiles.cu and grouped products.
 //
 //   block     256 threads, 128 x 128 of C, 16 along k a slice, 2 slices
 //   warp      64 x 32, 2 x 4 of them     thread    2 x 2 fragments of 4 x 4, 32 rows and 16 columns apart
@@ -10,12 +10,10 @@
 
 #include "kernels/cuda/common/memory.cuh"
 #include "kernels/cuda/common/ptx.cuh"
-#include "kernels/cuda/gemm/steps.h"
+#include "kernels/cuda/gemm/tiling.h"
 #include "kernels/linalg/matmul.h"
 
 namespace warptape::kernels::cuda {
-
-inline constexpr GemmStep kWarpStep = gemm_step_of(GemmStepId::WarpTiles);
 
 // A product of one matrix each: what the plan says, at these addresses.
 struct WarpProduct {
@@ -33,7 +31,7 @@ inline bool moves_by_16(const MatrixRef& x, int64_t unit, int64_t other) {
 
 template <int H>
 struct WarpTile {
-  static constexpr int kSide = 64 * H, kThreads = kWarpStep.threads, kK = kWarpStep.block.k, kPad = 4;
+  static constexpr int kSide = 64 * H, kThreads = kWarpTiling.threads, kK = kWarpTiling.block.k, kPad = 4;
 
   // Slices as [along k, along C]: of A columns, of B rows.
   struct alignas(16) Slices {

@@ -1,6 +1,5 @@
-// Step 7, and the float32 product without a library (matmul_plain.cu): as step 6, with warps whose part of
-// the tile is nearly square, and with any strides, batches and the rest of what a MatmulPlan asks for. See
-// warp_tile.cuh.
+// The float32 product without a library (matmul_plain.cu), with any strides, batches and the rest of what a
+// MatmulPlan asks for. See warp_tile.cuh.
 //
 //   grid      tiles of C x batch         block     256 threads, 128 x 128 of C
 //
@@ -18,7 +17,7 @@ struct WarpTilesArgs {
 };
 
 template <int H>
-__global__ void __launch_bounds__(kWarpStep.threads, 2)
+__global__ void __launch_bounds__(kWarpTiling.threads, 2)
     warp_tiles(const __grid_constant__ WarpTilesArgs args) {
   using Tile = WarpTile<H>;
   __shared__ typename Tile::Slices slices[2];
@@ -42,7 +41,7 @@ void launch_tiles(const LaunchContext& ctx, WarpTilesArgs args) {
   args.across = ceil_div(p.n, kSide);
   launch(ctx, "matmul", warp_tiles<H>,
          dim3(unsigned(ceil_div(p.m, kSide) * args.across), unsigned(batch < kMaxGridY ? batch : kMaxGridY)),
-         dim3(kWarpStep.threads), 0, args);
+         dim3(kWarpTiling.threads), 0, args);
 }
 
 }  // namespace
@@ -52,20 +51,9 @@ void matmul_warp_tiles(const LaunchContext& ctx, const MatmulPlan& p) {
                            moves_by_16(p.b, p.b.col_stride, p.b.row_stride),
                            moves_by_16(p.c, p.c.col_stride, p.c.row_stride)};
   const int64_t blocks =
-      ceil_div(p.m, kWarpStep.block.m) * ceil_div(p.n, kWarpStep.block.n) * p.batch[0] * p.batch[1];
+      ceil_div(p.m, kWarpTiling.block.m) * ceil_div(p.n, kWarpTiling.block.n) * p.batch[0] * p.batch[1];
   if (blocks < multi_processor_count(ctx.device_index)) return launch_tiles<1>(ctx, args);
   launch_tiles<2>(ctx, args);
-}
-
-void gemm_warp_tiles(const LaunchContext& ctx, const GemmStepPlan& p) {
-  MatmulPlan plan{};
-  plan.dtype = p.dtype;
-  plan.batch[0] = plan.batch[1] = 1;
-  plan.m = p.m, plan.n = p.n, plan.k = p.k;
-  plan.a = {const_cast<void*>(p.a), p.k, 1, {0, 0}};
-  plan.b = {const_cast<void*>(p.b), p.n, 1, {0, 0}};
-  plan.c = {p.c, p.n, 1, {0, 0}};
-  matmul_warp_tiles(ctx, plan);
 }
 
 }  // namespace warptape::kernels::cuda

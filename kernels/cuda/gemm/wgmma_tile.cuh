@@ -1,5 +1,5 @@
-// A tile of C by TMA and WGMMA (sm_90a), of 16-bit types and operands that lie along k or along C: step 10 of
-// the ladder (wgmma.cu) and grouped products. A block has a warpgroup that asks for slices and two that
+// A tile of C by TMA and WGMMA (sm_90a), of 16-bit types and operands that lie along k or along C: the
+// ladder's step "wgmma" and grouped products. A block has a warpgroup that asks for slices and two that
 // multiply them.
 //
 //   block      3 warpgroups, 128 x 256 of C, 64 along k a slice, 4 slices
@@ -13,16 +13,14 @@
 
 #include "kernels/cuda/common/fragments.cuh"
 #include "kernels/cuda/common/tma_ring.cuh"
-#include "kernels/cuda/gemm/steps.h"
+#include "kernels/cuda/gemm/tiling.h"
 
 namespace warptape::kernels::cuda {
 
-inline constexpr GemmStep kWgmmaStep = gemm_step_of(GemmStepId::Wgmma);
-
 // A block's sizes and its memory.
 struct WgmmaBlock {
-  static constexpr int kM = kWgmmaStep.block.m, kN = kWgmmaStep.block.n, kK = kWgmmaStep.block.k;
-  static constexpr int kStages = kWgmmaStep.stages, kThreads = kWgmmaStep.threads;
+  static constexpr int kM = kWgmmaTiling.block.m, kN = kWgmmaTiling.block.n, kK = kWgmmaTiling.block.k;
+  static constexpr int kStages = kWgmmaTiling.stages, kThreads = kWgmmaTiling.threads;
   static constexpr int kGroup = 128, kConsumers = 2, kWarps = kConsumers * kGroup / kWarp;
   static constexpr int kPart = 64;                              // columns of a part of B and of C
   static constexpr int kRowBytes = 128, kAtom = 8 * kRowBytes;  // what the swizzle permutes within
@@ -71,9 +69,11 @@ struct WgmmaBlock {
   };
 };
 
-// A [m, k] lies so where AAlongK, else as [k, m]; B as [n, k] where BAlongK, else as [k, n].
-template <class T, bool AAlongK, bool BAlongK>
+// A [m, k] lies so where AAlongK, else as [k, m]; B as [n, k] where BAlongK, else as [k, n]. The blocks of a
+// cluster make tiles below each other: each asks for its own rows of A, and for its share of B for all.
+template <class T, bool AAlongK, bool BAlongK, int Cluster = 1>
 struct WgmmaTile : WgmmaBlock {
+  static_assert(Cluster == 1 || !BAlongK, "a share of B is parts of its columns");
   // By one thread: asks for the slices of A from row i and B from column j on, over k from k0 on; zeros where
   // the maps' matrices end. B is matrix z of its map.
   WT_DEVICE static void fetch(const TensorMap& a, const TensorMap& b, int i, int j, int z, int k0, int k,
@@ -81,7 +81,10 @@ struct WgmmaTile : WgmmaBlock {
     for (int done = 0; done < k; done += kK, turn.next()) {
       Slice& to = memory.slices[turn.stage];
       uint64_t* full = &barriers.full[turn.stage];
-      wait_barrier(&barriers.empty[turn.stage], turn.parity ^ 1);
+      if constexpr (Cluster == 1)
+        wait_barrier(&barriers.empty[turn.stage], turn.parity ^ 1);
+      else
+        wait_cluster_barrier(&barriers.empty[turn.stage], turn.parity ^ 1);
       arrive_and_expect(full, sizeof to);
       const int at = k0 + done;
       if constexpr (AAlongK)
@@ -94,7 +97,10 @@ struct WgmmaTile : WgmmaBlock {
       else
 #pragma unroll
         for (int part = 0; part < kN / kPart; ++part)
-          load_box(to.right[part], &b, j + part * kPart, at, z, full);
+          if constexpr (Cluster == 1)
+            load_box(to.right[part], &b, j + part * kPart, at, z, full);
+          else if (part % Cluster == int(cluster_rank()))
+            load_box_for_all(to.right[part], &b, j + part * kPart, at, z, full, (1u << Cluster) - 1);
     }
   }
   // The maps of A [m, k], of B's `count` matrices and of C's as fetch() and store_box() take them.
@@ -115,7 +121,11 @@ struct WgmmaTile : WgmmaBlock {
   WT_DEVICE static void multiply(Sums& sums, int k, const Consumer& me, Memory& memory, Barriers& barriers,
                                  SliceTurn& turn, Ready&& ready) {
     auto release = [&](int stage) {  // every warp for itself: wait_products() is a warp's
-      if (me.lane == 0) arrive(&barriers.empty[stage]);
+      if constexpr (Cluster == 1) {
+        if (me.lane == 0) arrive(&barriers.empty[stage]);
+      } else {
+        if (me.lane < Cluster) arrive_at(&barriers.empty[stage], unsigned(me.lane));
+      }
     };
     int last = -1;  // the buffer that products under way read
     for (int k0 = 0; k0 < k; k0 += kK, turn.next()) {

@@ -9,7 +9,7 @@
 
 namespace warptape::kernels::cuda {
 
-inline constexpr int64_t kMostPositions = int64_t{1} << 31;  // of one sort; longer lists come in stretches
+inline constexpr int64_t kMostPositions = int64_t{1} << 31;  // of one sort; longer lists come in chunks
 
 // Keys in ascending order and the position that each had.
 struct Sorted {

@@ -11,7 +11,7 @@ constexpr int kThreads = 256;
 dim3 blocks_for(int64_t n) { return dim3(unsigned(ceil_div(n, kThreads))); }
 
 template <class F>
-void for_stretches(int64_t n, F&& f) {
+void for_ranges(int64_t n, F&& f) {
   for (int64_t first = 0; first < n; first += kMostPositions)
     f(first, n - first < kMostPositions ? n - first : kMostPositions);
 }
@@ -160,7 +160,7 @@ void scatter_places(const LaunchContext& ctx, const View& self, const View& inde
   a.step = self.strides[dim];
   a.unit = w.to_step;
   a.sink = fault_sink(ctx, op);
-  for_stretches(index.numel(), [&](int64_t first, int64_t n) {
+  for_ranges(index.numel(), [&](int64_t first, int64_t n) {
     w.first = a.first = first;
     a.n = n;
     a.pairs = make_pairs(ctx, n);
@@ -204,7 +204,7 @@ void index_add(const LaunchContext& ctx, const View& self, const View& index, co
   w.rows.set_dims(1, &n, n);
   w.rows.strides[0][0] = src.ndim ? src.strides[dim] : 0;
   const int64_t step = index.ndim ? index.strides[0] : 0;
-  for_stretches(n, [&](int64_t first, int64_t count) {
+  for_ranges(n, [&](int64_t first, int64_t count) {
     w.first = first;
     const Sorted pairs =
         pairs_of_index(ctx, op, index.as<const int64_t>() + first * step, step, count, int64_t(w.bound), -1);
@@ -237,7 +237,7 @@ void index_put(const LaunchContext& ctx, const View& self, const View& values, c
   w.any_order = !accumulate;
   for (int d = 0; d < shape.ndim; ++d)
     w.any_order = w.any_order && (values.strides[d] == 0 || shape.sizes[d] == 1);
-  for_stretches(shape.numel(), [&](int64_t first, int64_t n) {
+  for_ranges(shape.numel(), [&](int64_t first, int64_t n) {
     w.first = first;
     Sorted pairs = make_pairs(ctx, n);
     keys.write(ctx, op, reinterpret_cast<int64_t*>(pairs.keys), pairs.positions, first, n);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "kernels/cuda/common/relaxed_capture.h"
 #include "kernels/cuda/common/runtime.h"
 
 namespace warptape::kernels::cuda {
@@ -58,7 +59,10 @@ inline cublasLtHandle_t handle_of(int device) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   cublasLtHandle_t& handle = all[static_cast<size_t>(device)];
-  if (!handle) check_lt(cublasLtCreate(&handle), "opening");
+  if (!handle) {
+    RelaxedCapture relaxed;
+    check_lt(cublasLtCreate(&handle), "opening");
+  }
   return handle;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/cuda/common/plan_cache.h"
+#include "kernels/cuda/common/relaxed_capture.h"
 #include "kernels/cuda/common/runtime.h"
 
 namespace warptape::kernels::cuda {
@@ -31,11 +32,13 @@ inline CudnnDevice& cudnn_device(int index) {
   use_device(index);
   CudnnDevice& device = (*all)[static_cast<size_t>(index)];
   std::lock_guard lock(device.mutex);
-  if (!device.handle)
+  if (!device.handle) {
+    RelaxedCapture relaxed;
     if (const cudnnStatus_t status = cudnnCreate(&device.handle); status != CUDNN_STATUS_SUCCESS) {
       device.handle = nullptr;
       raise_library_error(std::string("cuDNN: opening failed: ") + cudnnGetErrorString(status));
     }
+  }
   return device;
 }
 
@@ -105,6 +108,7 @@ std::shared_ptr<GraphPlan> make_plan(CudnnDevice& device, DType dtype, const Gra
                                      Describe&& describe) {
   auto plan = std::make_shared<GraphPlan>();
   std::lock_guard lock(device.mutex);
+  RelaxedCapture relaxed;  // engines are compiled and loaded
   fill_plan(*plan, device.handle, dtype, rules, describe);
   return plan;
 }

@@ -10,7 +10,7 @@ namespace warptape::kernels::cuda {
 
 // Every dtype but bool, any strides. In use for integers, for k = 0 and where cuBLASLt has no algorithm.
 void matmul_plain(const LaunchContext& ctx, const MatmulPlan& plan);
-// The same of float32: a step of the GEMM ladder, gemm/warp_tiles.cu.
+// The same of float32: gemm/warp_tiles.cu.
 void matmul_warp_tiles(const LaunchContext& ctx, const MatmulPlan& plan);
 
 // The products of kernels/linalg/matmul.h that do more, as a product and one kernel after it: for what

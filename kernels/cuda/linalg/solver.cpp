@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "kernels/cuda/common/relaxed_capture.h"
 #include "kernels/cuda/libraries/cusolver_ldl.h"
 #include "kernels/cuda/libraries/library.h"
 #include "kernels/slot.h"
@@ -43,13 +44,19 @@ Solver::Solver(const LaunchContext& ctx, const char* op)
     : ctx_(ctx), op_(op), handles_(handles_of(ctx.device_index)), lock_(handles_.mutex) {
   use_device(ctx.device_index);
   const auto stream = static_cast<cudaStream_t>(ctx.stream);
-  if (!handles_.solver) check(cusolverDnCreate(&handles_.solver), "cusolverDnCreate");
+  if (!handles_.solver) {
+    RelaxedCapture relaxed;
+    check(cusolverDnCreate(&handles_.solver), "cusolverDnCreate");
+  }
   check(cusolverDnSetStream(handles_.solver, stream), "cusolverDnSetStream");
 }
 
 cusolverDnHandle_t Solver::handle() const { return handles_.solver; }
 cublasHandle_t Solver::blas() const {
-  if (!handles_.blas) check(cublasCreate(&handles_.blas), "cublasCreate");
+  if (!handles_.blas) {
+    RelaxedCapture relaxed;
+    check(cublasCreate(&handles_.blas), "cublasCreate");
+  }
   check(cublasSetStream(handles_.blas, static_cast<cudaStream_t>(ctx_.stream)), "cublasSetStream");
   return handles_.blas;
 }

@@ -32,7 +32,7 @@ void embedding_backward(const LaunchContext& ctx, const View& dtable, const View
   OrderedWrite w{};
   w.dtype = dtable.dtype;
   w.mode = ScatterMode::Add;
-  w.replaces = count <= kMostPositions;  // else a later stretch adds to an earlier one
+  w.replaces = count <= kMostPositions;  // else a later chunk adds to an earlier one
   w.to = dtable.data;
   w.to_step = dim;
   w.from = grad.data;

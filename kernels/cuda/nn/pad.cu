@@ -35,7 +35,7 @@ struct PadArgs {
   }
 };
 
-// What negative padding of circular mode leaves of a dim: this stretch goes round.
+// What negative padding of circular mode leaves of a dim: this range goes round.
 struct Turn {
   int64_t first, last;
   WT_DEVICE Turn(const PadPlan& p, int d)

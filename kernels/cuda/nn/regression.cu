@@ -5,7 +5,6 @@
 #include "kernels/cuda/common/groups.cuh"
 #include "kernels/cuda/elementwise/elementwise.cuh"
 #include "kernels/cuda/reduce/reducers.cuh"
-#include "kernels/elementwise/elementwise_ops.h"
 
 namespace warptape::kernels::cuda {
 namespace {
@@ -19,29 +18,15 @@ struct AddDoubles {
 template <class F, class C>
 __global__ void __launch_bounds__(kThreads)
     sum_loss_kernel(const __grid_constant__ GeneralArgs<C, F::kInputs> a, double* parts) {
-  constexpr int N = F::kInputs, U = kGeneralLoads;
+  constexpr int N = F::kInputs, U = kGeneralLoads<C>;
   __shared__ double shared[kThreads / kWarp];
   double sum = 0;
   for (int64_t first = int64_t(blockIdx.x) * (kThreads * U) + threadIdx.x; first < a.n;
        first += int64_t(gridDim.x) * (kThreads * U)) {
     const int count = int(min(int64_t(U), (a.n - first + kThreads - 1) / kThreads));
-    int64_t at[N + 1][U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      const auto offsets = a.map(u < count ? first + u * kThreads : 0);
-#pragma unroll
-      for (int k = 0; k <= N; ++k) at[k][u] = offsets.of[k];
-    }
+    Offsets<N + 1> places[U];
     C x[N][U];
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      if (a.host_mask >> k & 1) {
-#pragma unroll
-        for (int u = 0; u < U; ++u) x[k][u] = a.host[k];
-      } else {
-        load_some(x[k], a.data[k + 1], at[k + 1], count, a.dtypes[k + 1]);
-      }
-    }
+    load_elements(a, first, count, places, x);
     C few = 0;
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -70,7 +55,7 @@ template <class F, class C>
 void sum_parts(const LaunchContext& ctx, const char* name, const ElementwisePlan& given, double* parts,
                int64_t blocks) {
   for_inner_dims(given, kIndexDims, [&](const ElementwisePlan& plan) {
-    const GeneralArgs<C, F::kInputs> a = general_args<F, C>(plan);
+    const auto a = general_args<C, F::kInputs>(plan);
     launch(ctx, name, sum_loss_kernel<F, C>, dim3(unsigned(blocks)), dim3(kThreads), 0, a, parts);
     parts += blocks;
   });
@@ -82,7 +67,8 @@ void sum_loss(const LaunchContext& ctx, const char* name, const View& loss, cons
   int64_t slices = 1;  // launches, of plans with too many dims
   for (int d = 0; d + kIndexDims < plan.ndim; ++d) slices *= plan.sizes[d];
   const int64_t blocks =
-      slices == 0 ? 0 : min(kSumBlocks, ceil_div(plan.numel / slices, int64_t(kThreads) * kGeneralLoads));
+      slices == 0 ? 0
+                  : min(kSumBlocks, ceil_div(plan.numel / slices, int64_t(kThreads) * kGeneralLoads<float>));
   double* parts = static_cast<double*>(ctx.scratch(size_t(slices * blocks + 1) * sizeof(double)));
   if (plan.numel > 0) {
     if (plan.compute == DType::Float64)
@@ -101,9 +87,13 @@ void sum_loss(const LaunchContext& ctx, const char* name, const View& loss, cons
   }                                                                                           \
   WT_KERNEL(slot##_sum, slot##_sum_op)
 
-WT_LOSS_OPS(WT_ELEMENTWISE)
-WT_LOSS_OPS(WT_SUM_LOSS)
-WT_LOSS_BACKWARD_OPS(WT_ELEMENTWISE)
+#define WT_OP(slot, Formula, ...) WT_ELEMENTWISE(slot, Formula)
+#include "kernels/elementwise/ops/loss.h"
+#include "kernels/elementwise/ops/loss_backward.h"
+#undef WT_OP
+#define WT_OP(slot, Formula, ...) WT_SUM_LOSS(slot, Formula)
+#include "kernels/elementwise/ops/loss.h"
+#undef WT_OP
 
 }  // namespace
 }  // namespace warptape::kernels::cuda

@@ -87,21 +87,6 @@ inline ReduceGeometry reduce_geometry(const View& out, const View& in) {
   return g;
 }
 
-// map(i) in a loop that stays one, for maps are looked up at many places; mostly there is one dim.
-template <int Count>
-WT_DEVICE Offsets<Count> locate(const IndexMap<Count>& map, int64_t i) {
-  Offsets<Count> r{};
-#pragma unroll 1
-  for (int d = map.ndim - 1; d >= 0; --d) {
-    const int64_t size = map.sizes[d].divisor;
-    const int64_t q = d == 0 ? 0 : map.wide ? i / size : map.sizes[d].quotient32(uint32_t(i));
-#pragma unroll
-    for (int k = 0; k < Count; ++k) r.of[k] += (i - q * size) * map.strides[k][d];
-    i = q;
-  }
-  return r;
-}
-
 template <class Red>
 struct ReduceArgs {
   Red red;
@@ -160,7 +145,7 @@ WT_DEVICE ChunkPlace place_chunk(const ReduceArgs<Red>& a, int64_t base, int64_t
   if (!a.one_row) {
     run = a.wide ? chunk / a.chunks.divisor : a.chunks.quotient32(uint32_t(chunk));
     chunk -= run * a.chunks.divisor;
-    base += locate(a.reduced, run).of[0];
+    base += a.reduced(run).of[0];
   }
   const Pieces<T> pieces(reinterpret_cast<const T*>(a.data[0]) + base, a.row, true);
   const int64_t first = pieces.first(chunk);
@@ -239,7 +224,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   const int lane = threadIdx.x % a.lanes;
   const int64_t output = int64_t(blockIdx.x) * (kReduceThreads / a.lanes) + threadIdx.x / a.lanes;
   const bool mine = output < a.outputs;
-  const auto places = locate(a.kept, mine ? output : 0);
+  const auto places = a.kept(mine ? output : 0);
   State state = a.red.identity();
   const int64_t begin = blockIdx.y * a.per_part;
   const int64_t end = !mine ? begin : min(a.count, begin + a.per_part);
@@ -271,7 +256,7 @@ WT_DEVICE void fold_columns(const ReduceArgs<Red>& a, int64_t begin, int64_t end
 #pragma unroll
     for (int u = 0; u < N; ++u) {
       const int64_t k = r + int64_t(u) * step;
-      at[u] = a.reduced.ndim == 1 ? k * a.reduced.strides[0][0] : locate(a.reduced, k).of[0];
+      at[u] = a.reduced.ndim == 1 ? k * a.reduced.strides[0][0] : a.reduced(k).of[0];
     }
     Value x[W][I][N];
     load(x, at);
@@ -294,7 +279,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   const int tx = threadIdx.x % a.lanes, ty = threadIdx.x / a.lanes;
   const int64_t output = int64_t(blockIdx.x) * a.lanes + tx;
   const bool mine = output < a.outputs;
-  const auto places = locate(a.kept, mine ? output : 0);
+  const auto places = a.kept(mine ? output : 0);
   const int64_t begin = blockIdx.y * a.per_part;
   const int64_t end = !mine ? begin : min(a.count, begin + a.per_part);
   State state[W];

@@ -233,9 +233,7 @@ bool try_fill(const LaunchContext& ctx, const ElementwisePlan& plan) {
 }
 
 // ---- casts from and to what is only stored, an element a thread ----
-using EveryReal =
-    Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Bool, uint16_t, uint32_t,
-          uint64_t, Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ, Float8E8M0FNU>;
+using EveryReal = decltype(joined(joined(AllTypes{}, WideUnsignedTypes{}), Float8Types{}));
 
 template <class C>
 __global__ void __launch_bounds__(kThreads) storage_kernel(const __grid_constant__ GeneralArgs<C, 1> a) {
@@ -265,7 +263,7 @@ template <class C>
 void copy_storage(const LaunchContext& ctx, const ElementwisePlan& given) {
   for_inner_dims(given, kIndexDims, [&](const ElementwisePlan& plan) {
     launch(ctx, "copy", storage_kernel<C>, dim3(unsigned(ceil_div(plan.numel, kThreads))), dim3(kThreads), 0,
-           general_args<Identity, C>(plan));
+           general_args<C, 1>(plan));
   });
 }
 bool try_storage(const LaunchContext& ctx, const ElementwisePlan& plan) {

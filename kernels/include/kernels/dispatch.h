@@ -23,26 +23,10 @@ struct Bool {
 };
 
 template <class T> inline constexpr DType dtype_of = DType::Float32;
-template <> inline constexpr DType dtype_of<Bool> = DType::Bool;
-template <> inline constexpr DType dtype_of<uint8_t> = DType::UInt8;
-template <> inline constexpr DType dtype_of<int8_t> = DType::Int8;
-template <> inline constexpr DType dtype_of<int16_t> = DType::Int16;
-template <> inline constexpr DType dtype_of<int32_t> = DType::Int32;
-template <> inline constexpr DType dtype_of<int64_t> = DType::Int64;
-template <> inline constexpr DType dtype_of<Half> = DType::Float16;
-template <> inline constexpr DType dtype_of<BFloat16> = DType::BFloat16;
-template <> inline constexpr DType dtype_of<float> = DType::Float32;
-template <> inline constexpr DType dtype_of<double> = DType::Float64;
-template <> inline constexpr DType dtype_of<Complex<float>> = DType::Complex64;
-template <> inline constexpr DType dtype_of<Complex<double>> = DType::Complex128;
-template <> inline constexpr DType dtype_of<uint16_t> = DType::UInt16;
-template <> inline constexpr DType dtype_of<uint32_t> = DType::UInt32;
-template <> inline constexpr DType dtype_of<uint64_t> = DType::UInt64;
-template <> inline constexpr DType dtype_of<Float8E4M3FN> = DType::Float8E4M3FN;
-template <> inline constexpr DType dtype_of<Float8E5M2> = DType::Float8E5M2;
-template <> inline constexpr DType dtype_of<Float8E4M3FNUZ> = DType::Float8E4M3FNUZ;
-template <> inline constexpr DType dtype_of<Float8E5M2FNUZ> = DType::Float8E5M2FNUZ;
-template <> inline constexpr DType dtype_of<Float8E8M0FNU> = DType::Float8E8M0FNU;
+#define WT_DTYPE_OF(enumerator, type, ...) \
+  template <> inline constexpr DType dtype_of<type> = DType::enumerator;
+WT_DTYPES(WT_DTYPE_OF)
+#undef WT_DTYPE_OF
 
 // The type in which values of T are computed.
 template <class T> struct ComputeOf {
@@ -61,13 +45,18 @@ template <class T> using Compute = typename ComputeOf<T>::type;
 
 template <class... Ts>
 struct Types {};
+template <class... A, class... B>
+Types<A..., B...> joined(Types<A...>, Types<B...>);
 using FloatTypes = Types<float, double, BFloat16, Half>;
 using IntTypes = Types<int64_t, int32_t, int16_t, int8_t, uint8_t>;
 using AllTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Bool>;
 // Moving data without looking at it needs one type per size.
 using SizeTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t>;
 using WideUnsignedTypes = Types<uint16_t, uint32_t, uint64_t>;
-using Float8Types = Types<Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ, Float8E8M0FNU>;
+#define WT_TAIL(enumerator, type, ...) , type
+template <class None, class... Ts> using TypesBehind = Types<Ts...>;
+using Float8Types = TypesBehind<void WT_FLOAT8_DTYPES(WT_TAIL)>;
+#undef WT_TAIL
 using ComplexTypes = Types<Complex<float>, Complex<double>>;
 using MoveTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t, Complex<double>>;  // with complex numbers
 

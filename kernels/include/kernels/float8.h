@@ -24,6 +24,8 @@ template <int kMantissa, int kBias, bool kInfinity, bool kFnuz>
 struct Float8 {
   static constexpr int kDrop = 23 - kMantissa;
   static constexpr uint32_t kLargest = kFnuz ? 0x7f : kInfinity ? 0x7b : 0x7e;
+  static constexpr double kMax =
+      (1 + double(kLargest % (1 << kMantissa)) / (1 << kMantissa)) * (1 << ((kLargest >> kMantissa) - kBias));
   static constexpr uint32_t kTooLarge = kFnuz ? 0x80 : kInfinity ? 0x7c : 0x7e;
 
   uint8_t bits;
@@ -63,6 +65,7 @@ using Float8E5M2FNUZ = Float8<2, 16, false, true>;
 
 // A power of two from 2^-127, the sign is lost; ties go up, but for that below the smallest normal float.
 struct Float8E8M0FNU {
+  static constexpr double kMax = 0x1p127;
   uint8_t bits;
   Float8E8M0FNU() = default;
   WT_INLINE explicit Float8E8M0FNU(float f) {

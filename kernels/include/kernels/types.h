@@ -21,36 +21,47 @@
 
 namespace warptape {
 
-enum class DType : uint8_t {
-  Bool,
-  UInt8,
-  Int8,
-  Int16,
-  Int32,
-  Int64,
-  Float16,
-  BFloat16,
-  Float32,
-  Float64,
-  Complex64,
-  Complex128,
-  // Storage types: converted, moved and compared, not computed in.
-  UInt16,
-  UInt32,
-  UInt64,
-  Float8E4M3FN,
-  Float8E5M2,
-  Float8E4M3FNUZ,
-  Float8E5M2FNUZ,
-  Float8E8M0FNU
-};
-inline constexpr int kNumDTypes = 20;
+// Every dtype: X(enumerator, C++ type, bytes, PyTorch's name, PyTorch's name in errors about two dtypes that
+// differ, code of DLPack). Behind complex128 are types for storage: converted, moved and compared, not
+// computed in.
+#define WT_FLOAT8_DTYPES(X)                                                  \
+  X(Float8E4M3FN, Float8E4M3FN, 1, float8_e4m3fn, Float8_e4m3fn, 10)         \
+  X(Float8E5M2, Float8E5M2, 1, float8_e5m2, Float8_e5m2, 12)                 \
+  X(Float8E4M3FNUZ, Float8E4M3FNUZ, 1, float8_e4m3fnuz, Float8_e4m3fnuz, 11) \
+  X(Float8E5M2FNUZ, Float8E5M2FNUZ, 1, float8_e5m2fnuz, Float8_e5m2fnuz, 13) \
+  X(Float8E8M0FNU, Float8E8M0FNU, 1, float8_e8m0fnu, Float8_e8m0fnu, 14)
+#define WT_DTYPES(X)                                               \
+  X(Bool, Bool, 1, bool, Bool, 6)                                  \
+  X(UInt8, uint8_t, 1, uint8, Byte, 1)                             \
+  X(Int8, int8_t, 1, int8, Char, 0)                                \
+  X(Int16, int16_t, 2, int16, Short, 0)                            \
+  X(Int32, int32_t, 4, int32, Int, 0)                              \
+  X(Int64, int64_t, 8, int64, Long, 0)                             \
+  X(Float16, Half, 2, float16, Half, 2)                            \
+  X(BFloat16, BFloat16, 2, bfloat16, BFloat16, 4)                  \
+  X(Float32, float, 4, float32, Float, 2)                          \
+  X(Float64, double, 8, float64, Double, 2)                        \
+  X(Complex64, Complex<float>, 8, complex64, ComplexFloat, 5)      \
+  X(Complex128, Complex<double>, 16, complex128, ComplexDouble, 5) \
+  X(UInt16, uint16_t, 2, uint16, UInt16, 1)                        \
+  X(UInt32, uint32_t, 4, uint32, UInt32, 1)                        \
+  X(UInt64, uint64_t, 8, uint64, UInt64, 1)                        \
+  WT_FLOAT8_DTYPES(X)
+
+#define WT_ENUMERATOR(enumerator, ...) enumerator,
+enum class DType : uint8_t { WT_DTYPES(WT_ENUMERATOR) };
+#undef WT_ENUMERATOR
+#define WT_ONE(...) +1
+inline constexpr int kNumDTypes = WT_DTYPES(WT_ONE);
+#undef WT_ONE
 
 enum class DeviceType : uint8_t { CPU, CUDA, Meta };
 inline constexpr int kNumDeviceTypes = 3;
 
 WT_INLINE constexpr size_t itemsize(DType t) {
-  constexpr uint8_t sizes[kNumDTypes] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 2, 4, 8, 1, 1, 1, 1, 1};
+#define WT_BYTES(enumerator, type, bytes, ...) bytes,
+  constexpr uint8_t sizes[] = {WT_DTYPES(WT_BYTES)};
+#undef WT_BYTES
   return sizes[static_cast<int>(t)];
 }
 WT_INLINE constexpr bool is_storage_only(DType t) { return t > DType::Complex128; }

@@ -1,6 +1,5 @@
 """Mixed precision: ops that gain from it run in a narrow dtype, the others in float32."""
 
-from .._missing import install_getattr as _install_getattr
 from .autocast_mode import (
     autocast,
     clear_autocast_cache,
@@ -17,5 +16,3 @@ from .autocast_mode import (
 from .grad_scaler import GradScaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
-
-_install_getattr(__name__)

@@ -6,12 +6,15 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
 from .._C import clear_autocast_cache
-from ..autograd.grad_mode import _Mode
+from ..core.grad_mode import _Mode
 from ..core.pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from warptape import core as wt
 
 __all__ = [
     "autocast",
@@ -59,7 +62,7 @@ def _get(device_type: str) -> tuple[bool, Any]:
     return _C._get_autocast(device_type == "cuda")
 
 
-def _set(device_type: str, enabled: bool, dtype: Any) -> tuple[bool, Any]:
+def _set(device_type: str, enabled: bool, dtype: wt.dtype | None) -> tuple[bool, Any]:
     """Sets both, and returns what they were."""
     if device_type in _OTHERS:
         before = _others.state[device_type]
@@ -89,44 +92,76 @@ def is_autocast_available(device_type: str) -> bool:
     _check_device(device_type)
     if device_type != "cuda":
         return True
-    from ..cuda._device import is_available
+    from ..cuda.devices import is_available
 
     return is_available()
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
-    """Whether ops of this thread are cast."""
+    """Whether ops of this thread are cast.
+
+    Args:
+        device_type: "cpu" or "cuda".
+
+    >>> with torch.autocast("cpu"):
+    ...     torch.is_autocast_enabled("cpu")
+    True
+    """
     _check_device(device_type)
     return _get(device_type)[0]
 
 
 def set_autocast_enabled(device_type: str, enabled: bool) -> None:
-    """Switches casting on or off for this thread; the context manager puts it back, this does not."""
+    """Switches casting on or off for this thread; the context manager puts it back, this does not.
+
+    Args:
+        device_type: "cpu" or "cuda".
+        enabled: whether they are cast.
+    """
     if is_autocast_available(device_type):
         _set(device_type, enabled, _get(device_type)[1])
 
 
 def get_autocast_dtype(device_type: str = "cpu") -> Any:
-    """The dtype that autocast(device_type) uses when none is given."""
+    """The dtype that autocast(device_type) uses when none is given.
+
+    Args:
+        device_type: "cpu" or "cuda".
+
+    >>> torch.get_autocast_dtype("cpu")
+    torch.bfloat16
+    """
     _check_device(device_type)
     return _get(device_type)[1]
 
 
-def set_autocast_dtype(device_type: str, dtype: Any) -> None:
-    """Sets the dtype that autocast(device_type) uses when none is given."""
+def set_autocast_dtype(device_type: str, dtype: wt.dtype | None) -> None:
+    """Sets the dtype that autocast(device_type) uses when none is given.
+
+    Args:
+        device_type: "cpu" or "cuda".
+        dtype: float16 or bfloat16.
+    """
     if is_autocast_available(device_type):
         _set(device_type, _get(device_type)[0], dtype)
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Whether the narrow copies of parameters are kept until the outermost context ends."""
+    """Whether the narrow copies of parameters are kept until the outermost context ends.
+
+    A parameter that several ops take is cast once then.
+    """
     on = _C._set_autocast_cache(True)
     _C._set_autocast_cache(on)
     return on
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
-    """Says whether the narrow copies of parameters are kept until the outermost context ends."""
+    """Says whether the narrow copies of parameters are kept until the outermost context ends.
+
+    Args:
+        enabled: whether they are.
+    """
     _C._set_autocast_cache(enabled)
 
 
@@ -149,7 +184,11 @@ class autocast(_Mode):
     """
 
     def __init__(
-        self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
+        self,
+        device_type: str,
+        dtype: wt.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
     ) -> None:
         _check_device(device_type)
         self.device = device_type
@@ -195,8 +234,8 @@ class autocast(_Mode):
             _C._leave_autocast()
 
 
-def _cast(value: Any, device_type: str, dtype: Any) -> Any:
-    def cast(t: Any) -> Any:
+def _cast(value: Any, device_type: str, dtype: wt.dtype | None) -> Any:
+    def cast(t: object) -> Any:
         fits = t.is_floating_point() and t.dtype != _C.float64 and t.device.type == device_type
         return t.to(dtype) if fits else t
 
@@ -204,7 +243,7 @@ def _cast(value: Any, device_type: str, dtype: Any) -> Any:
 
 
 def custom_fwd(
-    fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: Any = None
+    fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: wt.dtype | None = None
 ) -> Callable[..., Any]:
     """Decorates the forward of an autograd.Function: with `cast_inputs`, its tensors come in that dtype.
 
@@ -230,7 +269,12 @@ def custom_fwd(
 
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
-    """Decorates the backward of an autograd.Function: it runs with the autocast of its forward."""
+    """Decorates the backward of an autograd.Function: it runs with the autocast of its forward.
+
+    Args:
+        bwd: the method.
+        device_type: "cpu" or "cuda".
+    """
     _check_string(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)

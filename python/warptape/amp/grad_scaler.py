@@ -10,19 +10,28 @@ from __future__ import annotations
 import enum
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
+from warptape.core import offered
+
+from ..core.placed import Placed, norm_stages
+from ..core.protocols import TapedByValue
 
 if TYPE_CHECKING:
-    from ..optim import Optimizer
+    from warptape.core.types import Device
+
+    from ..core.protocols import Optimizer
 
 __all__ = ["GradScaler", "OptState"]
 
 
 class OptState(enum.Enum):
-    """How far an optimizer is between two calls of `update`."""
+    """How far an optimizer is between two calls of `update`.
+
+    READY, then UNSCALED after `unscale_`, then STEPPED after `step`.
+    """
 
     READY = 0
     UNSCALED = 1
@@ -40,25 +49,34 @@ def _by_kind(tensors: Iterable[Any]) -> list[list[Any]]:
     return list(kinds.values())
 
 
+def _held_gradient(param: Any) -> Any:
+    """The gradient of a parameter; of a sparse one the values."""
+    grad = param.grad
+    return grad.taped_value().detach() if isinstance(grad, TapedByValue) else grad
+
+
 def _groups_of(param: Any) -> tuple[Any, ...]:
     """The groups of ranks that hold the other parts of a parameter, or of its model."""
-    return (*getattr(param, "_norm_groups", ()), *getattr(param, "_norm_stages", ((), True))[0])
+    own = param.norm_groups if isinstance(param, Placed) else ()
+    return (*own, *norm_stages(param).groups)
 
 
-def _amp_foreach_non_finite_check_and_unscale_(tensors: Any, found_inf: Any, inv_scale: Any) -> None:
+def _amp_foreach_non_finite_check_and_unscale_(
+    tensors: Sequence[wt.Tensor], found_inf: wt.Tensor, inv_scale: wt.Tensor
+) -> None:
     """Multiplies tensors of one device by inv_scale [1], and sets found_inf [1] to 1 if one had inf or nan.
 
     Both are float32; PyTorch's op of this name, of which scalers in other packages are made.
     """
-    with warptape.no_grad():
+    with wt.no_grad():
         for kind in _by_kind(tensors):
             found_inf.copy_(found_inf.maximum(_non_finite(kind, inv_scale)))
 
 
 def _amp_update_scale_(
-    scale: Any,
-    growth_tracker: Any,
-    found_inf: Any,
+    scale: wt.Tensor,
+    growth_tracker: wt.Tensor,
+    found_inf: wt.Tensor,
     growth_factor: float,
     backoff_factor: float,
     growth_interval: int,
@@ -68,12 +86,12 @@ def _amp_update_scale_(
     Written with tensors, so that nobody waits for a device.
     """
     found = found_inf.reshape(scale.shape) != 0
-    steps = warptape.where(found, 0, growth_tracker + 1)
+    steps = wt.where(found, 0, growth_tracker + 1)
     grows = steps == growth_interval
     grown = scale * growth_factor
-    grown = warptape.where(grows & grown.isfinite(), grown, scale)
-    scale.copy_(warptape.where(found, scale * backoff_factor, grown))
-    growth_tracker.copy_(warptape.where(grows, 0, steps))
+    grown = wt.where(grows & grown.isfinite(), grown, scale)
+    scale.copy_(wt.where(found, scale * backoff_factor, grown))
+    growth_tracker.copy_(wt.where(grows, 0, steps))
     return scale
 
 
@@ -82,9 +100,10 @@ def _non_finite(grads: list[Any], inverse: Any | None) -> Any:
 
     They are first multiplied by `inverse`, where one is given.
     """
+    grads = [g.to_local() if isinstance(g, Placed) else g for g in grads]
     if inverse is not None:
-        warptape._foreach_mul_(grads, inverse.to(grads[0].device))
-    largest = warptape.stack(warptape._foreach_norm(grads, float("inf")))
+        wt._foreach_mul_(grads, inverse.to(grads[0].device))
+    largest = wt.stack(wt._foreach_norm(grads, float("inf")))
     return (~largest.isfinite()).any().float().reshape(1)
 
 
@@ -96,22 +115,21 @@ def _found_inf(optimizer: Optimizer, inverse: Any | None, allow_float16: bool = 
     """
     every = [p for group in optimizer.param_groups for p in group["params"]]
     params = [p for p in every if p.grad is not None]
-    if inverse is not None and not allow_float16 and any(p.grad.dtype == warptape.float16 for p in params):
+    if inverse is not None and not allow_float16 and any(p.grad.dtype == wt.float16 for p in params):
         raise ValueError("Attempting to unscale FP16 gradients.")
     found: dict[Any, Any] = {}
-    with warptape.no_grad():
-        for grads in _by_kind(p.grad._values() if p.grad.is_sparse else p.grad for p in params):
+    with wt.no_grad():
+        for grads in _by_kind(map(_held_gradient, params)):
             device, bad = grads[0].device, _non_finite(grads, inverse)
             found[device] = bad if device not in found else found[device].maximum(bad)
         groups = {group: None for p in every for group in _groups_of(p)}
         if groups:
-            from ..distributed.collectives import ReduceOp, all_reduce
-
+            dist = offered("distributed")
             # A stage whose parameters have no gradients takes part, too.
-            found.setdefault(every[0].device, warptape.zeros(1, device=every[0].device))
+            found.setdefault(every[0].device, wt.zeros(1, device=every[0].device))
             for group in groups:
                 for flag in found.values():
-                    all_reduce(flag, ReduceOp.MAX, group)
+                    dist.all_reduce(flag, dist.ReduceOp.MAX, group)
     return found
 
 
@@ -149,7 +167,7 @@ class GradScaler:
     ) -> None:
         self._device = device
         self._enabled = enabled
-        if enabled and device == "cuda" and not warptape.cuda.is_available():
+        if enabled and device == "cuda" and not offered("cuda").is_available():
             warnings.warn(
                 "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=2
             )
@@ -167,11 +185,9 @@ class GradScaler:
         self._growth_tracker: Any = None
         self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_refresh_per_optimizer_state)
 
-    def _make_scale(self, device: Any) -> None:
-        self._scale = warptape.full((), self._init_scale, dtype=warptape.float32, device=device)
-        self._growth_tracker = warptape.full(
-            (), self._init_growth_tracker, dtype=warptape.int32, device=device
-        )
+    def _make_scale(self, device: Device) -> None:
+        self._scale = wt.full((), self._init_scale, dtype=wt.float32, device=device)
+        self._growth_tracker = wt.full((), self._init_growth_tracker, dtype=wt.int32, device=device)
 
     def _check_scale(self, what: str) -> None:
         if self._scale is None:
@@ -192,7 +208,7 @@ class GradScaler:
         """
         if not self._enabled:
             return outputs
-        if isinstance(outputs, warptape.Tensor):
+        if isinstance(outputs, wt.Tensor):
             if self._scale is None:
                 self._make_scale(outputs.device)
             return outputs * self._scale.to(outputs.device, non_blocking=True)
@@ -234,7 +250,7 @@ class GradScaler:
         state["stage"] = OptState.UNSCALED
 
     def _unscale_grads_(
-        self, optimizer: Optimizer, inv_scale: Any, found_inf: Any, allow_fp16: bool
+        self, optimizer: Optimizer, inv_scale: wt.Tensor, found_inf: wt.Tensor, allow_fp16: bool
     ) -> dict[Any, Any]:
         """Multiplies the optimizer's gradients by inv_scale: by device, whether one was inf or nan."""
         found = _found_inf(optimizer, inv_scale, allow_fp16)
@@ -284,7 +300,7 @@ class GradScaler:
             raise AssertionError("No inf checks were recorded for this optimizer.")
         return state["found_inf_per_device"]
 
-    def _step_on_device(self, optimizer: Any, state: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    def _step_on_device(self, optimizer: Optimizer, state: dict[str, Any], kwargs: dict[str, Any]) -> Any:
         unscaled = state["stage"] is OptState.UNSCALED
         if not unscaled:
             state["found_inf_per_device"] = _found_inf(optimizer, None)
@@ -316,63 +332,89 @@ class GradScaler:
         if not self._enabled:
             return
         self._check_scale("update")
-        with warptape.no_grad():
+        with wt.no_grad():
             if new_scale is not None:
                 self._set_scale(new_scale)
             else:
                 self._follow_gradients()
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
 
-    def _set_scale(self, new_scale: Any) -> None:
-        if isinstance(new_scale, warptape.Tensor) and (
-            new_scale.dtype != warptape.float32 or new_scale.numel() != 1 or new_scale.requires_grad
+    def _set_scale(self, new_scale: wt.Tensor | float) -> None:
+        if isinstance(new_scale, wt.Tensor) and (
+            new_scale.dtype != wt.float32 or new_scale.numel() != 1 or new_scale.requires_grad
         ):
             raise AssertionError(
                 "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
                 "requires_grad=False."
             )
-        self._scale.copy_(
-            new_scale.reshape(()) if isinstance(new_scale, warptape.Tensor) else warptape.tensor(new_scale)
-        )
+        self._scale.copy_(new_scale.reshape(()) if isinstance(new_scale, wt.Tensor) else wt.tensor(new_scale))
 
     def _follow_gradients(self) -> None:
         flags = [f for s in self._per_optimizer_states.values() for f in s["found_inf_per_device"].values()]
         if not flags:
             raise AssertionError("No inf checks were recorded prior to update.")
         scale, tracker = self._scale, self._growth_tracker
-        found = warptape.stack([f.to(scale.device, non_blocking=True).reshape(()) for f in flags]).any()
+        found = wt.stack([f.to(scale.device, non_blocking=True).reshape(()) for f in flags]).any()
         _amp_update_scale_(
             scale, tracker, found, self._growth_factor, self._backoff_factor, self._growth_interval
         )
 
     def get_scale(self) -> float:
-        """The scale as a number; 1.0 when disabled. Waits for the device."""
+        """The scale as a number; it waits for the device.
+
+        >>> torch.amp.GradScaler("cpu", init_scale=8.0).get_scale()
+        8.0
+        """
         if not self._enabled:
             return 1.0
         return self._init_scale if self._scale is None else self._scale.item()
 
     def get_growth_factor(self) -> float:
-        """What the scale is multiplied by when it grows."""
+        """What the scale is multiplied by after `growth_interval` steps in a row without inf and nan.
+
+        >>> torch.amp.GradScaler("cpu").get_growth_factor()
+        2.0
+        """
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Sets what the scale is multiplied by when it grows."""
+        """Sets what the scale is multiplied by when it grows.
+
+        Args:
+            new_factor: above 1.
+        """
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the scale is multiplied by after inf or nan."""
+        """What the scale is multiplied by after a step that found inf or nan.
+
+        >>> torch.amp.GradScaler("cpu").get_backoff_factor()
+        0.5
+        """
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Sets what the scale is multiplied by after inf or nan."""
+        """Sets what the scale is multiplied by after inf or nan.
+
+        Args:
+            new_factor: between 0 and 1.
+        """
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """Number of steps without inf and nan after which the scale grows."""
+        """After how many steps without inf and nan the scale grows.
+
+        >>> torch.amp.GradScaler("cpu").get_growth_interval()
+        2000
+        """
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Sets the number of steps without inf and nan after which the scale grows."""
+        """Sets the number of steps without inf and nan after which the scale grows.
+
+        Args:
+            new_interval: at least 1.
+        """
         self._growth_interval = new_interval
 
     def _get_growth_tracker(self) -> int:
@@ -381,11 +423,19 @@ class GradScaler:
         return self._init_growth_tracker if self._growth_tracker is None else self._growth_tracker.item()
 
     def is_enabled(self) -> bool:
-        """Whether it scales."""
+        """Whether it scales; where it does not, `scale` returns its input and `step` calls the optimizer's.
+
+        >>> torch.amp.GradScaler("cpu", enabled=False).is_enabled()
+        False
+        """
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Scale, factors and counters; empty when disabled. Save it after `update`."""
+        """Scale, factors and counters, to save after `update`.
+
+        Returns:
+            An empty dict where the scaler is disabled.
+        """
         if not self._enabled:
             return {}
         return {

@@ -1,6 +1,6 @@
-"""Smaller models: quantisation, pruning, binarised layers, distillation (docs/compression.md)."""
+"""Smaller models: quantisation, pruning, binarised layers, distillation (docs/guides/compression.md)."""
 
-from .._missing import install_getattr as _install_getattr
+from . import low_precision
 from .binary import (
     BinaryConv2d,
     BinaryLinear,
@@ -32,5 +32,3 @@ from .quantization import (
 from .report import LayerError, Report, model_bytes, report
 from .shrink import PruneReport, ShrinkError, ShrinkReport, prune_channels, shrink
 from .shrink_modules import NarrowMultiheadAttention
-
-_install_getattr(__name__)

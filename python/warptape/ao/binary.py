@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape as torch
+from warptape import core as wt
 
 from .. import _C
-from .._tensor import Tensor
 from ..autograd import Function
+from ..core import Tensor
 from ..nn import Conv2d, Linear, Module
 from ..nn import functional as F
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = [
     "BinaryConv2d",
@@ -28,7 +31,7 @@ class _Sign(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return torch.where(x < 0, -1.0, 1.0).to(x.dtype)
+        return wt.where(x < 0, -1.0, 1.0).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
@@ -39,7 +42,7 @@ class _Sign(Function):
 class _Ternary(Function):
     @staticmethod
     def forward(ctx: Any, w: Tensor, threshold: Tensor) -> Tensor:
-        return torch.sign(w) * (w.abs() > threshold).to(w.dtype)
+        return wt.sign(w) * (w.abs() > threshold).to(w.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
@@ -89,14 +92,18 @@ class BinaryLinear(Linear):
         bias: bool = True,
         *,
         scale_input: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.scale_input = scale_input
 
     def forward(self, input: Tensor) -> Tensor:
-        """[.., in_features] -> [.., out_features]."""
+        """[.., in_features] -> [.., out_features].
+
+        Args:
+            input: its signs are what counts.
+        """
         y = F.linear(binarize(input), _binary_weight(self.weight))
         if self.scale_input:
             y = y * input.abs().mean(-1, keepdim=True)
@@ -104,10 +111,24 @@ class BinaryLinear(Linear):
 
 
 class TernaryLinear(Linear):
-    """y = x (a t(W))^T + bias with t in {-1, 0, 1} (`ternarize`): [.., in_features] -> [.., out_features]."""
+    """y = x (a t(W))^T + bias with t in {-1, 0, 1} (`ternarize`): [.., in_features] -> [.., out_features].
+
+    From Li and Liu, "Ternary Weight Networks" (2016).
+
+    Args:
+        in_features, out_features, bias, device, dtype: as of nn.Linear.
+
+    >>> from warptape.ao import TernaryLinear
+    >>> TernaryLinear(4, 2)(torch.ones(3, 4)).shape
+    torch.Size([3, 2])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        """[.., in_features] -> [.., out_features]."""
+        """[.., in_features] -> [.., out_features].
+
+        Args:
+            input: any shape.
+        """
         return F.linear(input, ternarize(self.weight), self.bias)
 
 
@@ -127,12 +148,16 @@ class BinaryConv2d(Conv2d):
         self.scale_input = scale_input
 
     def forward(self, input: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, O, H', W']."""
+        """[B, C, H, W] -> [B, O, H', W'].
+
+        Args:
+            input: its signs are what counts.
+        """
         down, right = (int(p) for p in self.padding)
         x = F.pad(input, (right, right, down, down))
         y = F.conv2d(binarize(x), _binary_weight(self.weight), None, self.stride, 0, self.dilation)
         if self.scale_input:
-            ones = torch.full_like(self.weight[:1, :1], 1 / self.weight[0, 0].numel())
+            ones = wt.full_like(self.weight[:1, :1], 1 / self.weight[0, 0].numel())
             mean = x.abs().mean(1, keepdim=True)
             y = y * F.conv2d(mean, ones, None, self.stride, 0, self.dilation)
         return y if self.bias is None else y + self.bias.view(-1, 1, 1)
@@ -152,7 +177,7 @@ class PackedBinaryLinear(Module):
         super().__init__()
         self.scale_input = layer.scale_input
         self.inputs, self.outputs = layer.weight[0].numel(), len(layer.weight)
-        with torch.no_grad():
+        with wt.no_grad():
             weight = layer.weight.detach().flatten(1)
             self.register_buffer("words", _C._private._pack_signs(weight))
             self.register_buffer("scale", weight.float().abs().mean(1))
@@ -163,7 +188,11 @@ class PackedBinaryLinear(Module):
         return f"{self.inputs} bits -> {self.outputs}, scale_input={self.scale_input}"
 
     def forward(self, input: Tensor) -> Tensor:
-        """[.., in_features] -> [.., out_features]. Under no_grad() only."""
+        """[.., in_features] -> [.., out_features]. Under no_grad() only.
+
+        Args:
+            input: its signs are what counts.
+        """
         if input.shape[-1] != self.inputs:
             raise _C.ShapeError(
                 f"PackedBinaryLinear: expected {self.inputs} features in the last dim, got shape "
@@ -173,7 +202,11 @@ class PackedBinaryLinear(Module):
 
 
 class PackedBinaryConv2d(PackedBinaryLinear):
-    """A BinaryConv2d with a bit for each weight, for inference (`pack_binary_`)."""
+    """A BinaryConv2d with a bit for each weight, for inference (`pack_binary_`).
+
+    Args:
+        layer: whose signs are packed.
+    """
 
     def __init__(self, layer: BinaryConv2d) -> None:
         super().__init__(layer)
@@ -181,7 +214,11 @@ class PackedBinaryConv2d(PackedBinaryLinear):
         self.padding: Any = layer.padding  # in numbers
 
     def forward(self, input: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, O, H', W']. Under no_grad() only."""
+        """[B, C, H, W] -> [B, O, H', W']. Under no_grad() only.
+
+        Args:
+            input: its signs are what counts.
+        """
         sizes = [
             (n + 2 * p - d * (k - 1) - 1) // s + 1
             for n, p, d, k, s in zip(

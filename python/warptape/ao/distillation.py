@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import warptape as torch
+from warptape import core as wt
+from warptape import nn
 
 from .. import _C
-from .._tensor import Tensor
+from ..core import Tensor
 from ..nn import Module
 from ..nn import functional as F
+
+if TYPE_CHECKING:
+    from warptape.optim import Optimizer
 
 __all__ = ["Hint", "attention_map", "attention_transfer_loss", "distill", "hint_loss", "kd_loss"]
 
@@ -71,7 +75,7 @@ def kd_loss(
     if targets is None:
         return temperature**2 * rows.mean()
     keep = targets != ignore_index
-    soft = torch.where(keep, rows, 0.0).sum() / keep.sum().clamp(min=1)
+    soft = wt.where(keep, rows, 0.0).sum() / keep.sum().clamp(min=1)
     hard = F.cross_entropy(
         student.reshape(-1, student.shape[-1]), targets.reshape(-1), ignore_index=ignore_index
     )
@@ -92,7 +96,14 @@ def hint_loss(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def attention_map(features: Tensor, p: float = 2.0) -> Tensor:
-    """The sum over channels of |features|^p, of norm 1: [B, C, ..] -> [B, positions]."""
+    """The sum over channels of |features|^p, of norm 1: [B, C, ..] -> [B, positions].
+
+    From Zagoruyko and Komodakis, "Paying More Attention to Attention" (2016), section 3.1.
+
+    Args:
+        features: of a layer.
+        p: the power.
+    """
     q = features.abs().pow(p).sum(1).flatten(1)
     return q / q.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
@@ -134,7 +145,7 @@ def _outputs(model: Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]
         if name not in modules:
             raise ValueError(f"distill: {type(model).__name__} has no module {name!r}")
 
-        def keep(module: Module, args: Any, output: Any, name: str = name) -> None:
+        def keep(module: Module, args: object, output: Any, name: str = name) -> None:
             seen[name] = output
 
         handles.append(modules[name].register_forward_hook(keep))
@@ -149,7 +160,7 @@ def distill(
     student: Module,
     teacher: Module,
     batches: Iterable[tuple[Tensor, Tensor]],
-    optimizer: Any,
+    optimizer: Optimizer,
     *,
     epochs: int = 1,
     scheduler: Any = None,
@@ -177,7 +188,7 @@ def distill(
             for _ in range(epochs):
                 total, count = 0.0, 0
                 for inputs, targets in batches:
-                    with torch.no_grad():
+                    with wt.no_grad():
                         taught = teacher(inputs)
                     loss = kd_loss(student(inputs), taught, targets, **options)
                     for hint in hints:
@@ -187,7 +198,7 @@ def distill(
                     optimizer.zero_grad()
                     loss.backward()
                     if max_grad_norm is not None:
-                        torch.nn.utils.clip_grad_norm_(student.parameters(), max_grad_norm)
+                        nn.utils.clip_grad_norm_(student.parameters(), max_grad_norm)
                     optimizer.step()
                     if scheduler is not None:
                         scheduler.step()

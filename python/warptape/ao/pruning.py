@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import warptape as torch
+from warptape import core as wt
 
-from .._tensor import Tensor
 from ..nn import Module
 from ..nn.utils import prune
 
@@ -77,13 +76,16 @@ class GradualPruner:
         if not self.parameters:
             raise ValueError("GradualPruner: expected at least one pair (module, name), got none")
         for module, name in self.parameters:
-            if not isinstance(getattr(module, name, None), Tensor):
+            if not isinstance(getattr(module, name, None), wt.Tensor):
                 raise ValueError(f"GradualPruner: {type(module).__name__} has no parameter {name!r}")
         self.steps = 0
 
-    @torch.no_grad()
+    @wt.no_grad()
     def step(self) -> float:
-        """Prunes to the schedule's share; returns the share that is zero now."""
+        """Prunes to the schedule's share; returns the share that is zero now.
+
+        Call it after each optimizer step (Zhu and Gupta, "To prune, or not to prune", 2017).
+        """
         for module, name in self.parameters:
             if not hasattr(module, name + "_mask"):
                 prune.identity(module, name)
@@ -92,7 +94,7 @@ class GradualPruner:
         count = round(self.schedule(self.steps) * total)
         self.steps += 1
         # What is pruned comes first, whatever its weight is.
-        score = torch.cat(
+        score = wt.cat(
             [
                 (getattr(module, name + "_orig").abs() + 1).mul(mask).reshape(-1)
                 for (module, name), mask in zip(self.parameters, masks)
@@ -100,8 +102,8 @@ class GradualPruner:
         )
         pruned = int((score == 0).sum())
         if count > pruned:
-            keep = torch.ones_like(score)
-            keep[torch.topk(score, count, largest=False).indices] = 0
+            keep = wt.ones_like(score)
+            keep[wt.topk(score, count, largest=False).indices] = 0
             for (module, name), mask in zip(self.parameters, masks):
                 part, keep = keep[: mask.numel()], keep[mask.numel() :]
                 mask.mul_(part.view_as(mask))
@@ -125,28 +127,48 @@ class NofM(prune.BasePruningMethod):
             raise ValueError(f"n_of_m: expected 1 <= n <= m, got n={n}, m={m}")
         self.n, self.m = n, m
 
-    def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """A mask of t's shape."""
+    def compute_mask(self, t: wt.Tensor, default_mask: wt.Tensor) -> wt.Tensor:
+        """A mask of t's shape.
+
+        Args:
+            t: importances.
+            default_mask: zeros in it stay.
+        """
         row = t[0].numel() if t.ndim > 1 and t.shape[0] else t.numel()
         if row % self.m:
             raise ValueError(
                 f"n_of_m: {self.m} does not divide the {row} elements of a row of {list(t.shape)}"
             )
         # Elements that other methods pruned are taken last.
-        score = torch.where(default_mask != 0, t.detach().abs(), -1.0).reshape(-1, self.m)
-        kept = torch.zeros_like(score)
-        kept.scatter_(1, torch.topk(score, self.n, dim=1).indices, 1.0)
+        score = wt.where(default_mask != 0, t.detach().abs(), -1.0).reshape(-1, self.m)
+        kept = wt.zeros_like(score)
+        kept.scatter_(1, wt.topk(score, self.n, dim=1).indices, 1.0)
         return default_mask * kept.reshape(t.shape).to(default_mask.dtype)
 
 
 def n_of_m(module: Module, name: str = "weight", n: int = 2, m: int = 4) -> Module:
-    """Prunes a parameter to n of each m neighbours (2:4 by default); returns the module."""
+    """Prunes a parameter to n of each m neighbours (2:4 by default); returns the module.
+
+    Args:
+        module: changed.
+        name: of the parameter.
+        n: how many stay.
+        m: of so many.
+
+    >>> from warptape.ao import n_of_m, sparsity
+    >>> sparsity(n_of_m(nn.Linear(8, 2)))
+    0.5
+    """
     NofM.apply(module, name, n, m)
     return module
 
 
 def sparsity(model: Module) -> float:
-    """The share of zeros among the elements of all weights of two and more dims, masks applied."""
+    """The share of zeros among the elements of all weights of two and more dims, masks applied.
+
+    Args:
+        model: any module.
+    """
     zeros = total = 0
     for module in model.modules():
         for name, parameter in module._parameters.items():

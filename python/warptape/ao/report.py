@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import warptape as torch
+from warptape import core as wt
 
-from .._tensor import Tensor
 from ..nn import Module
 from ..nn import functional as F
 
@@ -21,7 +20,12 @@ __all__ = ["LayerError", "Report", "model_bytes", "report"]
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far a layer's output is from the reference's: 10 log10(sum r^2 / sum (x - r)^2), in decibels."""
+    """How far a layer's output is from the reference's: 10 log10(sum r^2 / sum (x - r)^2), in decibels.
+
+    Args:
+        name: its path.
+        signal_to_noise: decibels.
+    """
 
     name: str
     signal_to_noise: float
@@ -107,7 +111,11 @@ class Report:
     _repr_svg_ = svg
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the picture. Raises: ValueError for a name that does not end in .svg."""
+        """Writes the picture. Raises: ValueError for a name that does not end in .svg.
+
+        Args:
+            path: of the file.
+        """
         if not os.fspath(path).endswith(".svg"):
             raise ValueError(f"Report.save: expected a path that ends in .svg, got {os.fspath(path)!r}")
         with open(path, "w", encoding="utf-8") as file:
@@ -115,12 +123,20 @@ class Report:
 
 
 def model_bytes(model: Module) -> int:
-    """Bytes of a model's parameters and buffers, each counted once."""
+    """Bytes of a model's parameters and buffers, each counted once.
+
+    Args:
+        model: any module.
+
+    >>> from warptape.ao.report import model_bytes
+    >>> model_bytes(nn.Linear(2, 3))
+    36
+    """
     tensors = {id(t): t for t in [*model.parameters(), *model.buffers()]}
     return sum(t.nbytes for t in tensors.values())
 
 
-def _default_loss(output: Tensor, target: Tensor) -> Tensor:
+def _default_loss(output: wt.Tensor, target: wt.Tensor) -> wt.Tensor:
     if target.is_floating_point():
         return F.mse_loss(output, target)
     return F.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
@@ -143,13 +159,13 @@ class _Outputs:
     """The outputs of a model's layers in one pass."""
 
     def __init__(self, model: Module, names: Iterable[str]) -> None:
-        self.seen: dict[str, Tensor] = {}
+        self.seen: dict[str, wt.Tensor] = {}
         modules = dict(model.named_modules())
         self.handles = [modules[n].register_forward_hook(self._keeper(n)) for n in names]
 
     def _keeper(self, name: str) -> Any:
-        def keep(module: Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.is_floating_point():
+        def keep(module: Module, args: object, output: object) -> None:
+            if isinstance(output, wt.Tensor) and output.is_floating_point():
                 self.seen[name] = output.detach().double()
 
         return keep
@@ -185,13 +201,13 @@ def _compare(model: Module, reference: Module, batches: list[Any]) -> tuple[list
     return layers, [name for name in mine if name not in signal]
 
 
-@torch.no_grad()
+@wt.no_grad()
 def report(
     model: Module,
     reference: Module,
     data: Iterable[Any],
     *,
-    loss: Callable[[Any, Tensor], Tensor] | None = None,
+    loss: Callable[[Any, wt.Tensor], wt.Tensor] | None = None,
     rounds: int = 5,
 ) -> Report:
     """Runs both models on the data, in evaluation mode, and compares bytes, time, loss and each layer.
@@ -219,7 +235,7 @@ def report(
             for inputs, y in batches:
                 out = each(*inputs)
                 total, count = total + float(measure(out, y)) * y.numel(), count + y.numel()
-                if classes and isinstance(out, Tensor) and out.shape[:-1] == y.shape:
+                if classes and isinstance(out, wt.Tensor) and out.shape[:-1] == y.shape:
                     right += int((out.argmax(-1) == y).sum())
                 else:
                     classes = False

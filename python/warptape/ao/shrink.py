@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-import warptape as torch
+from warptape import core as wt
 
-from .._graphs import record
-from .._tensor import Tensor
+from ..compiler.graphs import record
 from ..core.pytree import tree_leaves
 from ..models import Decoder
 from ..nn import Module, Parameter
@@ -22,11 +21,14 @@ from .shrink_modules import NarrowMultiheadAttention, refresh, set_heads
 
 __all__ = ["PruneReport", "ShrinkError", "ShrinkReport", "prune_channels", "shrink"]
 
-_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
+_ROUNDING = {wt.float64: 1e-9, wt.float32: 1e-4}
 
 
 class ShrinkError(RuntimeError, ValueError):
-    """A model that cannot be made smaller as asked; it is unchanged."""
+    """A model that cannot be made smaller as asked; it is unchanged.
+
+    The message names the op that stands in the way.
+    """
 
 
 @dataclasses.dataclass
@@ -56,7 +58,11 @@ class ShrinkReport:
 
 @dataclasses.dataclass
 class PruneReport:
-    """What `prune_channels` made zero: by weight, its channels and how many of these are zero now."""
+    """What `prune_channels` made zero: by weight, its channels and how many of these are zero now.
+
+    Args:
+        channels: by name of weight.
+    """
 
     channels: dict[str, tuple[int, int]]
 
@@ -73,24 +79,23 @@ def _copied(model: Module) -> Module:
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in module.__dict__.values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # masked weights are computed
+            if isinstance(value, wt.Tensor) and not value.is_leaf:  # masked weights are computed
                 memo[id(value)] = value.detach().clone()
     made = copy.deepcopy(model, memo)
     for module in made.modules():
-        for hook in list(module._forward_pre_hooks.values()):
-            if isinstance(hook, prune.BasePruningMethod):
-                prune.remove(module, hook._tensor_name)
+        for name in prune.pruned_names(module):
+            prune.remove(module, name)
     return made
 
 
-def _run(model: Module, args: tuple[Any, ...]) -> list[Tensor]:
-    with torch.no_grad():
-        return [x for x in tree_leaves(model(*args)) if isinstance(x, Tensor)]
+def _run(model: Module, args: tuple[Any, ...]) -> list[wt.Tensor]:
+    with wt.no_grad():
+        return [x for x in tree_leaves(model(*args)) if isinstance(x, wt.Tensor)]
 
 
 def _followed(model: Module, args: tuple[Any, ...]) -> ChannelGraph:
     names = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
-    with torch.no_grad():
+    with wt.no_grad():
         return follow(record(model, args, strict=True).graph, names)
 
 
@@ -124,7 +129,7 @@ def _kept(graph: ChannelGraph, gone: set[int]) -> dict[str, list[np.ndarray]]:
     return out
 
 
-def _replace(model: Module, name: str, tensor: Tensor) -> None:
+def _replace(model: Module, name: str, tensor: wt.Tensor) -> None:
     """Puts a tensor in the place of a parameter or buffer, wherever in the model it is used."""
     path, _, leaf = name.rpartition(".")
     old = getattr(model.get_submodule(path), leaf)
@@ -136,10 +141,10 @@ def _replace(model: Module, name: str, tensor: Tensor) -> None:
                     space[key] = new
 
 
-def _cut(tensor: Tensor, keep: list[np.ndarray]) -> Tensor:
+def _cut(tensor: wt.Tensor, keep: list[np.ndarray]) -> wt.Tensor:
     for dim, mask in enumerate(keep):
         if not mask.all():
-            at = torch.from_numpy(np.flatnonzero(mask)).to(tensor.device)
+            at = wt.from_numpy(np.flatnonzero(mask)).to(tensor.device)
             tensor = tensor.index_select(dim, at)
     return tensor.detach().clone()
 
@@ -169,7 +174,7 @@ def _smaller(model: Module, graph: ChannelGraph, gone: set[int]) -> None:
     for name, masks in keep.items():
         tensor = tensors[name].detach()
         if name in shifts:
-            tensor = (tensor.double() + torch.from_numpy(shifts[name]).to(tensor.device)).to(tensor.dtype)
+            tensor = (tensor.double() + wt.from_numpy(shifts[name]).to(tensor.device)).to(tensor.dtype)
         if name in shifts or not all(mask.all() for mask in masks):
             _replace(model, name, _cut(tensor, masks))
             changed.add(name.rpartition(".")[0])
@@ -216,13 +221,13 @@ def _configured(model: Module) -> None:
         )
 
 
-def _difference(found: list[Tensor], expected: list[Tensor]) -> str:
+def _difference(found: list[wt.Tensor], expected: list[wt.Tensor]) -> str:
     """What is wrong with outputs that should be equal to rounding, "" for nothing."""
     if [x.shape for x in found] != [x.shape for x in expected]:
         return f"outputs of shapes {[list(x.shape) for x in found]}"
     for x, y in zip(found, expected):
         if not y.is_floating_point():
-            if not torch.equal(x, y):
+            if not wt.equal(x, y):
                 return "other integers"
         elif y.numel():
             scale = max(float(y.abs().max()), 1e-3)
@@ -338,8 +343,8 @@ def _coupled(graph: ChannelGraph) -> list[tuple[list[str], list[int]]]:
     return [(names, sorted(sets)) for names, sets in found]
 
 
-@torch.no_grad()
-def _make_zero(tensors: dict[str, Tensor], graph: ChannelGraph, gone: set[int]) -> None:
+@wt.no_grad()
+def _make_zero(tensors: dict[str, wt.Tensor], graph: ChannelGraph, gone: set[int]) -> None:
     """Zeros in all parameters at the labels of these sets. What batch norm measured stays."""
     for name, value in graph.params.items():
         for dim, labels in enumerate(value.dims):
@@ -347,7 +352,7 @@ def _make_zero(tensors: dict[str, Tensor], graph: ChannelGraph, gone: set[int]) 
                 continue
             at = np.flatnonzero(np.isin(graph.labels.roots(labels), list(gone)))
             if len(at):
-                tensors[name].index_fill_(dim, torch.from_numpy(at).to(tensors[name].device), 0)
+                tensors[name].index_fill_(dim, wt.from_numpy(at).to(tensors[name].device), 0)
 
 
 def prune_channels(

@@ -52,9 +52,9 @@ class _Walk:
         return [self.argument(item) for item in x] if isinstance(x, list) else x
 
     def call(self, name: str, args: Arguments, pointwise: bool) -> list[Value]:
-        rule: Rule | None = RULES.get(name.rstrip("_"))
+        rule: Rule | None = RULES.find(name)
         if rule is None and pointwise:
-            rule = RULES["pointwise"]
+            rule = RULES["role=pointwise"]
         made = rule(args) if rule is not None else None
         if made is not None:
             return made
@@ -66,5 +66,10 @@ class _Walk:
 
 
 def follow(graph: Any, names: set[str]) -> ChannelGraph:
-    """The labels of a graph whose constants of these names, parameters and buffers, may become smaller."""
+    """The labels of a graph whose constants of these names, parameters and buffers, may become smaller.
+
+    Args:
+        graph: of ops.
+        names: of constants.
+    """
     return _Walk(graph, names).run()

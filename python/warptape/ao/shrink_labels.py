@@ -20,19 +20,30 @@ import numpy as np
 
 
 class Labels:
-    """Disjoint sets of labels; label 0 is in the set that keeps its size."""
+    """Disjoint sets of labels; label 0 is in the set that keeps its size.
+
+    Two channels are in one set where they can only go together.
+    """
 
     def __init__(self) -> None:
         self.parent = [0]
 
     def fresh(self, n: int) -> np.ndarray:
-        """n new labels."""
+        """n new labels.
+
+        Args:
+            n: how many.
+        """
         start = len(self.parent)
         self.parent.extend(range(start, start + n))
         return np.arange(start, start + n)
 
     def find(self, label: int) -> int:
-        """The least label of its set."""
+        """The least label of its set.
+
+        Args:
+            label: any.
+        """
         parent = self.parent
         while parent[label] != label:
             parent[label] = parent[parent[label]]
@@ -40,7 +51,11 @@ class Labels:
         return label
 
     def unite(self, a: np.ndarray | None, b: np.ndarray | None) -> None:
-        """The labels of two dims of one size, index by index."""
+        """The labels of two dims of one size, index by index.
+
+        Args:
+            a, b: labels; None for a dim without.
+        """
         for x, y in zip(*([d.tolist() for d in (a, b)] if a is not None and b is not None else ([], []))):
             x, y = self.find(x), self.find(y)
             if x != y:
@@ -49,19 +64,31 @@ class Labels:
             self.fix(a if b is None else b)
 
     def join(self, rows: np.ndarray) -> np.ndarray:
-        """Unites the labels within each row; returns one of each."""
+        """Unites the labels within each row; returns one of each.
+
+        Args:
+            rows: labels, [rows, columns].
+        """
         for k in range(1, rows.shape[1]):
             self.unite(rows[:, 0], rows[:, k])
         return rows[:, 0]
 
     def fix(self, *dims: np.ndarray | None) -> None:
-        """Their sizes stay."""
+        """Their sizes stay.
+
+        Args:
+            *dims: labels; None for a dim without.
+        """
         for dim in dims:
             for label in [] if dim is None else dim.tolist():
                 self.parent[self.find(label)] = 0
 
     def roots(self, dim: np.ndarray) -> np.ndarray:
-        """The sets of a dim's labels."""
+        """The sets of a dim's labels.
+
+        Args:
+            dim: labels.
+        """
         return np.array([self.find(label) for label in dim.tolist()], dtype=np.int64)
 
 
@@ -83,7 +110,11 @@ class Value:
     tensor: Any = None
 
     def known_along(self, dim: int) -> np.ndarray:
-        """What is known along a dim, NaN where nothing is."""
+        """What is known along a dim, NaN where nothing is.
+
+        Args:
+            dim: of the value.
+        """
         dim %= len(self.sizes)
         if self.known is not None and self.dim == dim:
             return self.known
@@ -111,7 +142,12 @@ class Sink:
 
 @dataclass
 class Heads:
-    """An attention: the labels of the heads of queries and of keys, and its weights' dims."""
+    """An attention: the labels of the heads of queries and of keys, and its weights' dims.
+
+    Args:
+        queries, keys: labels.
+        packed: name of a weight that has all three.
+    """
 
     queries: np.ndarray
     keys: np.ndarray

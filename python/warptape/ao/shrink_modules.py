@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape as torch
+from warptape import core as wt
 
-from .._tensor import Tensor
+from .. import nn
+from ..core import Tensor
 from ..nn import Module, MultiheadAttention
 from ..nn import functional as F
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["NarrowMultiheadAttention", "refresh", "set_heads"]
 
@@ -31,24 +35,29 @@ class NarrowMultiheadAttention(Module):
         dropout: float = 0.0,
         bias: bool = True,
         batch_first: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__()
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim
         self.dropout, self.batch_first = dropout, batch_first
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         inner = num_heads * head_dim
-        self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * inner, embed_dim, **factory))
-        torch.nn.init.xavier_uniform_(self.in_proj_weight)
+        self.in_proj_weight = nn.Parameter(wt.empty(3 * inner, embed_dim, **factory))
+        nn.init.xavier_uniform_(self.in_proj_weight)
         self.register_parameter(
-            "in_proj_bias", torch.nn.Parameter(torch.zeros(3 * inner, **factory)) if bias else None
+            "in_proj_bias", nn.Parameter(wt.zeros(3 * inner, **factory)) if bias else None
         )
-        self.out_proj = torch.nn.Linear(inner, embed_dim, bias=bias, **factory)
+        self.out_proj = nn.Linear(inner, embed_dim, bias=bias, **factory)
 
     @classmethod
-    def of(cls, old: Any, num_heads: int) -> NarrowMultiheadAttention:
-        """The module with an nn.MultiheadAttention's parameters, which are cut already."""
+    def of(cls, old: nn.Module, num_heads: int) -> NarrowMultiheadAttention:
+        """The module with an nn.MultiheadAttention's parameters, which are cut already.
+
+        Args:
+            old: what it replaces.
+            num_heads: how many are left.
+        """
         made = cls.__new__(cls)
         Module.__init__(made)
         made.embed_dim, made.num_heads, made.head_dim = old.embed_dim, num_heads, old.head_dim
@@ -62,9 +71,9 @@ class NarrowMultiheadAttention(Module):
         """Both masks as one to add, [.., T, S]."""
 
         def added(mask: Tensor) -> Tensor:
-            if mask.dtype != torch.bool:
+            if mask.dtype != wt.bool:
                 return mask
-            return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill(mask, float("-inf"))
+            return wt.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill(mask, float("-inf"))
 
         mask = None if attn_mask is None else added(attn_mask)
         if mask is not None and mask.ndim == 3:
@@ -85,7 +94,13 @@ class NarrowMultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As nn.MultiheadAttention's. A mask of heads has as many as there are."""
+        """As nn.MultiheadAttention's. A mask of heads has as many as there are.
+
+        Args:
+            query, key, value: as of nn.MultiheadAttention.
+            key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal: as of
+                nn.MultiheadAttention.
+        """
         turned = query.ndim == 3 and not self.batch_first
         weights = self.in_proj_weight.chunk(3)
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
@@ -110,13 +125,18 @@ class NarrowMultiheadAttention(Module):
 
 
 def refresh(module: Module, old: tuple[int, ...] | None) -> None:
-    """Sets the numbers of channels that a module keeps from its weight, which was of shape `old`."""
+    """Sets the numbers of channels that a module keeps from its weight, which was of shape `old`.
+
+    Args:
+        module: with a weight that is smaller now.
+        old: None where it had none.
+    """
     weight = getattr(module, "weight", None)
     if weight is None and isinstance(getattr(module, "running_mean", None), Tensor):
         module.__dict__["num_features"] = len(module.running_mean)
     if not isinstance(weight, Tensor) or old is None or tuple(weight.shape) == old:
         return
-    nn, target = torch.nn, module.__dict__
+    target = module.__dict__
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
         target["groups"] = module.groups if module.groups == 1 else module.groups * weight.shape[0] // old[0]
         target["out_channels"] = weight.shape[0]
@@ -137,7 +157,12 @@ def refresh(module: Module, old: tuple[int, ...] | None) -> None:
 
 
 def set_heads(module: Module, old: tuple[int, int], new: tuple[int, int]) -> None:
-    """Sets an attention's numbers of heads, and of heads of keys, where it keeps them under a usual name."""
+    """Sets an attention's numbers of heads, and of heads of keys, where it keeps them under a usual name.
+
+    Args:
+        module: the attention.
+        old, new: heads of queries and of keys.
+    """
     if isinstance(module, MultiheadAttention):
         raise NotImplementedError("nn.MultiheadAttention is replaced, not changed")
     for names, before, after in ((_HEADS, old[0], new[0]), (_KEY_HEADS, old[1], new[1])):

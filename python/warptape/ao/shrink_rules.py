@@ -8,16 +8,25 @@ from typing import Any
 
 import numpy as np
 
-import warptape as torch
+from warptape import core as wt
+from warptape.core.op_facts import OpTable
+from warptape.nn import functional
 
 from .shrink_labels import Heads, Sink, Value
 
 Rule = Callable[["Arguments"], "list[Value] | None"]
-RULES: dict[str, Rule] = {}
+RULES: OpTable[Rule] = OpTable()
 
 
 class Arguments:
-    """The arguments of a call, by name, and the sizes of its results."""
+    """The arguments of a call, by name, and the sizes of its results.
+
+    Args:
+        walk: of the graph.
+        op: its name.
+        named: values by name.
+        out_sizes: of each result.
+    """
 
     def __init__(self, walk: Any, op: str, named: dict[str, Any], out_sizes: list[Any]) -> None:
         self.walk, self.op, self.named, self.out_sizes = walk, op, named, out_sizes
@@ -38,13 +47,24 @@ class Arguments:
         return out
 
     def made(self, dims: list[Any], known: Any = None, dim: int = 1, which: int = 0) -> Any:
-        """A result."""
+        """A result.
+
+        Args:
+            dims: labels of each dim.
+            known: what is known of its values.
+            dim: along which.
+            which: number of the result.
+        """
         sizes = self.out_sizes[which]
         return Value(sizes, dims, known, dim % len(sizes) if sizes else 0)
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enters a function for ops of these names."""
+    """Enters a function for ops of these names, or of these facts (core/op_facts.py).
+
+    Args:
+        *names: of ops, or facts.
+    """
 
     def enter(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -54,10 +74,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def _array(value: Any) -> np.ndarray:
-    return value.tensor.detach().to("cpu", torch.float64).numpy()
+    return value.tensor.detach().to("cpu", wt.float64).numpy()
 
 
-@rule("pointwise", "where", "prelu")
+@rule("role=pointwise", "where", "prelu")
 def _pointwise(a: Arguments) -> Any:
     """Operands are broadcast: dims of one size are united, a dim of 1 beside another keeps its size."""
     out, tensors = a.out_sizes[0], a.tensors()
@@ -81,7 +101,7 @@ def _pointwise(a: Arguments) -> Any:
     return [a.made(dims, known, dim, i) for i in range(len(a.out_sizes))]
 
 
-@rule("dropout", "feature_dropout", "to", "contiguous", "clone")
+@rule("aliasing=dropout", "aliasing=layout", "copies", "to")
 def _same(a: Arguments) -> Any:
     """In evaluation, the operand."""
     x = a.first()
@@ -101,13 +121,13 @@ def _known_pointwise(a: Arguments, tensors: list[Any]) -> tuple[Any, int]:
         known = t.known if t.known is not None and t.dim - len(t.sizes) == dim else np.full(1, math.nan)
         if t.known is not None and len(known) != n:
             return None, 1
-        vectors[id(t)] = torch.from_numpy(known.copy())
+        vectors[id(t)] = wt.from_numpy(known.copy())
         zero |= known == 0
         unknown |= np.isnan(known)
     op = a.op.rstrip("_")
     if op in ("mul", "multiply"):
         unknown &= ~zero
-    found = getattr(torch, op, None) or getattr(torch.nn.functional, op, None)
+    found = getattr(wt, op, None) or getattr(functional, op, None)
     if found is None or op in ("where", "prelu"):
         return None, 1
     (_, first), *rest = [(k, vectors.get(id(x), x)) for k, x in a.named.items() if k != "inplace"]
@@ -167,7 +187,7 @@ def _linear(a: Arguments) -> Any:
     return [a.made([*x.dims[:-1], weight.dims[0]], known, -1)]
 
 
-@rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@rule("role=convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _conv(a: Arguments) -> Any:
     x, weight, bias, groups = a.first(), a["weight"], a["bias"], a["groups"] or 1
     spatial = int(a.op[-2])
@@ -485,7 +505,7 @@ def _attention(a: Arguments) -> Any:
     return [a.made([None] * at + [heads, None, v.dims[-1]], known, at)]
 
 
-@rule("matmul", "bmm")
+@rule("role=product")
 def _matmul(a: Arguments) -> Any:
     x, y = list(a.named.values())[:2]
     if len(x.sizes) != len(y.sizes) or len(x.sizes) < 3 or x.sizes[:-2] != y.sizes[:-2]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from .._missing import install_getattr as _install_getattr
+from ..core import enable_grad, inference_mode, no_grad, set_grad_enabled
+from ..core.protocols import OwnGradients, TapedByValue
 from . import graph
 from .anomaly_mode import detect_anomaly, set_detect_anomaly
 from .function import Function
-from .grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
 from .gradcheck import GradcheckError, _as_tuple, gradcheck, gradgradcheck
 
 if TYPE_CHECKING:
-    from .. import Tensor
+    from ..core import Tensor
 
 __all__ = [
     "Function",
@@ -77,11 +77,11 @@ def _gradients(outputs: tuple[Any, ...], given: Any, op: str) -> tuple[Any, ...]
 
 def backward(
     tensors: Tensor | Sequence[Tensor],
-    grad_tensors: Any = None,
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    grad_variables: Any = None,
-    inputs: Any = None,
+    grad_variables: Tensor | Sequence[Tensor | None] | None = None,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
     """Adds the gradients of the sum of `tensors` to the `.grad` of the leaves (or of `inputs`).
 
@@ -106,7 +106,7 @@ def backward(
 def grad(
     outputs: Tensor | Sequence[Tensor],
     inputs: Tensor | Sequence[Tensor],
-    grad_outputs: Any = None,
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     only_inputs: bool = True,
@@ -127,7 +127,7 @@ def grad(
     """
     outputs, inputs = _as_tuple(outputs), _as_tuple(inputs)  # once: they may be generators
     given = (*outputs, *inputs)
-    own = next((t._autograd_grad for t in given if hasattr(t, "_autograd_grad")), None)
+    own = next((t.autograd_grad for t in given if isinstance(t, OwnGradients)), None)
     if own is not None and _C._has_torch_function(given):  # a class whose tensors lie on several ranks
         more = (grad_outputs, retain_graph, create_graph, only_inputs, allow_unused, is_grads_batched)
         return own(grad, outputs, inputs, *more, materialize_grads)
@@ -144,8 +144,7 @@ def grad(
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True")
     outs, given = outputs, inputs
-    # The tape knows a sparse tensor by its values.
-    ins = tuple(i._value if getattr(type(i), "_by_value", False) else i for i in given)
+    ins = tuple(i.taped_value() if isinstance(i, TapedByValue) else i for i in given)
     retain = create_graph if retain_graph is None else retain_graph
     unused = materialize_grads if allow_unused is None else allow_unused
     found = _C._run_backward(
@@ -156,7 +155,7 @@ def grad(
             _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
         )
     return tuple(
-        g if i is place or g is None else place._gradient(g)
+        g if i is place or g is None else place.taped_gradient(g)
         for g, i, place in zip(found, ins, given, strict=True)
     )
 
@@ -180,6 +179,3 @@ def _grad_of_each(outputs: Any, inputs: Any, batches: Any, retain: bool, *option
         for i, row in enumerate(rows)
     ]
     return tuple(None if each[0] is None else _C._functions.stack(each) for each in zip(*found))  # type: ignore[misc]
-
-
-_install_getattr(__name__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from warptape import _C, Tensor
+from warptape import _C
 from warptape._missing import install_getattr as _install_getattr
+from warptape.core import Tensor
 
 from . import function_transforms  # noqa: F401, Functions within dual levels
 from .function import dual_levels as _levels
@@ -21,7 +22,12 @@ __all__ = [
 
 
 class UnpackedDualTensor(NamedTuple):
-    """The two parts of a dual number; tangent is None where the tensor has none."""
+    """The two parts of a dual number, as `unpack_dual` returns them.
+
+    Args:
+        primal: the value.
+        tangent: the derivative along the direction, of the value's shape; None where the tensor has none.
+    """
 
     primal: Tensor
     tangent: Tensor | None
@@ -54,7 +60,14 @@ def exit_dual_level(*, level: int | None = None) -> None:
 
 
 class dual_level:
-    """A context within which dual numbers are made and unpacked."""
+    """A context within which dual numbers are made and unpacked.
+
+    >>> import warptape.autograd.forward_ad as fwAD
+    >>> with fwAD.dual_level():
+    ...     x = fwAD.make_dual(torch.tensor(3.0), torch.tensor(1.0))
+    ...     fwAD.unpack_dual(x * x).tangent
+    tensor(6.)
+    """
 
     def __enter__(self) -> int:
         return enter_dual_level()
@@ -108,7 +121,12 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
 
 
 def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """The primal and the tangent, which is None where there is none."""
+    """The primal and the tangent, which is None where there is none.
+
+    Args:
+        tensor: any.
+        level: None for the present one.
+    """
     if not _levels and level is None:
         return UnpackedDualTensor(tensor, None)
     return UnpackedDualTensor(*_C._unpack_dual(tensor, _level(level, "unpack a dual Tensor")))

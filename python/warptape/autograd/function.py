@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from .grad_mode import no_grad
+from ..core import no_grad
+from ..core.wrappers import is_wrapper
 
 if TYPE_CHECKING:
-    from .. import Tensor
+    from ..core import Tensor
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -20,7 +21,10 @@ in_transforms: list[Callable[..., Any]] = []  # of function_transforms, which wh
 
 
 class FunctionCtx:
-    """What forward leaves for backward: tensors by save_for_backward, anything else as attributes."""
+    """What forward leaves for backward: tensors by save_for_backward, anything else as attributes.
+
+    `ctx`, the first argument of both, is one.
+    """
 
     _function: type[Function]
     needs_input_grad: tuple[bool, ...] = ()
@@ -35,7 +39,13 @@ class FunctionCtx:
     _node: Any = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps inputs, outputs or intermediate tensors; backward checks that they were not changed since."""
+        """Keeps inputs, outputs or intermediate tensors; backward checks that they were not changed since.
+
+        Args:
+            *tensors: found in `ctx.saved_tensors` in this order; None stays None.
+
+        Raises: TypeError for anything else.
+        """
         for t in tensors:
             if t is not None and not isinstance(t, _C.TensorBase):
                 raise TypeError(
@@ -44,7 +54,13 @@ class FunctionCtx:
         self._saved = tensors
 
     def save_for_forward(self, *tensors: Tensor | None) -> None:
-        """Keeps tensors for jvp, which finds them in `saved_tensors`."""
+        """Keeps tensors for jvp, which finds them in `saved_tensors`.
+
+        Args:
+            *tensors: in the order in which jvp finds them.
+
+        Raises: TypeError for anything else.
+        """
         for t in tensors:
             if t is not None and not isinstance(t, _C.TensorBase):
                 raise TypeError(
@@ -53,20 +69,35 @@ class FunctionCtx:
         self._saved_for_forward = tensors
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Says which input forward changed in place (at most one); it must be returned."""
+        """Says which input forward changed in place (at most one); it must be returned.
+
+        Args:
+            *tensors: inputs.
+        """
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Says which outputs have no gradient."""
+        """Says which outputs have no gradient.
+
+        Args:
+            *tensors: outputs, as indices.
+        """
         self._non_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether backward gets zeros (True, the default) or None for outputs that nothing flowed into."""
+        """Whether backward gets zeros (True, the default) or None for outputs that nothing flowed into.
+
+        Args:
+            value: False for None.
+        """
         self._materialize = value
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What save_for_backward kept. RuntimeError when it was changed in place or freed by a backward."""
+        """What `save_for_backward` kept, in that order; None for what was None.
+
+        Raises: RuntimeError where a tensor was changed in place since, or a backward pass has freed it.
+        """
         return self._saved if self._node is None else _C._function_saved(self._node)
 
     @property
@@ -132,17 +163,34 @@ class Function:
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """Computes the outputs; ops inside are not recorded."""
+        """Computes the outputs; ops inside are not recorded.
+
+        It takes `ctx` first unless the class has setup_context.
+
+        Args:
+            *args, **kwargs: what `apply` was given.
+        """
         raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
-        """Leaves in ctx what backward needs."""
+        """Leaves in ctx what backward needs.
+
+        Args:
+            ctx: for backward.
+            inputs: of forward.
+            output: of forward.
+        """
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Returns one gradient (or None) per argument of forward."""
+        """Returns one gradient (or None) per argument of forward.
+
+        Args:
+            ctx: as forward left it.
+            *grad_outputs: one for each output.
+        """
         raise NotImplementedError(
             "You must implement either the backward or vjp method for your custom autograd.Function."
         )
@@ -151,14 +199,25 @@ class Function:
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
-        """Returns one tangent per output, given one (or None) per argument of forward."""
+        """Returns one tangent per output, given one (or None) per argument of forward.
+
+        Args:
+            ctx: as forward left it.
+            *grad_inputs: tangents.
+        """
         raise NotImplementedError(
             "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        """Returns (output, out_dims) for arguments whose dim in_dims is mapped, None for those without."""
+        """Returns (output, out_dims) for arguments whose dim in_dims is mapped, None for those without.
+
+        Args:
+            info: batch size and randomness.
+            in_dims: of the arguments.
+            *args: of forward.
+        """
         raise NotImplementedError(
             "To use autograd.Function with vmap, you must either override the vmap static method or set "
             "generate_vmap_rule=True."
@@ -173,7 +232,11 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Runs forward, and records it where an argument requires a gradient."""
+        """Runs forward, and records it where an argument requires a gradient.
+
+        Args:
+            *args, **kwargs: of forward.
+        """
         if _C._is_transforming():
             return in_transforms[0](cls, args, kwargs)
         if _C._tracer() is not None:
@@ -211,7 +274,12 @@ def _apply_in_graph(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str
 
 
 def apply_on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """(output, context) of cls on plain tensors."""
+    """(output, context) of cls on plain tensors.
+
+    Args:
+        cls: the Function's class.
+        args, kwargs: of forward.
+    """
     ctx, out = _forward(cls, args, kwargs)
     if cls.setup_context is not Function.setup_context:
         _check_saved(ctx, args, out)
@@ -220,7 +288,11 @@ def apply_on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def context_class(cls: type[Function]) -> type[FunctionCtx]:
-    """The class of cls's contexts, made once: one for each call would be work for the collector."""
+    """The class of cls's contexts, made once: one for each call would be work for the collector.
+
+    Args:
+        cls: the Function's class.
+    """
     made = cls.__dict__.get("_backward_cls")
     if made is None:
         made = type(f"{cls.__name__}Backward", (FunctionCtx,), {"_function": cls})
@@ -228,7 +300,7 @@ def context_class(cls: type[Function]) -> type[FunctionCtx]:
     return made
 
 
-def _has(items: Sequence[Any], item: Any) -> bool:
+def _has(items: Sequence[Any], item: object) -> bool:
     """Whether the very object is among the items: `in` would compare tensors by value."""
     for i in items:  # noqa: SIM110, a generator would double the time of a call
         if i is item:
@@ -258,7 +330,10 @@ def _finish(cls: type[Function], ctx: Any, args: tuple[Any, ...], out: Any, reco
     for i, o in enumerate(outputs):
         if isinstance(o, _C.TensorBase) and not _has(dirty, o):
             given = _has(args, o)
-            fresh = _C._function_output(o, given)
+            if is_wrapper(o):
+                fresh: Any = o.view_as(o) if given else o  # type: ignore[arg-type]  # one of Python's class
+            else:
+                fresh = _C._function_output(o, given)
             if fresh is not o and not given:
                 saved = [fresh if s is o else s for s in saved]
             outputs[i] = fresh
@@ -305,7 +380,11 @@ def _record(
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a backward whose result cannot be differentiated again: doing so raises."""
+    """Decorates a backward whose result cannot be differentiated again: doing so raises.
+
+    Args:
+        backward: the method.
+    """
 
     def wrapper(ctx: Any, *gradients: Any) -> Any:
         with no_grad():

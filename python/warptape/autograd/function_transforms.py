@@ -24,14 +24,24 @@ def in_function_transform() -> bool:
 
 
 class VmapInfo(NamedTuple):
-    """What a Function's `vmap` is told of the vmap that calls it."""
+    """What a Function's `vmap` is told of the vmap that calls it.
+
+    Args:
+        batch_size: size of the dim that is mapped.
+        randomness: "error", "different" or "same".
+    """
 
     batch_size: int
     randomness: str
 
 
 def apply_in_transforms(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`cls.apply` while a transform is active."""
+    """`cls.apply` while a transform is active.
+
+    Args:
+        cls: the Function's class.
+        args, kwargs: of forward.
+    """
     if in_function_transform() and cls.setup_context is Function.setup_context:
         raise RuntimeError(
             "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, jacrev, ...), "

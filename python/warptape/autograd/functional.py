@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from . import grad
 from .function_transforms import in_function_transform
@@ -14,7 +14,7 @@ from .function_transforms import in_function_transform
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 
-def _tuple(x: Any, what: str) -> tuple[Tensor, ...]:
+def _tuple(x: object, what: str) -> tuple[Tensor, ...]:
     found = x if isinstance(x, tuple) else tuple(x) if isinstance(x, list) else (x,)
     for each in found:
         if not isinstance(each, Tensor):
@@ -23,7 +23,7 @@ def _tuple(x: Any, what: str) -> tuple[Tensor, ...]:
 
 
 def _call(
-    func: Callable[..., Any], inputs: Any, create_graph: bool
+    func: Callable[..., Any], inputs: Tensor | tuple[Tensor, ...], create_graph: bool
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], bool]:
     """The inputs as variables of their own, the outputs, and whether those are one tensor."""
     if in_function_transform():
@@ -39,13 +39,18 @@ def _call(
     return variables, _tuple(out, "outputs of the user-provided function"), isinstance(out, Tensor)
 
 
-def _like(x: Any, wanted: Any) -> Any:
+def _like(x: Any, wanted: object) -> Any:
     """A tuple, or its only element where the caller gave a tensor."""
     return x[0] if isinstance(wanted, Tensor) or wanted is True else tuple(x)
 
 
 def _grads(
-    outputs: Any, inputs: Any, vectors: Any, create_graph: bool, strict: bool, what: str
+    outputs: Sequence[Tensor],
+    inputs: Tensor | tuple[Tensor, ...],
+    vectors: Sequence[Tensor],
+    create_graph: bool,
+    strict: bool,
+    what: str,
 ) -> tuple[Tensor, ...]:
     recorded = [(o, v) for o, v in zip(outputs, vectors) if o.requires_grad]
     found: Any = [None] * len(inputs)
@@ -63,18 +68,20 @@ def _grads(
             f"{what}: an output of the user-provided function is independent of an input. "
             "This is not allowed in strict mode."
         )
-    return tuple(warptape.zeros_like(x) if g is None else g for g, x in zip(found, inputs))
+    return tuple(wt.zeros_like(x) if g is None else g for g, x in zip(found, inputs))
 
 
 def _detached(x: Any, create_graph: bool) -> Any:
     return x if create_graph else tuple(t.detach() for t in x)
 
 
-def _vectors(v: Any, outputs: tuple[Tensor, ...], what: str) -> tuple[Tensor, ...]:
+def _vectors(
+    v: Tensor | tuple[Tensor, ...] | None, outputs: tuple[Tensor, ...], what: str
+) -> tuple[Tensor, ...]:
     if v is None:
         if len(outputs) != 1 or outputs[0].numel() != 1:
             raise RuntimeError(f"The vector v can only be None if the {what} has a single element")
-        return (warptape.ones_like(outputs[0]),)
+        return (wt.ones_like(outputs[0]),)
     given = _tuple(v, "v")
     if [t.shape for t in given] != [o.shape for o in outputs]:
         raise RuntimeError(f"v has invalid size: expected that of the {what}")
@@ -82,23 +89,53 @@ def _vectors(v: Any, outputs: tuple[Tensor, ...], what: str) -> tuple[Tensor, ..
 
 
 def vjp(
-    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensor | tuple[Tensor, ...],
+    v: Tensor | tuple[Tensor, ...] | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> Any:
-    """(outputs, product of `v` and the Jacobian): v has the shapes of the outputs."""
-    with warptape.enable_grad():
+    """(outputs, product of `v` and the Jacobian): v has the shapes of the outputs.
+
+    Args:
+        func: of tensors.
+        inputs: a tensor, or a tuple of them.
+        v: None for one output of one element.
+        create_graph: whether the result can be differentiated.
+        strict: whether an output that depends on no input raises.
+
+    >>> torch.autograd.functional.vjp(lambda x: x**2, torch.tensor([3.0]), torch.tensor([1.0]))[1]
+    tensor([6.])
+    """
+    with wt.enable_grad():
         x, out, one = _call(func, inputs, create_graph)
         found = _grads(out, x, _vectors(v, out, "output of the function"), create_graph, strict, "vjp")
     return _like(_detached(out, create_graph), one), _like(_detached(found, create_graph), inputs)
 
 
 def jvp(
-    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensor | tuple[Tensor, ...],
+    v: Tensor | tuple[Tensor, ...] | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> Any:
-    """(outputs, product of the Jacobian and `v`): v has the shapes of the inputs. By two reverse passes."""
-    with warptape.enable_grad():
+    """(outputs, product of the Jacobian and `v`): v has the shapes of the inputs. By two reverse passes.
+
+    Args:
+        func: of tensors.
+        inputs: a tensor, or a tuple of them.
+        v: None for one input of one element.
+        create_graph: whether the result can be differentiated.
+        strict: whether an output that depends on no input raises.
+
+    >>> torch.autograd.functional.jvp(lambda x: x**2, torch.tensor([3.0]), torch.tensor([1.0]))[1]
+    tensor([6.])
+    """
+    with wt.enable_grad():
         x, out, one = _call(func, inputs, create_graph)
         direction = _vectors(v, x, "input of the function")
-        weights = tuple(warptape.zeros_like(o).requires_grad_() for o in out)
+        weights = tuple(wt.zeros_like(o).requires_grad_() for o in out)
         rows = _grads(out, x, weights, True, strict, "jvp")
         found = _grads(rows, weights, direction, create_graph, False, "jvp")
     return _like(_detached(out, create_graph), one), _like(_detached(found, create_graph), one)
@@ -106,7 +143,7 @@ def jvp(
 
 def jacobian(
     func: Callable[..., Any],
-    inputs: Any,
+    inputs: Tensor | tuple[Tensor, ...],
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -119,13 +156,13 @@ def jacobian(
         TypeError: inputs or outputs that are no tensors.
         RuntimeError: with `strict`, for an output that does not depend on an input.
     """
-    with warptape.enable_grad():
+    with wt.enable_grad():
         x, out, one = _call(func, inputs, create_graph)
         blocks = []
         for o in out:
-            units = warptape.eye(o.numel(), dtype=o.dtype, device=o.device)
+            units = wt.eye(o.numel(), dtype=o.dtype, device=o.device)
             rows = [_grads([o], x, [unit.view_as(o)], create_graph, strict, "jacobian") for unit in units]
-            parts = [warptape.stack(r).reshape(o.shape + p.shape) for p, r in zip(x, zip(*rows))]
+            parts = [wt.stack(r).reshape(o.shape + p.shape) for p, r in zip(x, zip(*rows))]
             blocks.append(_like(_detached(tuple(parts), create_graph), inputs))
     return _like(blocks, one)
 
@@ -144,7 +181,7 @@ def _scalar(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def hessian(
     func: Callable[..., Any],
-    inputs: Any,
+    inputs: Tensor | tuple[Tensor, ...],
     create_graph: bool = False,
     strict: bool = False,
     vectorize: bool = False,
@@ -162,18 +199,45 @@ def hessian(
 
 
 def vhp(
-    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensor | tuple[Tensor, ...],
+    v: Tensor | tuple[Tensor, ...] | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> Any:
-    """(output, product of `v` and the Hessian): v has the shapes of the inputs."""
-    with warptape.enable_grad():
+    """(output, product of `v` and the Hessian): v has the shapes of the inputs.
+
+    Args:
+        func: of tensors, to one number.
+        inputs: a tensor, or a tuple of them.
+        v: None for one input of one element.
+        create_graph: whether the result can be differentiated.
+        strict: whether a result that depends on no input raises.
+    """
+    with wt.enable_grad():
         x, out, _ = _call(_scalar(func), inputs, create_graph)
-        slopes = _grads(out, x, [warptape.ones_like(out[0])], True, strict, "vhp")
+        slopes = _grads(out, x, [wt.ones_like(out[0])], True, strict, "vhp")
         found = _grads(slopes, x, _vectors(v, x, "input of the function"), create_graph, strict, "vhp")
     return _like(_detached(out, create_graph), True), _like(_detached(found, create_graph), inputs)
 
 
 def hvp(
-    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensor | tuple[Tensor, ...],
+    v: Tensor | tuple[Tensor, ...] | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> Any:
-    """(output, product of the Hessian and `v`), which is `vhp`, for Hessians are symmetric."""
+    """(output, product of the Hessian and `v`), which is `vhp`, for Hessians are symmetric.
+
+    Args:
+        func: of tensors, to one number.
+        inputs: a tensor, or a tuple of them.
+        v: None for one input of one element.
+        create_graph: whether the result can be differentiated.
+        strict: whether a result that depends on no input raises.
+
+    >>> torch.autograd.functional.hvp(lambda x: x.pow(3).sum(), torch.tensor([2.0]), torch.tensor([1.0]))[1]
+    tensor([12.])
+    """
     return vhp(func, inputs, v, create_graph, strict)

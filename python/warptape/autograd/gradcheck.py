@@ -12,17 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
+from ..core import offered
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .. import Tensor
+    from warptape import core as wt
+
+    from ..core import Tensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 
 
 class GradcheckError(RuntimeError):
-    """What gradcheck and gradgradcheck raise when a gradient is wrong."""
+    """What gradcheck and gradgradcheck raise when a gradient is wrong.
+
+    The message has both Jacobians where they differ.
+    """
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -201,8 +207,6 @@ def _check_batched(func: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
 
     The function itself runs outside of vmap, and so may look at values and draw random numbers.
     """
-    from ..func import vmap
-
     wanted = [x for x in inputs if isinstance(x, _C.TensorBase) and x.requires_grad]
     generator = _C.Generator().manual_seed(0)
     for k, output in enumerate(_tensors(func(*inputs))):
@@ -219,7 +223,7 @@ def _check_batched(func: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of ops that are looped over
             try:
-                found = vmap(of_output)(batch)
+                found = offered("func").vmap(of_output)(batch)
             except RuntimeError as error:
                 raise GradcheckError(f"While computing batched gradients, got: {error}") from error
         for one, each in zip(found, zip(*(of_output(v) for v in batch)), strict=True):
@@ -234,8 +238,7 @@ def _check_forward(func: Callable[..., Any], inputs: tuple[Any, ...], options: d
     """The Jacobians of forward mode, a column of tangents at a time, against central differences."""
     import numpy as np
 
-    from ..func import jvp
-
+    jvp = offered("func").jvp
     places = [i for i, x in enumerate(inputs) if isinstance(x, _C.TensorBase) and x.requires_grad]
     primals = tuple(inputs[i].detach() for i in places)
 
@@ -339,7 +342,7 @@ def gradcheck(
     return True
 
 
-def _random_like(output: Tensor, generator: Any, non_contiguous: bool) -> Tensor:
+def _random_like(output: Tensor, generator: wt.Generator, non_contiguous: bool) -> Tensor:
     """Uniform from -1 to 1; with `non_contiguous`, a view of every second element where there are several."""
     sizes = list(output.shape)
     if non_contiguous and output.numel() > 1:
@@ -420,8 +423,7 @@ def _gradients_by_vjp(func: Callable[..., Any], inputs: tuple[Any, ...]) -> Call
 
     Of a form that function transforms take.
     """
-    from ..func import vjp
-
+    vjp = offered("func").vjp
     places = [i for i, x in enumerate(inputs) if isinstance(x, _C.TensorBase) and x.requires_grad]
     kept = [i for i, o in enumerate(_tensors(func(*inputs))) if o.requires_grad]
 

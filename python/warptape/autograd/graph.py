@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
 from .._missing import install_getattr as _install_getattr
+from ..core import offered
+from ..core.grad_mode import _Mode
 from ..core.hooks import RemovableHandle, add_hook
-from .grad_mode import _Mode
+
+if TYPE_CHECKING:
+    from warptape.core import Tensor
 
 __all__ = [
     "Node",
@@ -41,7 +45,20 @@ setattr(Node, "register_prehook", _register_prehook)  # noqa: B010
 
 
 class saved_tensors_hooks:
-    """Inside, tensors saved for backward are kept as pack_hook(tensor), read by unpack_hook(packed)."""
+    """Inside, tensors saved for backward are kept as pack_hook(tensor), read by unpack_hook(packed).
+
+    Args:
+        pack_hook: of a tensor; returns any object.
+        unpack_hook: of that object; returns the tensor.
+
+    >>> sizes = []
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> with torch.autograd.graph.saved_tensors_hooks(lambda t: (sizes.append(t.numel()), t)[1], lambda t: t):
+    ...     y = (x * x).sum()
+    >>> y.backward()
+    >>> sizes
+    [3, 3]
+    """
 
     def __init__(self, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
@@ -54,7 +71,11 @@ class saved_tensors_hooks:
 
 
 class disable_saved_tensors_hooks(_Mode):
-    """Inside, saved-tensor hooks are refused with this message; RuntimeError if there are some already."""
+    """Inside, saved-tensor hooks are refused with this message; RuntimeError if there are some already.
+
+    Args:
+        error_message: of the error.
+    """
 
     def __init__(self, error_message: str) -> None:
         self.error_message = error_message
@@ -71,17 +92,22 @@ class disable_saved_tensors_hooks(_Mode):
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """Keeps saved tensors in host memory."""
+    """Keeps saved tensors in host memory.
+
+    Args:
+        pin_memory: whether the copies are page-locked, which is faster to copy back.
+        device_type: without effect.
+    """
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        def pack(t: Any) -> Any:
+        def pack(t: Tensor) -> Any:
             host = t.cpu()
             return t.device, host.pin_memory() if pin_memory and t.is_cuda else host
 
         super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
 
 
-def increment_version(tensor: Any) -> None:
+def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
     """Says that a tensor, or each of several, was changed in place by what the runtime does not see.
 
     Raises:
@@ -107,7 +133,7 @@ class _Gathered:
         self.found: list[Any] = [None] * count
         self.missing, self.fn = set(range(count)), fn
 
-    def add(self, place: int, gradient: Any) -> None:
+    def add(self, place: int, gradient: Tensor | None) -> None:
         self.found[place] = gradient
         self.missing.discard(place)
         if not self.missing:
@@ -136,7 +162,9 @@ class _Handles:
         self.remove()
 
 
-def register_multi_grad_hook(tensors: Any, fn: Callable[[Any], Any], *, mode: str = "all") -> _Handles:
+def register_multi_grad_hook(
+    tensors: Sequence[Tensor], fn: Callable[[Any], Any], *, mode: str = "all"
+) -> _Handles:
     """Calls `fn` once per backward pass in which a gradient of one of `tensors` is computed.
 
     Args:
@@ -160,7 +188,7 @@ def register_multi_grad_hook(tensors: Any, fn: Callable[[Any], Any], *, mode: st
     tensors = tuple(tensors)
     passing: Callable[[], _Gathered | None] = lambda: None
 
-    def hook(gradient: Any, place: int) -> None:
+    def hook(gradient: Tensor | None, place: int) -> None:
         nonlocal passing
         gathered = passing()
         if first := gathered is None:
@@ -174,7 +202,7 @@ def register_multi_grad_hook(tensors: Any, fn: Callable[[Any], Any], *, mode: st
     return _Handles(tuple(t.register_hook(functools.partial(hook, place=i)) for i, t in enumerate(tensors)))
 
 
-def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:
+def draw(tensors: object, params: dict[str, Any] | None = None) -> Any:
     """The picture of the tape behind a tensor or several: a node for each recorded op, and what it has saved.
 
     Saved tensors are read as backward reads them, through the hooks that packed them, if there are any.
@@ -194,7 +222,7 @@ def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:
     >>> [node.lines for node in drawing.graph.nodes[2:]]
     [['LinearBackward0', 'saved float32[4, 3]'], ['weight [2, 3]'], ['bias [2]']]
     """
-    from ..graph_drawing import draw_tape
+    draw_tape = offered("pictures").draw_tape
 
     found: list[Any] = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
     if not found or not all(isinstance(t, _C.TensorBase) for t in found):
@@ -202,10 +230,4 @@ def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:
     return draw_tape(found, params)
 
 
-def _allow_mutation() -> Any:
-    from ._mutation import allow_mutation_on_saved_tensors
-
-    return allow_mutation_on_saved_tensors
-
-
-_install_getattr(__name__, allow_mutation_on_saved_tensors=_allow_mutation)
+_install_getattr(__name__, allow_mutation_on_saved_tensors=lambda: offered("allow_mutation_on_saved_tensors"))

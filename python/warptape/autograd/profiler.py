@@ -7,7 +7,6 @@ that starts, and of threads that enter such a range. Without a recording an op p
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -17,56 +16,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-import warptape
-
 from .. import _C
-from .._missing import install_getattr as _install_getattr
 from .._missing import unusable
-from . import profiler_python, profiler_trace
+from ..core import offered
+from . import profiler_python, profiler_trace, ranges
 from .profiler_python import PythonEvent
 from .profiler_select import Selection, keep_calls, keep_host_events
 from .profiler_util import MEMORY_EVENT_NAME, DeviceActivity, EventList, FunctionEvent, Interval, Kernel
+from .ranges import is_recording, record_function
 
 __all__ = ["emit_itt", "emit_nvtx", "kineto_available", "profile", "record_function"]
-
-_running: profile | emit_nvtx | None = None
-
-
-def is_recording() -> bool:
-    """Whether events are recorded now."""
-    return _running is not None
-
-
-class record_function(contextlib.ContextDecorator):
-    """A range by name, as a context or as a decorator; it costs next to nothing while nobody records.
-
-    Args:
-        name: what the event is called.
-        args: text about this use of the range. As in PyTorch, events are summed up by the name alone, and no
-            trace has it.
-    """
-
-    def __init__(self, name: str, args: str | None = None) -> None:
-        self.name, self.args = name, args
-        self._event = 0
-
-    def _recreate_cm(self) -> record_function:
-        return record_function(self.name, self.args)
-
-    def __enter__(self) -> record_function:
-        if _running is not None:
-            for given, name in ((self.name, "name"), (self.args, "args")):
-                if not isinstance(given, str) and (name == "name" or given is not None):
-                    raise RuntimeError(
-                        f"record_function: expected {name} of type str, got {type(given).__name__}"
-                    )
-            self._event = _C._profiler_begin(self.name)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        event, self._event = self._event, 0
-        if event:
-            _C._profiler_end(event)
 
 
 def _start(
@@ -78,26 +37,24 @@ def _start(
     nvtx: bool = False,
     modules: bool = False,
 ) -> None:
-    global _running
     if stacks or modules:
         package = os.path.dirname(os.path.dirname(__file__))
-        above = os.path.join(package, "profiler")
-        files = [__file__, *(os.path.join(above, name) for name in ("profiler.py", "_memory_notes.py"))]
-        _C._profiler_codes(warptape.nn.Module.__call__.__code__, files)
+        above = os.path.join(package, "tools", "profiler")
+        own = [os.path.join(above, name) for name in ("profiler.py", "_memory_notes.py")]
+        _C._profiler_codes(offered("Module").__call__.__code__, [__file__, ranges.__file__, *own])
         if sys.getprofile() is not None:
             warnings.warn(
                 "profile: sys.setprofile has a function already, so calls of Python's functions and modules "
                 "are not recorded",
                 stacklevel=4,
             )
-    if _running is not None or not _C._profiler_start(shapes, memory, stacks, device, nvtx, modules):
+    if is_recording() or not _C._profiler_start(shapes, memory, stacks, device, nvtx, modules):
         raise RuntimeError("profile: another profile is running; stop it first")
-    _running = owner
+    ranges.running = owner
 
 
 def _stop() -> tuple[list[Any], list[Any]]:
-    global _running
-    _running = None
+    ranges.running = None
     return _C._profiler_stop()
 
 
@@ -139,7 +96,7 @@ class profile:
         with_modules: bool = False,
         use_kineto: bool = False,
         use_cpu: bool = True,
-        experimental_config: Any = None,
+        experimental_config: object = None,
         acc_events: bool = False,
         custom_trace_id_callback: Callable[[], str] | None = None,
         post_processing_timeout_s: float | None = None,
@@ -152,7 +109,7 @@ class profile:
         self.use_device = "cuda" if use_cuda else use_device
         if self.use_device not in (None, "cuda"):
             raise ValueError(f'profile: expected use_device None or "cuda", got {use_device!r}')
-        if self.use_device and not warptape.cuda.is_available():
+        if self.use_device and not offered("cuda").is_available():
             warnings.warn("profile: there is no CUDA device; only the CPU is recorded", stacklevel=3)
             self.use_device = None
         self.metadata: dict[str, Any] = {}
@@ -185,7 +142,7 @@ class profile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self.enabled or _running is not self:
+        if not self.enabled or ranges.running is not self:
             return
         events: list[FunctionEvent] = []
         first_of_thread = []
@@ -265,12 +222,19 @@ class profile:
             self._selection.switch(activity.name, enabled, now)
 
     def keeps_memory_event(self, at: int) -> bool:
-        """Whether memory that changed at `at`, in nanoseconds of the clock, is in the trace."""
+        """Whether memory that changed at `at`, in nanoseconds of the clock, is in the trace.
+
+        Args:
+            at: nanoseconds.
+        """
         return self._selection.keeps("CPU", "cpu_instant_event", (at - self.clock_start_ns) / 1e3)
 
     @property
     def function_events(self) -> EventList:
-        """The events in the order in which they began, thread by thread."""
+        """The events in the order in which they began, thread by thread.
+
+        Raises: RuntimeError before the recording has ended.
+        """
         if self._events is None:
             raise RuntimeError("profile: the events are there after the end of the recording")
         return self._events
@@ -294,28 +258,54 @@ class profile:
         group_by_stack_n: int = 0,
         group_by_overload_name: bool = False,
     ) -> EventList:
-        """Sums by name; see `EventList.key_averages`."""
+        """Sums by name; see `EventList.key_averages`.
+
+        Args:
+            group_by_input_shape: whether shapes tell events apart.
+            group_by_stack_n: so many frames tell events apart.
+            group_by_overload_name: without effect.
+        """
         return self.function_events.key_averages(group_by_input_shape, group_by_stack_n)
 
     def total_average(self) -> Any:
-        """One sum over everything."""
+        """One sum over all events.
+
+        Returns:
+            A FunctionEventAvg of the name "Total".
+        """
         return self.function_events.total_average()
 
     @property
     def self_cpu_time_total(self) -> float:
-        """Microseconds of all events, each moment of a thread once."""
+        """Microseconds of all events together; a moment of a thread counts once, however many are open then.
+
+        Raises: RuntimeError before the recording has ended.
+        """
         return self.function_events.self_cpu_time_total
 
     def table(self, *args: Any, **options: Any) -> str:
-        """The events as a table; see `EventList.table`."""
+        """The events as a table; see `EventList.table`.
+
+        Args:
+            *args, **options: of EventList.table.
+        """
         return self.function_events.table(*args, **options)
 
     def export_chrome_trace(self, path: str) -> None:
-        """Writes the trace as JSON for Perfetto and chrome://tracing, compressed where `path` ends in .gz."""
+        """Writes the trace as JSON for Perfetto and chrome://tracing, compressed where `path` ends in .gz.
+
+        Args:
+            path: of the file.
+        """
         self.function_events.export_chrome_trace(path)
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Writes folded stacks; see `EventList.export_stacks`. RuntimeError without `with_stack`."""
+        """Writes folded stacks; see `EventList.export_stacks`. RuntimeError without `with_stack`.
+
+        Args:
+            path: of the file.
+            metric: "self_cpu_time_total" or "self_cuda_time_total".
+        """
         if not self.with_stack:
             raise RuntimeError("export_stacks: expected a profile with with_stack=True")
         self.function_events.export_stacks(path, metric)
@@ -327,7 +317,7 @@ class profile:
         return "<unfinished warptape.autograd.profiler.profile>" if self._events is None else self.table()
 
 
-def _shape(value: Any) -> Any:
+def _shape(value: object) -> Any:
     if isinstance(value, tuple):
         return list(value[2]) if value[0] == "tensor" else [_shape(v) for v in value[1]]
     return []
@@ -415,8 +405,7 @@ def _link_backward(events: list[FunctionEvent]) -> None:
 
 def _count_flops(events: list[FunctionEvent]) -> None:
     """FLOPs of the outermost ops that have a formula: what these call is part of them."""
-    from ..utils.flop_counter import formula_flops
-
+    formula_flops = offered("formula_flops")
     for e in events:
         outer = e.cpu_parent
         while outer is not None and not outer.flops:
@@ -447,7 +436,7 @@ class emit_nvtx:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.enabled and _running is self:
+        if self.enabled and ranges.running is self:
             _stop()
 
 
@@ -455,8 +444,9 @@ emit_itt = unusable("torch.autograd.profiler.emit_itt", "ranges for Intel's tool
 
 
 def kineto_available() -> bool:
-    """Whether profiles and traces can be made, which in PyTorch depends on the build: they can."""
+    """Whether profiles and traces can be made, which in PyTorch depends on the build.
+
+    Returns:
+        True.
+    """
     return True
-
-
-_install_getattr(__name__)

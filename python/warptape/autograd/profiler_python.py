@@ -69,7 +69,12 @@ class PythonRecord:
         self.modules: list[Any] = []
 
     def add(self, thread: int, found: tuple[list[CodeType], list[Any], int, list[Any]]) -> list[PythonEvent]:
-        """The calls of one thread."""
+        """The calls of one thread.
+
+        Args:
+            thread: its number.
+            found: codes, modules, number of dropped calls, and calls.
+        """
         codes, modules, dropped, calls = found
         self.dropped += dropped
         names = [f"{_short(c.co_filename)}({c.co_firstlineno}): {c.co_name}" for c in codes]
@@ -108,7 +113,11 @@ class PythonRecord:
         return f"{known.get(id(module), 'UNKNOWN_INSTANCE')}({kind})::forward"
 
     def name_modules(self, events: Iterable[FunctionEvent], calls: list[PythonEvent]) -> None:
-        """Sets `module_hierarchy` of the events of a thread, both in the order in which they began."""
+        """Sets `module_hierarchy` of the events of a thread, both in the order in which they began.
+
+        Args:
+            events, calls: of one thread.
+        """
         following = iter([c for c in calls if c.module_id >= 0])
         call = next(following, None)
         running: list[tuple[float, int, str]] = []  # end, module and path of those that an event lies in
@@ -124,7 +133,3 @@ class PythonRecord:
             while running and running[-1][0] <= at:
                 running.pop()
             e.module_hierarchy = running[-1][2] if running else ""
-
-    def forget_modules(self) -> None:
-        """Holds no module any more."""
-        self.modules, self._inside, self._numbers = [], {}, {}

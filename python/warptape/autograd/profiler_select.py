@@ -67,7 +67,13 @@ class Selection:
         self._off: dict[str, list[list[float]]] = {}
 
     def switch(self, group: str, on: bool, now: float) -> None:
-        """From `now` on, in microseconds since the recording began."""
+        """From `now` on, in microseconds since the recording began.
+
+        Args:
+            group: as "CPU" or "CUDA".
+            on: whether its events are kept.
+            now: microseconds.
+        """
         spans = self._off.setdefault(group, [])
         is_on = not spans or spans[-1][1] <= now
         if on and not is_on:
@@ -76,18 +82,33 @@ class Selection:
             spans.append([now, float("inf")])
 
     def keeps_all(self, group: str) -> bool:
-        """Whether nothing of the group is to be dropped."""
+        """Whether nothing of the group is to be dropped.
+
+        Args:
+            group: as "CPU" or "CUDA".
+        """
         return group not in self._kept and group not in self._off
 
     def keeps(self, group: str, category: str, at: float) -> bool:
-        """Whether what began at `at` microseconds, of a category of the trace, is kept."""
+        """Whether what began at `at` microseconds, of a category of the trace, is kept.
+
+        Args:
+            group: as "CPU" or "CUDA".
+            category: of the trace.
+            at: microseconds.
+        """
         if group in self._kept and category not in self._kept[group]:
             return False
         return not any(start <= at < end for start, end in self._off.get(group, ()))
 
 
 def keep_host_events(events: list[FunctionEvent], selection: Selection) -> list[FunctionEvent]:
-    """The events that are kept. What lies in one that is not moves to the next one outside that is."""
+    """The events that are kept. What lies in one that is not moves to the next one outside that is.
+
+    Args:
+        events: of the CPU.
+        selection: what is kept.
+    """
     if selection.keeps_all("CPU"):
         return events
 
@@ -108,7 +129,12 @@ def keep_host_events(events: list[FunctionEvent], selection: Selection) -> list[
 
 
 def keep_calls(calls: Iterable[Any], selection: Selection) -> list[Any]:
-    """The same of calls of Python's functions."""
+    """The same of calls of Python's functions.
+
+    Args:
+        calls: with a time_range.
+        selection: what is kept.
+    """
     if selection.keeps_all("CPU"):
         return list(calls)
     out = [c for c in calls if selection.keeps("CPU", "python_function", c.time_range.start)]

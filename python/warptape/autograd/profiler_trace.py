@@ -188,7 +188,12 @@ def _all_events(profile: Any, pid: int) -> list[_Event]:
 
 
 def write(path: str, profile: Any) -> None:
-    """Writes the events of `autograd.profiler.profile`, in microseconds since its start."""
+    """Writes the events of `autograd.profiler.profile`, in microseconds since its start.
+
+    Args:
+        path: of the file; compressed where it ends in .gz.
+        profile: after the end of its recording.
+    """
     whole = {
         "schemaVersion": 1,
         "host_name": socket.gethostname(),

@@ -8,22 +8,27 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from .._missing import install_getattr as _install_getattr
-
 __all__ = ["DeviceType", "EventList", "FunctionEvent", "FunctionEventAvg", "Interval", "Kernel"]
 
 MEMORY_EVENT_NAME = "[memory]"
 
 
 class DeviceType(IntEnum):
-    """Where an event ran, by PyTorch's numbers."""
+    """Where an event ran.
+
+    The numbers are those of PyTorch: CPU is 0 and CUDA is 1.
+    """
 
     CPU = 0
     CUDA = 1
 
 
 class Interval:
-    """A start and an end in microseconds."""
+    """A start and an end in microseconds.
+
+    Args:
+        start, end: microseconds.
+    """
 
     def __init__(self, start: float, end: float) -> None:
         self.start, self.end = start, end
@@ -34,7 +39,13 @@ class Interval:
 
 
 class Kernel(NamedTuple):
-    """What a device ran for an event: name, index of the device, microseconds."""
+    """A kernel that a device ran for an event.
+
+    Args:
+        name: of the kernel.
+        device: index of the device.
+        duration: microseconds.
+    """
 
     name: str
     device: int
@@ -42,7 +53,17 @@ class Kernel(NamedTuple):
 
 
 class DeviceActivity(NamedTuple):
-    """A kernel, copy or fill that a device ran; `category` is "kernel", "gpu_memcpy" or "gpu_memset"."""
+    """A kernel, copy or fill that a device ran.
+
+    Args:
+        name: of the kernel or copy.
+        category: "kernel", "gpu_memcpy" or "gpu_memset".
+        device: index of the device.
+        stream: number of the stream.
+        time_range: when it ran, in microseconds.
+        bytes: how many a copy or fill wrote.
+        event: the event that launched it, if it is known.
+    """
 
     name: str
     category: str
@@ -68,7 +89,10 @@ def _format_memory(n: float) -> str:
 
 
 class FormattedTimesMixin:
-    """The means, and the times as text, of an event or of a sum of events. All times are microseconds."""
+    """Means and texts of the times of an event, or of a sum of events.
+
+    All times are microseconds. Names with `cuda` are older ones of those with `device`.
+    """
 
     count: int
     cpu_time_total: float
@@ -80,12 +104,18 @@ class FormattedTimesMixin:
 
     @property
     def cpu_time(self) -> float:
-        """The mean time on the CPU, with inner events."""
+        """The mean time on the CPU in microseconds, with inner events.
+
+        It is 0 where there is no event.
+        """
         return self.cpu_time_total / self.count if self.count else 0.0
 
     @property
     def device_time(self) -> float:
-        """The mean time of the kernels on devices, with those of inner events."""
+        """The mean time of the kernels on devices in microseconds.
+
+        Kernels of inner events count, too; it is 0 where there is no event.
+        """
         return self.device_time_total / self.count if self.count else 0.0
 
     # PyTorch's older names.
@@ -199,7 +229,10 @@ class FunctionEvent(FormattedTimesMixin):
 
     @property
     def scope(self) -> int:
-        """PyTorch's number: 1 for a node of the tape, 7 for a range of a program, else 0."""
+        """What kind of event it is, by PyTorch's number.
+
+        1 is a node of the tape, 7 a range that the program marked, and 0 anything else.
+        """
         return {"backward": 1, "user": 7}.get(self.kind, 0)
 
     @property
@@ -224,29 +257,32 @@ class FunctionEvent(FormattedTimesMixin):
 
     @property
     def self_cpu_time_total(self) -> float:  # type: ignore[override]
-        """Its length less that of the events in it."""
+        """Microseconds on the CPU without those of inner events.
+
+        It is `cpu_time_total` less the `cpu_time_total` of the children.
+        """
         return self.cpu_time_total - sum(e.cpu_time_total for e in self.cpu_children)
 
     @property
     def self_device_time_total(self) -> float:  # type: ignore[override]
-        """The time of the kernels that it launched itself; of what a device did, its length."""
+        """Microseconds of the kernels that it launched itself; of work of a device, the time that it took."""
         if self.kind == "device":
             return self.time_range.elapsed_us()
         return sum(kernel.duration for kernel in self.kernels)
 
     @property
     def device_time_total(self) -> float:  # type: ignore[override]
-        """The time of the kernels that it and the events in it launched."""
+        """Microseconds of the kernels that it and the events in it launched."""
         return self.self_device_time_total + sum(e.device_time_total for e in self.cpu_children)
 
     @property
     def cpu_memory_usage(self) -> int:
-        """Bytes of the CPU that were allocated less those freed, with inner events."""
+        """Bytes of host memory that were allocated less those freed, with inner events."""
         return self.self_cpu_memory_usage + sum(e.cpu_memory_usage for e in self.cpu_children)
 
     @property
     def device_memory_usage(self) -> int:  # type: ignore[override]
-        """The same of devices."""
+        """Bytes of device memory that were allocated less those freed, with inner events."""
         return self.self_device_memory_usage + sum(e.device_memory_usage for e in self.cpu_children)
 
     def __repr__(self) -> str:
@@ -265,7 +301,10 @@ _SUMMED = (
 
 @dataclass(eq=False)
 class FunctionEventAvg(FormattedTimesMixin):
-    """The sum of the events of one name, or of one name and shape or stack. Times are microseconds."""
+    """The sum of the events of one name, or of one name and shape or stack.
+
+    All times are microseconds, and all memory is bytes. `count` says how many events there are.
+    """
 
     key: str
     count: int = 0
@@ -285,7 +324,11 @@ class FunctionEventAvg(FormattedTimesMixin):
     overload_name: str = ""
 
     def add(self, event: FunctionEvent | FunctionEventAvg) -> None:
-        """Adds an event, or another sum. What an event of the same name holds counts once."""
+        """Adds an event, or another sum. What an event of the same name holds counts once.
+
+        Args:
+            event: of the same name.
+        """
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(event, name))
         self.count += event.count
@@ -339,7 +382,15 @@ _SORTABLE = ("count", "key", "cpu_time", "device_time", *_SUMMED)
 
 
 class EventList(list):
-    """Events, or sums of events: a table, sums, a trace, folded stacks."""
+    """Events, or sums of events: a table, sums, a trace, folded stacks.
+
+    Args:
+        events: to begin with.
+        use_device: "cuda", or None for the CPU alone.
+        profile_memory: whether the table has bytes.
+        with_flops: whether the table has FLOPs.
+        write_trace: writes a file.
+    """
 
     def __init__(
         self,
@@ -365,11 +416,18 @@ class EventList(list):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The sum over all events, in microseconds: each moment of a thread counts once."""
+        """Microseconds on the CPU of all events.
+
+        Each moment of a thread counts once, for inner events are not counted again.
+        """
         return sum(e.self_cpu_time_total for e in self)
 
     def after(self, earlier: Iterable[EventList]) -> EventList:
-        """The events of other lists, and then these."""
+        """The events of other lists, and then these.
+
+        Args:
+            earlier: in their order.
+        """
         return self._like([*(e for events in earlier for e in events), *self])
 
     def key_averages(
@@ -400,7 +458,13 @@ class EventList(list):
         return self._like(found.values())
 
     def total_average(self) -> FunctionEventAvg:
-        """One sum over everything. What devices did is part of the events that launched it."""
+        """One sum over all events of the CPU.
+
+        The time of devices is part of it, in the events that launched their work.
+
+        Returns:
+            A FunctionEventAvg of the name "Total".
+        """
         total = FunctionEventAvg("Total")
         for e in self:
             if e.device_type is DeviceType.CPU:
@@ -477,7 +541,11 @@ class EventList(list):
         return columns
 
     def export_chrome_trace(self, path: str) -> None:
-        """Writes the whole trace as JSON for Perfetto and chrome://tracing."""
+        """Writes the whole trace as JSON for Perfetto and chrome://tracing.
+
+        Args:
+            path: of the file.
+        """
         if self._write_trace is None:
             raise RuntimeError("export_chrome_trace: these events are of no profile")
         self._write_trace(path)
@@ -521,6 +589,3 @@ def _lay_out(columns: list[_Column], cells: list[list[str]]) -> list[str]:
         return "  ".join(parts).rstrip()
 
     return [rule, line(c.header for c in columns), rule, *map(line, cells), rule]
-
-
-_install_getattr(__name__)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from .._missing import install_getattr as _install_getattr
-from ._switch import Switch
+from ..core.switches import Precision, Switch
+
+if TYPE_CHECKING:
+    pass
 
 
 class _Matmul:
     """Switches of matrix products on CUDA devices."""
 
     allow_tf32 = Switch("cuda.matmul.allow_tf32", False, "float32 products may run in TF32.")
+    fp32_precision = Precision("cuda.matmul.allow_tf32")
     allow_bf16_reduced_precision_reduction = Switch(
         "cuda.matmul.allow_bf16_reduced_precision_reduction", True, "bfloat16 sums may be kept in bfloat16."
     )
@@ -44,7 +47,10 @@ class _PlanCache:
 
     @property
     def max_size(self) -> int:
-        """How many may be kept; the least recently used are forgotten first."""
+        """How many plans may be kept; the least recently used are forgotten first.
+
+        Raises: RuntimeError where it is set to a number below 0.
+        """
         return self._ask(1)
 
     @max_size.setter
@@ -95,7 +101,11 @@ def sdp_kernel(
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
 ) -> Iterator[dict[str, bool]]:
-    """Sets the four switches within a context. Deprecated by PyTorch: use torch.nn.attention.sdpa_kernel."""
+    """Sets the four switches within a context. Deprecated by PyTorch: use torch.nn.attention.sdpa_kernel.
+
+    Args:
+        enable_flash, enable_math, enable_mem_efficient, enable_cudnn: what each is set to.
+    """
     before = dict(attention_switches)
     attention_switches.update(
         flash=enable_flash, math=enable_math, mem_efficient=enable_mem_efficient, cudnn=enable_cudnn
@@ -107,8 +117,9 @@ def sdp_kernel(
 
 
 def is_built() -> bool:
-    """Whether this build has the CUDA plugin."""
+    """Whether this build has the CUDA plugin; `torch.cuda.is_available` tells of a device, too.
+
+    >>> isinstance(torch.backends.cuda.is_built(), bool)
+    True
+    """
     return bool(_C._build_info()["cuda"])
-
-
-_install_getattr(__name__)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from .. import _C
-from .._missing import install_getattr as _install_getattr
-from ._switch import Switch
+from ..core.switches import Precision, Switch
 
 
 def version() -> int | None:
@@ -37,7 +36,13 @@ def flags(
     fp32_precision: str = "none",
     depthwise_kernel: str = "auto",
 ) -> Iterator[None]:
-    """Sets the switches within a context; None leaves one. What concerns a search has no effect."""
+    """Sets the switches within a context; None leaves one. What concerns a search has no effect.
+
+    Args:
+        enabled, allow_tf32: whether cuDNN, and its TF32, may be used.
+        deterministic: whether all kernels give the same bits each time.
+        benchmark, benchmark_limit, fp32_precision, depthwise_kernel: of a search.
+    """
     module = sys.modules[__name__]
     given = {
         "enabled": enabled,
@@ -59,6 +64,7 @@ def flags(
 class _CudnnModule(ModuleType):
     enabled = Switch("cudnn.enabled", True, "Use cuDNN where it serves.")
     allow_tf32 = Switch("cudnn.allow_tf32", True, "float32 convolutions may run in TF32.")
+    fp32_precision = Precision("cudnn.allow_tf32")
     benchmark = Switch(
         "cudnn.benchmark",
         False,
@@ -69,5 +75,3 @@ class _CudnnModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CudnnModule
-
-_install_getattr(__name__)

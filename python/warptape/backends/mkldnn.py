@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from .._missing import install_getattr as _install_getattr
-
 enabled = False
 
 
@@ -17,8 +15,9 @@ def is_available() -> bool:
 
 @contextlib.contextmanager
 def flags(enabled: bool = False, deterministic: bool = False) -> Iterator[None]:
-    """A context in which nothing changes."""
+    """A context in which nothing changes.
+
+    Args:
+        enabled, deterministic: not looked at.
+    """
     yield
-
-
-_install_getattr(__name__)

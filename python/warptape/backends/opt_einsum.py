@@ -10,8 +10,6 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
-from .._missing import install_getattr as _install_getattr
-
 __all__ = ["flags", "get_opt_einsum", "is_available", "set_flags"]
 
 _STRATEGIES = ("auto", "greedy", "optimal", "branch-all", "branch-1", "branch-2")
@@ -56,12 +54,14 @@ def set_flags(_enabled: bool | None = None, _strategy: str | None = None) -> tup
 
 @contextlib.contextmanager
 def flags(enabled: bool | None = None, strategy: str | None = None) -> Iterator[None]:
-    """`set_flags` within a `with`."""
+    """`set_flags` within a `with`.
+
+    Args:
+        enabled: whether the package orders products.
+        strategy: as "greedy" or "optimal".
+    """
     before = set_flags(enabled, strategy)
     try:
         yield
     finally:
         globals().update(zip(("enabled", "strategy"), before, strict=True))
-
-
-_install_getattr(__name__)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from warptape import _C
+from .. import _C
 
 __all__ = ["RemovableHandle", "add_hook"]
 
@@ -25,12 +25,12 @@ class RemovableHandle:
 
     _ids = itertools.count()
 
-    def __init__(self, hooks_dict: Any, *, extra_dict: Any = None) -> None:
+    def __init__(self, hooks_dict: MutableMapping[int, Any], *, extra_dict: Any = None) -> None:
         extras = list(extra_dict) if isinstance(extra_dict, (list, tuple)) else [extra_dict]
         self.id = next(self._ids)
         self._refer(hooks_dict, *extras)
 
-    def _refer(self, hooks_dict: Any, *extras: Any) -> None:
+    def _refer(self, hooks_dict: MutableMapping[int, Any], *extras: Any) -> None:
         self.hooks_dict_ref = weakref.ref(hooks_dict)
         self.extra_dict_ref = tuple(weakref.ref(each) for each in extras if each is not None)
 

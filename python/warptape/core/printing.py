@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _C
-
-if TYPE_CHECKING:
-    from .._tensor import Tensor
+from .tensor_class import Tensor
 
 _options: dict[str, Any] = {
     "precision": 4,
@@ -27,7 +25,16 @@ def set_options(
     profile: str | None = None,
     sci_mode: bool | None = None,
 ) -> None:
-    """Changes the options given; a profile ('default', 'short', 'full') sets several."""
+    """Changes the options given; a profile ('default', 'short', 'full') sets several.
+
+    Args:
+        precision: digits after the point.
+        threshold: elements from which on a tensor is summarised.
+        edgeitems: shown at each end then.
+        linewidth: characters of a line.
+        profile: a name.
+        sci_mode: whether numbers are like 1e-3; None chooses.
+    """
     profiles = {"default": (4, 1000, 3, 80), "short": (2, 1000, 2, 80), "full": (4, math.inf, 3, 80)}
     if profile is not None:
         values = profiles[profile]
@@ -45,7 +52,7 @@ class _Options:
             raise AttributeError(name)
         return _options[name]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         _options[name] = value
 
 
@@ -96,7 +103,7 @@ class _ComplexFormatter:
         self.parts = _Formatter([v.real for v in values], True), _Formatter([v.imag for v in values], True)
         self.width = self.parts[0].width + self.parts[1].width + 1
 
-    def text(self, v: complex) -> str:
+    def text(self, v: Any) -> str:
         imaginary = self.parts[1].text(v.imag).lstrip() + "j"
         return self.parts[0].text(v.real) + ("" if imaginary[0] == "-" else "+") + imaginary
 
@@ -169,7 +176,13 @@ def _with_suffixes(contents: str, suffixes: list[str], indent: int, new_line: bo
 
 
 def sparse_text(t: Tensor, places: dict[str, Tensor], values: Tensor) -> str:
-    """The repr of a sparse tensor."""
+    """The repr of a sparse tensor.
+
+    Args:
+        t: the tensor.
+        places: index tensors by name.
+        values: the elements.
+    """
     indent = len("tensor(")
     lines = []
     for name, part in {**places, "values": values}.items():
@@ -202,7 +215,12 @@ def _str(self: Tensor, *, tensor_contents: str | None = None) -> str:
 
 
 def tensor_text(t: Tensor, contents: str | None = None) -> str:
-    """The repr of a tensor."""
+    """The repr of a tensor.
+
+    Args:
+        t: any tensor.
+        contents: in place of the elements.
+    """
     if (inside := _C._wrapper(t)) is not None:
         kind, level, value, tangent = inside
         level = _C._level_number(level)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C
-from .._tensor import Tensor
+from .tensor_class import Tensor
 
 __all__ = ["typename"]
 
@@ -49,8 +49,15 @@ NOT_DECLARED = {
 }
 
 
-def typename(obj: Any) -> str:
-    """The type's full name: of a tensor its dtype's, as "torch.FloatTensor"."""
+def typename(obj: object) -> str:
+    """The type's full name: of a tensor its dtype's, as "torch.FloatTensor".
+
+    Args:
+        obj: of any class.
+
+    >>> torch.typename(torch.ones(1)), torch.typename(1)
+    ('torch.FloatTensor', 'int')
+    """
     if isinstance(obj, Tensor):
         return obj.type()
     kind = obj if hasattr(obj, "__qualname__") else type(obj)
@@ -63,19 +70,28 @@ def _filled(self: Tensor, values: list[Any]) -> Tensor:
 
 
 def apply_(self: Tensor, callable: Callable[[Any], Any]) -> Tensor:
-    """Replaces each element by what a Python function makes of it. Slow."""
+    """Replaces each element by what a Python function makes of it. Slow.
+
+    Args:
+        callable: of one number.
+    """
     return _filled(self, [callable(x) for x in self.reshape(-1).tolist()])
 
 
 def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> Tensor:
-    """Replaces each element by what a Python function makes of it and of `tensor`'s. Slow."""
+    """Replaces each element by what a Python function makes of it and of `tensor`'s. Slow.
+
+    Args:
+        tensor: of a shape that expands to this one's.
+        callable: of two numbers.
+    """
     other = tensor.expand(self.shape)
     return _filled(
         self, [callable(x, y) for x, y in zip(self.reshape(-1).tolist(), other.reshape(-1).tolist())]
     )
 
 
-def _assert(condition: Any, message: str) -> None:
+def _assert(condition: object, message: str) -> None:
     """An assert that tracers record (`warptape.fx`)."""
     if type(condition) is not Tensor and _C._has_torch_function((condition,)):
         _C._handle_torch_function(_assert, (condition,), condition, message)
@@ -97,7 +113,21 @@ def triplet_margin_with_distance_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """The triplet loss over a distance of one's own; with `swap` the positive may stand in for the anchor."""
+    """The triplet loss over a distance of one's own; with `swap` the positive may stand in for the anchor.
+
+    max(0, distance(anchor, positive) - distance(anchor, negative) + margin).
+
+    Args:
+        anchor, positive, negative: [N, D].
+        distance_function: maps two of them to [N]; pairwise_distance if None.
+        margin: how much further the negative must be; positive.
+        swap: whether the distance of positive and negative counts where it is less than anchor to negative.
+        reduction: 'mean', 'sum' or 'none'.
+
+    >>> x = torch.zeros(1, 2)
+    >>> F.triplet_margin_with_distance_loss(x, x, x + 3, margin=1.0)
+    tensor(0.)
+    """
     for name, given in (("anchor", anchor), ("positive", positive), ("negative", negative)):
         if not isinstance(given, Tensor):
             raise TypeError(

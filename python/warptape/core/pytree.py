@@ -7,7 +7,7 @@ else, None too, is a leaf. A path leads to a leaf by keys: of mappings, places i
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, namedtuple
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .._missing import install_getattr as _install_getattr
@@ -20,6 +20,7 @@ from .pytree_nodes import (  # noqa: F401, the names that PyTorch has here
     FlattenWithKeysFn,
     FromDumpableContextFn,
     GetAttrKey,
+    IsLeaf,
     KeyEntry,
     KeyPath,
     MappingKey,
@@ -54,6 +55,7 @@ from .pytree_nodes import (  # noqa: F401, the names that PyTorch has here
     key_get,
     keystr,
 )
+from .registry import offered
 
 SUPPORTED_NODES = NODES
 BUILTIN_TYPES = frozenset(NODES)
@@ -82,14 +84,14 @@ SERIALIZED_TYPE_TO_PYTHON_TYPE: dict[str, Any] = {}
 
 
 def register_pytree_node(
-    cls: Any,
-    flatten_fn: Any,
-    unflatten_fn: Any,
+    cls: type,
+    flatten_fn: FlattenFunc,
+    unflatten_fn: UnflattenFunc,
     *,
     serialized_type_name: str | None = None,
-    to_dumpable_context: Any = None,
-    from_dumpable_context: Any = None,
-    flatten_with_keys_fn: Any = None,
+    to_dumpable_context: Callable[[Any], Any] | None = None,
+    from_dumpable_context: Callable[[Any], Any] | None = None,
+    flatten_with_keys_fn: Callable[[Any], tuple[list[tuple[KeyEntry, Any]], Any]] | None = None,
 ) -> None:
     """Makes `cls` a container: flatten(x) gives (children, context), unflatten(children, context) x again.
 
@@ -112,12 +114,14 @@ def register_pytree_node(
         _name_in_files(cls, serialized_type_name, to_dumpable_context, from_dumpable_context)
 
 
-def _name_in_files(cls: Any, name: str, dump: Any, load: Any) -> None:
+def _name_in_files(
+    cls: Any, name: str, dump: Callable[[Any], Any] | None, load: Callable[[Any], Any] | None
+) -> None:
     SUPPORTED_SERIALIZED_TYPES[cls] = _Dumped(cls, name, dump, load)
     SERIALIZED_TYPE_TO_PYTHON_TYPE[name] = cls
 
 
-def _register_namedtuple(cls: Any, *, serialized_type_name: str) -> None:
+def _register_namedtuple(cls: type, *, serialized_type_name: str) -> None:
     """Gives a class of named tuples, which are containers anyway, a name in files."""
     _name_in_files(cls, serialized_type_name, None, None)
 
@@ -125,7 +129,7 @@ def _register_namedtuple(cls: Any, *, serialized_type_name: str) -> None:
 _register_pytree_node = _private_register_pytree_node = register_pytree_node
 
 
-def _deregister_pytree_node(cls: Any) -> None:
+def _deregister_pytree_node(cls: type) -> None:
     """Makes `cls` a leaf again."""
     del NODES[cls]
     dumped = SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
@@ -134,7 +138,7 @@ def _deregister_pytree_node(cls: Any) -> None:
 
 
 def register_dataclass(
-    cls: Any,
+    cls: type,
     *,
     field_names: list[str] | None = None,
     drop_field_names: list[str] | None = None,
@@ -197,7 +201,7 @@ class ConstantNode(Compared):
         self.value = value
 
 
-def register_constant(cls: Any) -> None:
+def register_constant(cls: type) -> None:
     """Makes objects of `cls` part of the structure: containers without leaves, compared by `==`.
 
     Raises:
@@ -216,47 +220,53 @@ def register_constant(cls: Any) -> None:
     )
 
 
-def is_namedtuple_instance(obj: Any) -> bool:
+def is_namedtuple_instance(obj: object) -> bool:
     """Whether `obj` is a named tuple."""
     return isinstance(obj, tuple) and hasattr(obj, "_fields")
 
 
-def is_namedtuple_class(cls: Any) -> bool:
+def is_namedtuple_class(cls: type) -> bool:
     """Whether `cls` is a class of named tuples."""
     return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
-def is_namedtuple(obj: Any) -> bool:
+def is_namedtuple(obj: object) -> bool:
     """Whether `obj` is a named tuple, or a class of such."""
     return is_namedtuple_class(obj if isinstance(obj, type) else type(obj))
 
 
-def is_structseq_instance(obj: Any) -> bool:
+def is_structseq_instance(obj: object) -> bool:
     """Whether `obj` is a tuple with names made in C, as the results of torch.max."""
     return isinstance(obj, tuple) and hasattr(type(obj), "n_sequence_fields")
 
 
-def is_structseq(obj: Any) -> bool:
+def is_structseq(obj: object) -> bool:
     """Whether `obj` is such a tuple, or a class of them."""
     cls = obj if isinstance(obj, type) else type(obj)
     return issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields")
 
 
-def _node_of(tree: Any) -> NodeDef | None:
+def _node_of(tree: PyTree) -> NodeDef | None:
     node = NODES.get(type(tree))
     if node is None and isinstance(tree, tuple):
         node = _named if is_namedtuple_instance(tree) else _struct if is_structseq_instance(tree) else None
     return node
 
 
-def _get_node_type(tree: Any) -> Any:
+def _get_node_type(tree: PyTree) -> Any:
     return namedtuple if is_namedtuple_instance(tree) and type(tree) not in NODES else type(tree)
 
 
 class TreeSpec:
-    """How a tree is made of its leaves; equal for trees of one structure. A leaf's has type None."""
+    """How a tree is made of its leaves; equal for trees of one structure. A leaf's has type None.
 
-    def __init__(self, type: Any, context: Any, children_specs: list[TreeSpec] | None = None) -> None:
+    Args:
+        type: of the root.
+        context: as keys of a dict.
+        children_specs: one for each child.
+    """
+
+    def __init__(self, type: type | None, context: Any, children_specs: list[TreeSpec] | None = None) -> None:
         self.type, self.context, self.children_specs = type, context, children_specs or []
 
     def __eq__(self, other: object) -> bool:
@@ -285,19 +295,24 @@ class TreeSpec:
         return [*self.children_specs]
 
     def child(self, index: int) -> TreeSpec:
-        """The structure of one of the root's children."""
+        """The structure of one of the root's children, counted from 0."""
         return self.children_specs[index]
 
     def is_leaf(self) -> bool:
         """Whether the tree is a leaf."""
         return self.type is None
 
-    def flatten_up_to(self, tree: Any) -> list[Any]:
-        """The parts of `tree` where this structure has leaves. ValueError where it is built unlike."""
+    def flatten_up_to(self, tree: PyTree) -> list[Any]:
+        """The parts of `tree`, which may go deeper, where this structure has leaves. ValueError where it is
+        built unlike."""
         return _leaves_like(self, tree)
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """The tree with these leaves. ValueError for another number of them."""
+        """The tree with these leaves. ValueError for another number of them.
+
+        Args:
+            leaves: in order.
+        """
         leaves = list(leaves)
         if len(leaves) != self.num_leaves:
             raise ValueError(
@@ -329,13 +344,15 @@ def treespec_tuple(iterable: Iterable[TreeSpec] = (), /) -> TreeSpec:
     return TreeSpec(tuple, None, list(iterable))
 
 
-def treespec_dict(mapping: Any = (), /, **kwargs: TreeSpec) -> TreeSpec:
+def treespec_dict(
+    mapping: Mapping[Any, TreeSpec] | Iterable[tuple[Any, TreeSpec]] = (), /, **kwargs: TreeSpec
+) -> TreeSpec:
     """The structure of a dict of such parts."""
     parts = dict(mapping, **kwargs)
     return TreeSpec(dict, list(parts), list(parts.values()))
 
 
-def _flatten(tree: Any, is_leaf: Callable[[Any], bool] | None, leaves: list[Any]) -> TreeSpec:
+def _flatten(tree: PyTree, is_leaf: IsLeaf, leaves: list[Any]) -> TreeSpec:
     node = None if is_leaf is not None and is_leaf(tree) else _node_of(tree)
     if node is None:
         leaves.append(tree)
@@ -346,7 +363,7 @@ def _flatten(tree: Any, is_leaf: Callable[[Any], bool] | None, leaves: list[Any]
     )
 
 
-def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeSpec]:
+def tree_flatten(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
     """The leaves of a tree, in order, and how to put them together.
 
     >>> from warptape.utils._pytree import tree_flatten
@@ -357,18 +374,28 @@ def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tup
     return leaves, _flatten(tree, is_leaf, leaves)
 
 
-def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """The leaves of a tree, in order."""
+def tree_leaves(tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves of a tree, in order.
+
+    Args:
+        tree: nested containers.
+        is_leaf: says what is a leaf although it is a container.
+
+    >>> torch.utils._pytree.tree_leaves({"a": 1, "b": [2, (3,)]})
+    [1, 2, 3]
+    """
     return tree_flatten(tree, is_leaf)[0]
 
 
-def tree_iter(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
-    """Goes over the leaves of a tree."""
+def tree_iter(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[Any]:
+    """Goes over the leaves of a tree.
+    `is_leaf` says what is a leaf although it is a container."""
     return iter(tree_leaves(tree, is_leaf))
 
 
-def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> TreeSpec:
-    """How a tree is made of its leaves."""
+def tree_structure(tree: PyTree, is_leaf: IsLeaf = None) -> TreeSpec:
+    """How a tree is made of its leaves.
+    `is_leaf` says what is a leaf although it is a container."""
     return tree_flatten(tree, is_leaf)[1]
 
 
@@ -395,7 +422,7 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
     return treespec.unflatten(leaves)
 
 
-def _leaves_like(spec: TreeSpec, tree: Any) -> list[Any]:
+def _leaves_like(spec: TreeSpec, tree: PyTree) -> list[Any]:
     """The subtrees of `tree` at the places of the leaves of `spec`. ValueError where it is built unlike."""
     if spec.is_leaf():
         return [tree]
@@ -423,9 +450,7 @@ def _leaves_like(spec: TreeSpec, tree: Any) -> list[Any]:
     return [leaf for child, part in zip(spec.children_specs, children) for leaf in _leaves_like(child, part)]
 
 
-def _broadcast_to_and_flatten(
-    tree: Any, treespec: TreeSpec, is_leaf: Callable[[Any], bool] | None = None
-) -> list[Any] | None:
+def _broadcast_to_and_flatten(tree: PyTree, treespec: TreeSpec, is_leaf: IsLeaf = None) -> list[Any] | None:
     """The leaves of `tree`, each as often as `treespec` has leaves in its place; None if it is unlike."""
     if treespec.is_leaf() or (is_leaf is not None and is_leaf(tree)) or _node_of(tree) is None:
         return [tree] * treespec.num_leaves if _is_leaf(tree, is_leaf) else None
@@ -444,8 +469,9 @@ def _broadcast_to_and_flatten(
     return found
 
 
-def tree_is_leaf(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
-    """Whether a tree is a leaf."""
+def tree_is_leaf(tree: object, is_leaf: IsLeaf = None) -> bool:
+    """Whether a tree is a leaf.
+    `is_leaf` says what is a leaf although it is a container."""
     return (is_leaf is not None and is_leaf(tree)) or _node_of(tree) is None
 
 
@@ -457,7 +483,7 @@ def arg_tree_leaves(*args: Any, **kwargs: Any) -> list[Any]:
     return [leaf for arg in (*args, *kwargs.values()) for leaf in tree_leaves(arg)]
 
 
-def _with_paths(tree: Any, is_leaf: Any, path: KeyPath, found: list[tuple[KeyPath, Any]]) -> None:
+def _with_paths(tree: PyTree, is_leaf: IsLeaf, path: KeyPath, found: list[tuple[KeyPath, Any]]) -> None:
     node = None if is_leaf is not None and is_leaf(tree) else _node_of(tree)
     if node is None:
         found.append((path, tree))
@@ -471,32 +497,31 @@ def _with_paths(tree: Any, is_leaf: Any, path: KeyPath, found: list[tuple[KeyPat
         _with_paths(child, is_leaf, (*path, key), found)
 
 
-def tree_leaves_with_path(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None
-) -> list[tuple[KeyPath, Any]]:
-    """(path, leaf) of each leaf, in order. ValueError for containers registered without keys."""
+def tree_leaves_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
+    """(path, leaf) of each leaf, in order. ValueError for containers registered without keys.
+    `is_leaf` says what is a leaf although it is a container."""
     found: list[tuple[KeyPath, Any]] = []
     _with_paths(tree, is_leaf, (), found)
     return found
 
 
 def tree_flatten_with_path(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None
+    tree: PyTree, is_leaf: IsLeaf = None
 ) -> tuple[list[tuple[KeyPath, Any]], TreeSpec]:
-    """(path, leaf) of each leaf, and the structure."""
+    """(path, leaf) of each leaf, and the structure.
+    `is_leaf` says what is a leaf although it is a container."""
     return tree_leaves_with_path(tree, is_leaf), tree_structure(tree, is_leaf)
 
 
-def tree_map_with_path(
-    func: Any, tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None
-) -> Any:
-    """The tree of func(path, leaf, ..) of each leaf, with what is at its place in each of `rests`."""
+def tree_map_with_path(func: Callable[..., Any], tree: PyTree, *rests: Any, is_leaf: IsLeaf = None) -> Any:
+    """The tree of func(path, leaf, ..) of each leaf, with what is at its place in each of `rests`.
+    `is_leaf` says what is a leaf although it is a container."""
     leaves, spec = tree_flatten_with_path(tree, is_leaf)
     others = (_leaves_like(spec, rest) for rest in rests)
     return _unflatten(spec, map(func, *zip(*leaves), *others) if leaves else iter(()))
 
 
-def tree_map(func: Any, tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def tree_map(func: Callable[..., Any], tree: PyTree, *rests: Any, is_leaf: IsLeaf = None) -> Any:
     """The tree of func(leaf, ..) of each leaf, with what is at its place in each of `rests`.
 
     >>> from warptape.utils._pytree import tree_map
@@ -507,14 +532,16 @@ def tree_map(func: Any, tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] |
     return _unflatten(spec, map(func, leaves, *(_leaves_like(spec, rest) for rest in rests)))
 
 
-def tree_map_(func: Any, tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Calls func(leaf, ..) for each leaf; returns the tree as it is."""
+def tree_map_(func: Callable[..., Any], tree: PyTree, *rests: Any, is_leaf: IsLeaf = None) -> Any:
+    """Calls func(leaf, ..) for each leaf, and ignores its results; returns the tree as it is.
+    `is_leaf` says what is a leaf although it is a container."""
     tree_map(func, tree, *rests, is_leaf=is_leaf)
     return tree
 
 
 def map_only(type_or_types_or_pred: Any, /) -> Callable[[Any], Any]:
-    """Makes of a function one that leaves all values but those of some types, or with a property, alone."""
+    """Makes of a function one that leaves all values but those of some types, or with a property, alone.
+    `type_or_types_or_pred` is a class, a tuple of them, or a function."""
     if isinstance(type_or_types_or_pred, type | tuple) or hasattr(type_or_types_or_pred, "__args__"):
         fits = lambda x: isinstance(x, type_or_types_or_pred)
     elif callable(type_or_types_or_pred):
@@ -525,41 +552,48 @@ def map_only(type_or_types_or_pred: Any, /) -> Callable[[Any], Any]:
 
 
 def tree_map_only(
-    type_or_types_or_pred: Any, /, func: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None
+    type_or_types_or_pred: Any, /, func: Callable[..., Any], tree: PyTree, is_leaf: IsLeaf = None
 ) -> Any:
-    """tree_map of the leaves of some types, or for which a predicate holds; the others stay."""
+    """tree_map of the leaves of some types, or for which a predicate holds; the others stay.
+
+    >>> torch.utils._pytree.tree_map_only(int, lambda x: x + 1, [1, "a"])
+    [2, 'a']
+    """
     return tree_map(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
 
 
 def tree_map_only_(
-    type_or_types_or_pred: Any, /, func: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None
+    type_or_types_or_pred: Any, /, func: Callable[..., Any], tree: PyTree, is_leaf: IsLeaf = None
 ) -> Any:
-    """tree_map_ of the leaves of some types, or for which a predicate holds."""
+    """tree_map_ of the leaves of some types, or for which a predicate holds.
+    `is_leaf` says what is a leaf although it is a container."""
     return tree_map_(map_only(type_or_types_or_pred)(func), tree, is_leaf=is_leaf)
 
 
-def tree_all(pred: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
-    """Whether pred holds for every leaf."""
+def tree_all(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether pred holds for every leaf.
+    `is_leaf` says what is a leaf although it is a container."""
     return all(map(pred, tree_iter(tree, is_leaf)))
 
 
-def tree_any(pred: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
-    """Whether pred holds for a leaf."""
+def tree_any(pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether pred holds for a leaf.
+    `is_leaf` says what is a leaf although it is a container."""
     return any(map(pred, tree_iter(tree, is_leaf)))
 
 
-def tree_all_only(kinds: Any, /, pred: Any, tree: Any, is_leaf: Any = None) -> bool:
-    """Whether pred holds for every leaf of some types."""
+def tree_all_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether pred holds for every leaf of some types, a class or a tuple of them."""
     return all(map(pred, (x for x in tree_iter(tree, is_leaf) if isinstance(x, kinds))))
 
 
-def tree_any_only(kinds: Any, /, pred: Any, tree: Any, is_leaf: Any = None) -> bool:
-    """Whether pred holds for a leaf of some types."""
+def tree_any_only(kinds: Any, /, pred: Callable[[Any], bool], tree: PyTree, is_leaf: IsLeaf = None) -> bool:
+    """Whether pred holds for a leaf of some types, a class or a tuple of them."""
     return any(map(pred, (x for x in tree_iter(tree, is_leaf) if isinstance(x, kinds))))
 
 
 _install_getattr(
     __name__,
-    treespec_dumps=lambda: __import__("warptape.core.pytree_files").core.pytree_files.treespec_dumps,
-    treespec_loads=lambda: __import__("warptape.core.pytree_files").core.pytree_files.treespec_loads,
+    treespec_dumps=lambda: offered("tree files").treespec_dumps,
+    treespec_loads=lambda: offered("tree files").treespec_loads,
 )

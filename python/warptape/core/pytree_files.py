@@ -32,7 +32,7 @@ def _load_defaultdict(dumped: Any) -> Any:
     return [getattr(module, dumped["default_factory_name"]), dumped["dict_context"]]
 
 
-def _dump_namedtuple(cls: Any) -> str:
+def _dump_namedtuple(cls: type) -> str:
     if cls not in SUPPORTED_SERIALIZED_TYPES:
         raise NotImplementedError(
             f"Can't serialize TreeSpec of namedtuple class {cls} because we didn't register a "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque, namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 PyTree: TypeAlias = Any
@@ -11,10 +11,14 @@ Context: TypeAlias = Any
 DumpableContext: TypeAlias = Any
 FlattenFunc = Callable[[PyTree], tuple[list[Any], Context]]
 UnflattenFunc = Callable[[Iterable[Any], Context], PyTree]
+IsLeaf = Callable[[PyTree], bool] | None
 
 
 class KeyEntry(Protocol):
-    """One step of a path to a leaf."""
+    """One step of a path to a leaf.
+
+    A container registered with keys makes them.
+    """
 
     def __hash__(self) -> int: ...
 
@@ -22,8 +26,12 @@ class KeyEntry(Protocol):
 
     def __str__(self) -> str: ...
 
-    def get(self, parent: Any) -> Any:
-        """What lies there in a container."""
+    def get(self, parent: object) -> Any:
+        """What lies there in a container.
+
+        Args:
+            parent: the container.
+        """
         ...
 
 
@@ -49,23 +57,35 @@ class Compared:
 
 
 class MappingKey(Compared):
-    """MappingKey(key): a key of a mapping."""
+    """MappingKey(key): a key of a mapping.
+
+    Args:
+        key: of any class.
+    """
 
     __slots__ = ("key",)
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: object) -> None:
         self.key = key
 
     def __str__(self) -> str:
         return f"[{self.key!r}]"
 
-    def get(self, mapping: Any) -> Any:
-        """The value of the key."""
+    def get(self, mapping: Mapping[Any, Any]) -> Any:
+        """The value of the key.
+
+        Args:
+            mapping: that has it.
+        """
         return mapping[self.key]
 
 
 class SequenceKey(Compared):
-    """SequenceKey(idx): a place in a sequence."""
+    """SequenceKey(idx): a place in a sequence.
+
+    Args:
+        idx: from 0.
+    """
 
     __slots__ = ("idx",)
 
@@ -75,13 +95,21 @@ class SequenceKey(Compared):
     def __str__(self) -> str:
         return f"[{self.idx!r}]"
 
-    def get(self, sequence: Any) -> Any:
-        """The item there."""
+    def get(self, sequence: Sequence[Any]) -> Any:
+        """The item there.
+
+        Args:
+            sequence: that is long enough.
+        """
         return sequence[self.idx]
 
 
 class GetAttrKey(Compared):
-    """GetAttrKey(name): the name of an attribute."""
+    """GetAttrKey(name): the name of an attribute.
+
+    Args:
+        name: of the attribute.
+    """
 
     __slots__ = ("name",)
 
@@ -91,18 +119,31 @@ class GetAttrKey(Compared):
     def __str__(self) -> str:
         return f".{self.name}"
 
-    def get(self, obj: Any) -> Any:
-        """The attribute."""
+    def get(self, obj: object) -> Any:
+        """The attribute.
+
+        Args:
+            obj: that has it.
+        """
         return getattr(obj, self.name)
 
 
 def keystr(kp: KeyPath) -> str:
-    """A path as text: "['a'][0].b"."""
+    """A path as text: "['a'][0].b".
+
+    Args:
+        kp: of a leaf.
+    """
     return "".join(map(str, kp))
 
 
-def key_get(obj: Any, kp: KeyPath) -> Any:
-    """What lies at the end of a path."""
+def key_get(obj: object, kp: KeyPath) -> Any:
+    """What lies at the end of a path.
+
+    Args:
+        obj: the tree.
+        kp: of a leaf.
+    """
     for key in kp:
         obj = key.get(obj)
     return obj
@@ -113,7 +154,14 @@ ToDumpableContextFn = FromDumpableContextFn = Callable[[Any], Any]
 
 
 class NodeDef(NamedTuple):
-    """How containers of a type are taken apart and put together."""
+    """How containers of a type are taken apart and put together.
+
+    Args:
+        type: the class.
+        flatten_fn: returns children and a context.
+        unflatten_fn: of children and the context.
+        flatten_with_keys_fn: returns (key, child) pairs and a context.
+    """
 
     type: Any
     flatten_fn: Callable[[Any], tuple[list[Any], Any]]
@@ -133,23 +181,23 @@ def _ordereddict_unflatten(values: Iterable[Any], context: list[Any]) -> Any:
     return OrderedDict(zip(context, values, strict=True))
 
 
-def _defaultdict_flatten(d: Any) -> tuple[list[Any], Any]:
+def _defaultdict_flatten(d: defaultdict[Any, Any]) -> tuple[list[Any], Any]:
     return list(d.values()), [d.default_factory, list(d)]
 
 
-def _defaultdict_unflatten(values: Iterable[Any], context: Any) -> Any:
+def _defaultdict_unflatten(values: Iterable[Any], context: Context) -> Any:
     return defaultdict(context[0], zip(context[1], values, strict=True))
 
 
-def _list_flatten(x: Any) -> tuple[list[Any], None]:
+def _list_flatten(x: Sequence[Any]) -> tuple[list[Any], None]:
     return list(x), None
 
 
-def _list_unflatten(values: Iterable[Any], context: Any) -> list[Any]:
+def _list_unflatten(values: Iterable[Any], context: Context) -> list[Any]:
     return list(values)
 
 
-def _tuple_unflatten(values: Iterable[Any], context: Any) -> tuple[Any, ...]:
+def _tuple_unflatten(values: Iterable[Any], context: Context) -> tuple[Any, ...]:
     return tuple(values)
 
 
@@ -157,15 +205,15 @@ def _namedtuple_flatten(x: Any) -> tuple[list[Any], Any]:
     return list(x), type(x)
 
 
-def _namedtuple_unflatten(values: Iterable[Any], context: Any) -> Any:
+def _namedtuple_unflatten(values: Iterable[Any], context: Context) -> Any:
     return context(*values)
 
 
-def _deque_flatten(x: Any) -> tuple[list[Any], Any]:
+def _deque_flatten(x: deque[Any]) -> tuple[list[Any], Any]:
     return list(x), x.maxlen
 
 
-def _deque_unflatten(values: Iterable[Any], context: Any) -> Any:
+def _deque_unflatten(values: Iterable[Any], context: Context) -> Any:
     return deque(values, maxlen=context)
 
 
@@ -177,11 +225,11 @@ def _with_keys(flatten: Callable[[Any], Any], keys: Callable[[Any], Iterable[Any
     return with_keys
 
 
-def _places(x: Any) -> list[SequenceKey]:
+def _places(x: Sequence[Any]) -> list[SequenceKey]:
     return [SequenceKey(i) for i in range(len(x))]
 
 
-def _keys(x: Any) -> list[MappingKey]:
+def _keys(x: Mapping[Any, Any]) -> list[MappingKey]:
     return [MappingKey(key) for key in x]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copyreg
 import weakref
-from typing import Any
-
-import warptape
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
+from .grad_mode import enable_grad
+
+if TYPE_CHECKING:
+    from .tensor_class import Tensor
 
 
-def swap_tensors(t1: Any, t2: Any) -> None:
+def swap_tensors(t1: Tensor, t2: Tensor) -> None:
     """Lets two tensors exchange values, history, class and attributes; each stays the object that it was.
 
     What holds `t1`, such as an optimizer or a module, has then what `t2` was. A gradient's accumulator, which
@@ -49,12 +51,12 @@ def swap_tensors(t1: Any, t2: Any) -> None:
     _C._module_changed()  # they may be a module's
 
 
-def _slots(t: Any) -> list[str]:
+def _slots(t: Tensor) -> list[str]:
     names: list[str] = copyreg._slotnames(type(t))  # type: ignore[attr-defined]
     return names
 
 
-def _swap_slot(t1: Any, t2: Any, name: str) -> None:
+def _swap_slot(t1: Tensor, t2: Tensor, name: str) -> None:
     """A slot may be empty on either side."""
     held = [(t, getattr(t, name)) for t in (t1, t2) if hasattr(t, name)]
     for t, _ in held:
@@ -69,7 +71,7 @@ def _check_alone(t: Any, name: str) -> None:
     if count == 1:
         return
     if count == 2 and t.is_leaf and t.requires_grad:
-        with warptape.enable_grad():
+        with enable_grad():
             accumulator = t.view_as(t).grad_fn.next_functions[0][0]
         if t._use_count() == 2:  # it was there; one made just now would be a third
             accumulator.register_prehook(_poisoned)
@@ -80,7 +82,7 @@ def _check_alone(t: Any, name: str) -> None:
     )
 
 
-def _poisoned(gradients: Any) -> None:
+def _poisoned(gradients: object) -> None:
     raise RuntimeError(
         "Trying to execute AccumulateGrad node that was poisoned by swap_tensors "
         "this can happen when you try to run backward on a tensor that was swapped. "

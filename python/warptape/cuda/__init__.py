@@ -7,10 +7,10 @@ what needs a device raises `DeviceError`, which says what is missing.
 from __future__ import annotations
 
 from .. import _C
-from .._legacy import make_types as _make_types
 from .._missing import install_getattr
-from . import amp, memory, nvtx, random
-from ._device import (
+from ..core.legacy import make_types as _make_types
+from . import memory, nvtx, random
+from .devices import (
     can_device_access_peer,
     current_device,
     device,
@@ -29,7 +29,6 @@ from ._device import (
     set_device,
     synchronize,
 )
-from ._gemm_ladder import GemmStep, gemm_ladder
 from .graphs import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
 from .memory import (
     empty_cache,

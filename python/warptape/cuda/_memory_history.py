@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ._device import DeviceLike, _cuda, device_count, init
+from .devices import DeviceLike, _cuda, device_count, init
 
 _CONTEXTS = (None, "state", "alloc", "all")  # in the order of MemoryHistoryOptions::Stacks
 _FRAME = re.compile(r"(.*)\((-?\d+)\): (.*)")

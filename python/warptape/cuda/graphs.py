@@ -9,10 +9,12 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import warptape
+from warptape import autograd
+from warptape import core as wt
 
+from ..core import offered
 from ..core.pytree import tree_leaves, tree_map_only
-from ._device import _cuda, synchronize
+from .devices import _cuda, synchronize
 from .memory import empty_cache
 from .streams import Stream, StreamContext
 
@@ -20,12 +22,19 @@ __all__ = ["CUDAGraph", "graph", "graph_pool_handle", "is_current_stream_capturi
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether work on the current stream is recorded instead of run. False without a device."""
+    """Whether work on the current stream is recorded instead of run.
+
+    Returns:
+        False where there is no device.
+    """
     return _cuda.is_capturing()
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """A token for graphs that may share memory: pass it as `pool`."""
+    """A token for graphs that may share memory: pass it as `pool`.
+
+    Graphs of one pool must not run at the same time.
+    """
     return 0, _cuda.new_pool()
 
 
@@ -40,8 +49,14 @@ class CUDAGraph:
         _cuda.current_device()  # without a device, say so here
         self._graph = _cuda.Graph()
 
-    def register_generator_state(self, generator: Any) -> None:
-        """Accepted: every CUDA generator that the recorded code draws from takes part."""
+    def register_generator_state(self, generator: wt.Generator) -> None:
+        """Accepted: every CUDA generator that the recorded code draws from takes part.
+
+        Args:
+            generator: of a CUDA device.
+
+        Raises: ValueError for another one.
+        """
         if generator.device.type != "cuda":
             raise ValueError(
                 f"register_generator_state: expected a CUDA generator, got one of {generator.device}"
@@ -70,15 +85,24 @@ class CUDAGraph:
         self._graph.end()
 
     def replay(self) -> None:
-        """Runs the recorded work on the current stream, reading and writing the tensors of the capture."""
+        """Runs the recorded work on the current stream.
+
+        It reads and writes the tensors of the capture: copy new inputs into them before.
+        """
         self._graph.replay()
 
     def reset(self) -> None:
-        """Frees the graph, and its memory once no tensor holds it."""
+        """Frees the graph.
+
+        Its memory goes once no tensor holds it.
+        """
         self._graph.reset()
 
     def pool(self) -> tuple[int, int]:
-        """The token of the graph's memory, to share with other graphs."""
+        """The token of the graph's memory.
+
+        Another graph that is given it as `pool` shares the memory.
+        """
         return 0, self._graph.pool()
 
 
@@ -128,7 +152,7 @@ class graph:
 
 
 def _tensors(value: Any) -> list[Any]:
-    return [t for t in tree_leaves(value) if isinstance(t, warptape.Tensor)]
+    return [t for t in tree_leaves(value) if isinstance(t, wt.Tensor)]
 
 
 class _Captured:
@@ -137,7 +161,7 @@ class _Captured:
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], pool: Any) -> None:
         self.args = tuple(args)
         self.inputs = _tensors(self.args)
-        parameters = list(function.parameters()) if isinstance(function, warptape.nn.Module) else []
+        parameters = list(function.parameters()) if isinstance(function, offered("Module")) else []
         self.parameters = [p for p in parameters if p.requires_grad]
         self.forward, self.backward = CUDAGraph(), CUDAGraph()
         self.function, self.pool = function, pool
@@ -150,13 +174,15 @@ class _Captured:
         return [t for t in self.inputs if t.requires_grad] + self.parameters
 
     def warm_up(self, times: int) -> None:
-        """Runs both ways, so that what happens only once is not recorded."""
+        """Runs both ways, so that what happens only once is not recorded.
+
+        Args:
+            times: how often.
+        """
         for _ in range(times):
             outputs = [t for t in _tensors(self.function(*self.args)) if t.requires_grad]
             if outputs:
-                warptape.autograd.grad(
-                    outputs, self.leaves, [warptape.empty_like(t) for t in outputs], allow_unused=True
-                )
+                autograd.grad(outputs, self.leaves, [wt.empty_like(t) for t in outputs], allow_unused=True)
 
     def capture_forward(self) -> None:
         with graph(self.forward, self.pool):
@@ -164,12 +190,12 @@ class _Captured:
 
     def capture_backward(self) -> None:
         outputs = _tensors(self.outputs)
-        self.grad_outputs = [warptape.zeros_like(t) if t.requires_grad else None for t in outputs]
+        self.grad_outputs = [wt.zeros_like(t) if t.requires_grad else None for t in outputs]
         wanted = [t for t in outputs if t.requires_grad]
         grads: Sequence[Any] = ()
         if wanted:
             with graph(self.backward, self.pool):
-                grads = warptape.autograd.grad(
+                grads = autograd.grad(
                     wanted, self.leaves, [g for g in self.grad_outputs if g is not None], allow_unused=True
                 )
         found = iter(grads)
@@ -180,7 +206,7 @@ class _Captured:
         """The callable that replays both graphs, with gradients."""
         captured = self
 
-        class Graphed(warptape.autograd.Function):
+        class Graphed(autograd.Function):
             @staticmethod
             def forward(ctx: Any, *inputs: Any) -> Any:
                 for held, given in zip(captured.inputs, inputs):
@@ -204,7 +230,7 @@ class _Captured:
                     f"this callable was captured with {len(captured.inputs)} tensors, got {len(found)}"
                 )
             outputs = iter(Graphed.apply(*found, *captured.parameters))
-            return tree_map_only(warptape.Tensor, lambda _: next(outputs), captured.outputs)
+            return tree_map_only(wt.Tensor, lambda _: next(outputs), captured.outputs)
 
         return call
 
@@ -246,8 +272,8 @@ def make_graphed_callables(
     return replaced[0] if single else replaced
 
 
-def _install(function: Any, replayed: Callable[..., Any]) -> Any:
-    if not isinstance(function, warptape.nn.Module):
+def _install(function: Callable[..., Any], replayed: Callable[..., Any]) -> Any:
+    if not isinstance(function, offered("Module")):
         return replayed
     eager, training = function.forward, function.training
 

@@ -8,43 +8,62 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from .. import _C
-from .._missing import install_getattr as _install_getattr
-from ._device import DeviceLike, _cuda, device_index, is_initialized
 from ._memory_history import (  # noqa: F401 - torch.cuda.memory's names
     _dump_snapshot,
     _record_memory_history,
     _snapshot,
     memory_snapshot,
 )
+from .devices import DeviceLike, _cuda, device_index, is_initialized
 
 OutOfMemoryError = _C.OutOfMemoryError
 _fractions: dict[int, float] = {}
 
 
 def memory_stats(device: DeviceLike = None) -> OrderedDict[str, int]:
-    """All counters of the allocator by PyTorch's names; empty before a device was used."""
+    """All counters of the allocator by PyTorch's names; empty before a device was used.
+
+    Args:
+        device: the current one if None.
+    """
     if not is_initialized():
         return OrderedDict()
     return OrderedDict(sorted(_cuda.memory_stats(device_index(device))))
 
 
 def memory_allocated(device: DeviceLike = None) -> int:
-    """Bytes that tensors hold now."""
+    """Bytes that tensors hold now.
+
+    Args:
+        device: the current one if None.
+    """
     return memory_stats(device).get("allocated_bytes.all.current", 0)
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
-    """The most bytes that tensors held since the start or the last reset_peak_memory_stats()."""
+    """The most bytes that tensors held since the start or the last reset_peak_memory_stats().
+
+    Args:
+        device: the current one if None.
+    """
     return memory_stats(device).get("allocated_bytes.all.peak", 0)
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
-    """Bytes that the allocator has taken from the device."""
+    """Bytes that the allocator has taken from the device.
+
+    Args:
+        device: the current one if None.
+    """
     return memory_stats(device).get("reserved_bytes.all.current", 0)
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The most bytes that the allocator had since the start or the last reset_peak_memory_stats()."""
+    """The most bytes that the allocator had since the start or the last reset_peak_memory_stats().
+
+    Args:
+        device: the current one if None.
+    """
     return memory_stats(device).get("reserved_bytes.all.peak", 0)
 
 
@@ -52,7 +71,11 @@ memory_cached, max_memory_cached = memory_reserved, max_memory_reserved  # the o
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    """Starts the peaks anew from what is held now."""
+    """Starts the peaks anew from what is held now.
+
+    Args:
+        device: the current one if None.
+    """
     _cuda.reset_peak_memory(device_index(device))
 
 
@@ -60,7 +83,11 @@ reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats  
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
-    """Free and total bytes of the device, over all processes."""
+    """Free and total bytes of the device, over all processes.
+
+    Args:
+        device: the current one if None.
+    """
     return _cuda.memory_info(device_index(device))
 
 
@@ -88,7 +115,11 @@ def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) 
 
 
 def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
-    """The part of the device's memory that the allocator may take; 1 unless set."""
+    """The part of the device's memory that the allocator may take; 1 unless set.
+
+    Args:
+        device: the current one if None.
+    """
     return _fractions.get(device_index(device), 1.0)
 
 
@@ -119,6 +150,3 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
         lines.append(f"{name:32}" + "".join(f"{'' if v is None else show(v):>14}" for v in values))
     lines.extend(f"{key:32}{value:14}" for key, value in stats.items() if key.count(".") != 2)
     return "\n".join(lines) + "\n"
-
-
-_install_getattr(__name__)

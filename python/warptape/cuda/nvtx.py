@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._missing import install_getattr as _install_getattr
-from ._device import _cuda
+from .devices import _cuda
 
 __all__ = ["mark", "range", "range_pop", "range_push"]
 
 
 def range_push(msg: str) -> int:
-    """Opens a range; returns its depth, from 0."""
+    """Opens a range; returns its depth, from 0.
+
+    Args:
+        msg: what profilers show.
+    """
     return _cuda.range_push(msg)
 
 
@@ -23,18 +26,24 @@ def range_pop() -> int:
 
 
 def mark(msg: str) -> None:
-    """Marks a moment."""
+    """Marks a moment.
+
+    Args:
+        msg: what profilers show.
+    """
     _cuda.mark(msg)
 
 
 @contextmanager
 def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """A range around a `with` block or a function; `msg` is formatted with the further arguments."""
+    """A range around a `with` block or a function; `msg` is formatted with the further arguments.
+
+    Args:
+        msg: what profilers show.
+        *args, **kwargs: of str.format.
+    """
     range_push(msg.format(*args, **kwargs))
     try:
         yield
     finally:
         range_pop()
-
-
-_install_getattr(__name__)

@@ -6,14 +6,21 @@ They are host objects, so seeding needs no device; warptape.manual_seed() seeds 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from ._device import DeviceLike, _cuda, current_device, device_count, device_index, is_available
+from .devices import DeviceLike, _cuda, current_device, device_count, device_index, is_available
+
+if TYPE_CHECKING:
+    from warptape.core import Tensor
 
 
 def default_generator(index: int) -> _C.Generator:
-    """The default generator of a device, for the calling rank."""
+    """The default generator of a device, for the calling rank.
+
+    Args:
+        index: of the device.
+    """
     return _cuda.default_generator(index)
 
 
@@ -27,7 +34,11 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of all devices; does nothing where there is no device."""
+    """Seeds the generators of all devices; does nothing where there is no device.
+
+    Args:
+        seed: its lowest 64 bits count.
+    """
     _C._seed_cuda(int(seed) & (2**64 - 1))
 
 
@@ -48,7 +59,11 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: DeviceLike = "cuda") -> Any:
-    """The state of a device's generator, a uint8 tensor in host memory."""
+    """The state of a device's generator, a uint8 tensor in host memory.
+
+    Args:
+        device: the current one for "cuda".
+    """
     return default_generator(device_index(device)).get_state()
 
 
@@ -57,12 +72,21 @@ def get_rng_state_all() -> list[Any]:
     return [get_rng_state(i) for i in range(device_count())]
 
 
-def set_rng_state(new_state: Any, device: DeviceLike = "cuda") -> None:
-    """Restores what get_rng_state() returned. ValueError on other bytes."""
+def set_rng_state(new_state: Tensor, device: DeviceLike = "cuda") -> None:
+    """Restores what get_rng_state() returned. ValueError on other bytes.
+
+    Args:
+        new_state: uint8, in host memory.
+        device: the current one for "cuda".
+    """
     default_generator(device_index(device)).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[Any]) -> None:
-    """Restores what get_rng_state_all() returned."""
+    """Restores what get_rng_state_all() returned.
+
+    Args:
+        new_states: one for each device.
+    """
     for i, state in enumerate(new_states):
         set_rng_state(state, i)

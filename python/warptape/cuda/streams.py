@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import _C, _streams
-from ._device import DeviceLike, _cuda, current_device, device_index
+from .. import _C
+from ..core import streams as _streams
+from .devices import DeviceLike, _cuda, current_device, device_index
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 
 class Stream(_streams.Stream):
@@ -31,7 +35,11 @@ class Stream(_streams.Stream):
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the greatest priority."""
+        """The least and the greatest priority of streams.
+
+        Returns:
+            (0, -5): smaller numbers go first.
+        """
         return 0, -5
 
     @property
@@ -50,25 +58,43 @@ class Stream(_streams.Stream):
         return self.cuda_stream
 
     def wait_event(self, event: Event) -> None:
-        """Holds further work of this stream until the event's last record is reached."""
+        """Holds further work of this stream until the event's last record is reached.
+
+        Args:
+            event: one that was not recorded holds nothing.
+        """
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Holds further work of this stream until what the other one has so far is done."""
+        """Holds further work of this stream until what the other one has so far is done.
+
+        Args:
+            stream: of any device.
+        """
         self.wait_event(stream.record_event())
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Marks this place in the stream by an event (a new one by default), which it returns."""
+        """Marks this place in the stream by an event (a new one by default), which it returns.
+
+        Args:
+            event: which is recorded anew.
+        """
         event = Event() if event is None else event
         event.record(self)
         return event
 
     def query(self) -> bool:
-        """Whether all of the stream's work is done."""
+        """Whether all of the stream's work is done.
+
+        It does not wait.
+        """
         return _cuda.stream_done(self.device.index, self.cuda_stream)
 
     def synchronize(self) -> None:
-        """Waits for the stream's work; raises what it found, as warptape.cuda.synchronize() does."""
+        """Waits until all of the stream's work is done.
+
+        It raises what kernels on the stream found, as `warptape.cuda.synchronize()` does.
+        """
         _cuda.synchronize_stream(self.device.index, self.cuda_stream)
 
     @property
@@ -133,6 +159,19 @@ class Event(_streams.Event):
         _cuda.current_device()  # without a device, say so here
         self._event = _cuda.Event(enable_timing, blocking)
 
+    @classmethod
+    def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
+        """Would open an event of another process.
+
+        Args:
+            device: not looked at.
+            handle: not looked at.
+
+        Raises:
+            NotImplementedError: always; events of other processes are not supported.
+        """
+        raise NotImplementedError("Event.from_ipc_handle: events of other processes are not supported")
+
     @property
     def device(self) -> _C.device | None:
         """Where the event was first recorded, or None."""
@@ -145,21 +184,35 @@ class Event(_streams.Event):
         return self._event.handle
 
     def record(self, stream: Stream | None = None) -> None:
-        """Marks the present end of a stream, the current one by default."""
+        """Marks the present end of a stream, the current one by default.
+
+        Args:
+            stream: of the event's device.
+        """
         stream = current_stream() if stream is None else stream
         self._event.record(stream.device.index, stream.cuda_stream)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Holds further work of a stream (the current one by default) until the mark is reached."""
+        """Holds further work of a stream (the current one by default) until the mark is reached.
+
+        Args:
+            stream: of any device.
+        """
         stream = current_stream() if stream is None else stream
         self._event.wait(stream.device.index, stream.cuda_stream)
 
     def query(self) -> bool:
-        """Whether the mark is reached; True if there is none."""
+        """Whether the work that the event marks is done.
+
+        It does not wait; an event that was never recorded is done.
+        """
         return self._event.query()
 
     def synchronize(self) -> None:
-        """Waits until the mark is reached."""
+        """Waits until the work that the event marks is done.
+
+        The calling thread waits; other streams go on.
+        """
         self._event.synchronize()
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -172,7 +225,10 @@ class Event(_streams.Event):
         return self._event.elapsed_ms(end_event._event)
 
     def ipc_handle(self) -> bytes:
-        """Not supported."""
+        """Not supported.
+
+        Raises: NotImplementedError always.
+        """
         raise NotImplementedError("Event.ipc_handle: interprocess events are not supported")
 
     def __repr__(self) -> str:
@@ -188,26 +244,42 @@ def _stream_object(index: int, handle: int) -> Stream:
 
 
 def current_stream(device: DeviceLike = None) -> Stream:
-    """The stream that the calling thread's work on a device goes to."""
+    """The stream that the calling thread's work on a device goes to.
+
+    Args:
+        device: the current one if None.
+    """
     index = device_index(device)
     return _stream_object(index, _cuda.current_stream(index))
 
 
 def default_stream(device: DeviceLike = None) -> Stream:
-    """The stream that is current unless another was set."""
+    """The stream that is current unless another was set.
+
+    Args:
+        device: the current one if None.
+    """
     index = device_index(device)
     _cuda.current_stream(index)  # an error for an ordinal that there is not
     return _stream_object(index, 0)
 
 
 def set_stream(stream: Stream | None) -> None:
-    """Makes a stream the current one of its device, and that device the current one; None does nothing."""
+    """Makes a stream the current one of its device, and that device the current one; None does nothing.
+
+    Args:
+        stream: of any device.
+    """
     if stream is not None:
         _cuda.set_stream(stream.device.index, stream.cuda_stream)
 
 
 class StreamContext:
-    """Makes a stream the current one within a `with` block, and its device the current device."""
+    """Makes a stream the current one within a `with` block, and its device the current device.
+
+    Args:
+        stream: None changes nothing.
+    """
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -229,5 +301,9 @@ class StreamContext:
 
 
 def stream(stream: Stream | None) -> StreamContext:
-    """The context in which `stream` is the current one; None changes nothing."""
+    """The context in which `stream` is the current one; None changes nothing.
+
+    Args:
+        stream: of any device.
+    """
     return StreamContext(stream)

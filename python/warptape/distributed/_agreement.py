@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from .._C import DistBackendError, DistStoreError
 from .._C import _distributed as _C
-from ._state import RankState
+from .state import RankState
 
 LOOK = 0.5  # seconds between looks at who is gone
 AT_ONCE = 16  # ranks that are looked at, for all may look

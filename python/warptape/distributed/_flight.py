@@ -22,7 +22,7 @@ class FlightError(ValueError):
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One call of one rank. `call`, as "all_reduce(float32[4], sum)", is what the ranks of a collective must
     have in common. `root` (or the other rank of send and recv; -1: any) is a rank of the group."""
 
@@ -66,7 +66,7 @@ class Dump:
     reason: str
     failure: str  # what first ended a group of this rank; "" if nothing
     groups: dict[str, list[int]]  # ranks of the job, in the group's order
-    calls: list[Call]
+    calls: list[RecordedCall]
 
     @property
     def whole(self) -> bool:
@@ -116,7 +116,7 @@ def _read_groups(raw: Any, world_size: int, where: str) -> dict[str, list[int]]:
     return groups
 
 
-def _read_call(raw: Any, where: str) -> Call:
+def _read_call(raw: Any, where: str) -> RecordedCall:
     fields = {
         name: _field(raw, name, kind, where)
         for name, kind in [
@@ -127,7 +127,7 @@ def _read_call(raw: Any, where: str) -> Call:
     }
     if fields["state"] not in _STATES:
         raise FlightError(f"{where}: not a flight record: a call has the state {fields['state']!r}")
-    return Call(**fields)
+    return RecordedCall(**fields)
 
 
 def read_dump(path: Path) -> Dump:

@@ -9,15 +9,20 @@ wait() must be called before the tensors are used; without it, it returns None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._C import _distributed as _C
-from .._tensor import Tensor
-from ._state import Group, GroupMember, Work, resolve
+from ..core import Tensor
+from .collective_hooks import Observed, collective_hooks
 from .groups import get_group_rank
+from .state import Group, GroupMember, Work, resolve
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 ReduceOp: Any = _C.ReduceOp
 ReduceOp.RedOpType = ReduceOp  # the type of its members, which in PyTorch is another one
@@ -29,7 +34,9 @@ def _skipped(group: Group) -> bool:
     return group is not None and group == GroupMember.NON_GROUP_MEMBER
 
 
-def _root(group: Any, rank: int | None, group_rank: int | None, name: str, default: int | None = None) -> int:
+def _root(
+    group: Group, rank: int | None, group_rank: int | None, name: str, default: int | None = None
+) -> int:
     """The rank of the group that is meant; `default` where neither is given."""
     if rank is not None and group_rank is None:
         return -1 if _skipped(group) else get_group_rank(group, rank)
@@ -39,12 +46,73 @@ def _root(group: Any, rank: int | None, group_rank: int | None, name: str, defau
 
 
 def _call(
-    group: Any, op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **how: Any
+    group: Group, op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **how: Any
 ) -> Work | None:
     if _skipped(group):
         return None
+    together = _coalescing.get(_C._rank_key()) if _coalescing else None
+    if together is not None and resolve(group) == together.group:
+        together.calls.append((op, inputs, outputs, how))
+        return None
     work = resolve(group)._run(op, inputs, outputs, **how)
+    if collective_hooks:
+        work = Observed(work, op, outputs)
+        if not how.get("async_op"):
+            work.tell()
     return work if how.get("async_op") else None
+
+
+class _CoalescingManager:
+    """What `_coalescing_manager` gives."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.calls: list[tuple[Any, Sequence[Tensor], Sequence[Tensor], dict[str, Any]]] = []
+        self.works: list[Any] = []
+
+    def start(self) -> None:
+        """Makes the calls: all_reduce calls in a row with one dtype and op are one."""
+        rows: list[tuple[Any, Sequence[Tensor], Sequence[Tensor], dict[str, Any]]] = []
+        for op, inputs, outputs, how in self.calls:
+            last = rows[-1] if rows else None
+            if (
+                last is not None
+                and op == _Op.all_reduce == last[0]
+                and how.get("reduce") == last[3].get("reduce")
+                and outputs[0].dtype == last[2][0].dtype
+            ):
+                rows[-1] = (op, [], [*last[2], *outputs], how)
+            else:
+                rows.append((op, inputs, outputs, how))
+        for op, inputs, outputs, how in rows:
+            self.works.append(self.group._run(op, inputs, outputs, **{**how, "async_op": True}))
+
+    def wait(self) -> None:
+        """Until all calls are done."""
+        for work in self.works:
+            work.wait()
+
+
+_coalescing: dict[int, _CoalescingManager] = {}  # by rank: ranks may be threads
+
+
+@contextmanager
+def _coalescing_manager(
+    group: Group = None, device: Device = None, async_ops: bool = False
+) -> Iterator[_CoalescingManager]:
+    """Collectives of the group within it are made together at its end. Their results are there after it, or
+    with `async_ops` after wait() of what it gives. Raises ValueError for one within another."""
+    key = _C._rank_key()
+    if key in _coalescing:
+        raise ValueError("_coalescing_manager: there is one already; end it first")
+    _coalescing[key] = manager = _CoalescingManager(resolve(group))
+    try:
+        yield manager
+    finally:
+        del _coalescing[key]
+    manager.start()
+    if not async_ops:
+        manager.wait()
 
 
 def broadcast(
@@ -87,7 +155,14 @@ def all_reduce(
 def all_reduce_coalesced(
     tensors: Sequence[Tensor], op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """all_reduce of several tensors of one dtype as one call."""
+    """all_reduce of several tensors of one dtype as one call.
+
+    Args:
+        tensors: changed in place; the same shapes on all ranks.
+        op: how values are combined.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     return _call(group, _Op.all_reduce, [], list(tensors), reduce=op, async_op=async_op)
 
 
@@ -99,7 +174,16 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """As all_reduce, for rank `dst` alone; the tensors of the others stay as they are."""
+    """As all_reduce, for rank `dst` alone; the tensors of the others stay as they are.
+
+    Args:
+        tensor: on rank `dst` it becomes the result.
+        dst: a rank of the job.
+        op: how values are combined.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+        group_dst: a rank of the group, in place of `dst`.
+    """
     root = _root(group, dst, group_dst, "dst")
     return _call(group, _Op.reduce, [], [tensor], reduce=op, root=root, async_op=async_op)
 
@@ -125,7 +209,14 @@ def all_gather(
 def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """The tensors of all ranks one after the other (or stacked) in one: world size times the elements."""
+    """The tensors of all ranks one after the other (or stacked) in one: world size times the elements.
+
+    Args:
+        output_tensor: [world * n, *] or [world, n, *].
+        input_tensor: [n, *], the same shape on all ranks.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     return _call(group, _Op.all_gather, [input_tensor], [output_tensor], async_op=async_op)
 
 
@@ -135,7 +226,14 @@ def all_gather_coalesced(
     group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
-    """all_gather of several tensors: `output_tensor_lists[r][i]` becomes tensor i of rank r."""
+    """all_gather of several tensors: `output_tensor_lists[r][i]` becomes tensor i of rank r.
+
+    Args:
+        output_tensor_lists: a list of tensors for each rank.
+        input_tensor_list: this rank's tensors.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     if _skipped(group):
         return None
     works = [
@@ -153,7 +251,16 @@ def gather(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """As all_gather, for rank `dst` (default 0) alone; the others give no `gather_list`."""
+    """As all_gather, for rank `dst` (default 0) alone; the others give no `gather_list`.
+
+    Args:
+        tensor: this rank's, of the same shape on all ranks.
+        gather_list: on `dst` a tensor for each rank.
+        dst: a rank of the job.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+        group_dst: a rank of the group, in place of `dst`.
+    """
     if _skipped(group):
         return None
     root = _root(group, dst, group_dst, "dst", default=0)
@@ -172,7 +279,16 @@ def scatter(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """Rank r gets `scatter_list[r]` of rank `src` (default 0); the others give no list."""
+    """Rank r gets `scatter_list[r]` of rank `src` (default 0); the others give no list.
+
+    Args:
+        tensor: becomes this rank's.
+        scatter_list: on `src` a tensor for each rank.
+        src: a rank of the job.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+        group_src: a rank of the group, in place of `src`.
+    """
     if _skipped(group):
         return None
     root = _root(group, src, group_src, "src", default=0)
@@ -190,7 +306,15 @@ def reduce_scatter(
     group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
-    """Rank r gets the combination of `input_list[r]` of all ranks."""
+    """Rank r gets the combination of `input_list[r]` of all ranks.
+
+    Args:
+        output: becomes this rank's.
+        input_list: a tensor for each rank, of output's shape.
+        op: how values are combined.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     _expect_list(input_list, group, "reduce_scatter")
     return _call(group, _Op.reduce_scatter, list(input_list), [output], reduce=op, async_op=async_op)
 
@@ -198,7 +322,15 @@ def reduce_scatter(
 def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """As reduce_scatter, of one tensor that holds the parts of all ranks one after the other."""
+    """As reduce_scatter, of one tensor that holds the parts of all ranks one after the other.
+
+    Args:
+        output: [n, *].
+        input: [world * n, *] or [world, n, *].
+        op: how values are combined.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     return _call(group, _Op.reduce_scatter, [input], [output], reduce=op, async_op=async_op)
 
 
@@ -208,7 +340,14 @@ def all_to_all(
     group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
-    """`output_tensor_list[r]` becomes `input_tensor_list[me]` of rank r; sizes may differ."""
+    """`output_tensor_list[r]` becomes `input_tensor_list[me]` of rank r; sizes may differ.
+
+    Args:
+        output_tensor_list: a tensor for each rank that sends.
+        input_tensor_list: a tensor for each rank that receives.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     return _call(group, _Op.all_to_all, list(input_tensor_list), list(output_tensor_list), async_op=async_op)
 
 
@@ -220,7 +359,15 @@ def all_to_all_single(
     group: Group = None,
     async_op: bool = False,
 ) -> Work | None:
-    """all_to_all of the parts of one tensor, split along dim 0 (evenly if no sizes are given)."""
+    """all_to_all of the parts of one tensor, split along dim 0 (evenly if no sizes are given).
+
+    Args:
+        output: what ranks send, one after the other.
+        input: what ranks get, one after the other.
+        output_split_sizes, input_split_sizes: rows for each rank; both sides of a pair must agree.
+        group: the ranks; all if None.
+        async_op: whether a Work is returned at once.
+    """
     if _skipped(group):
         return None
     n = resolve(group).size()
@@ -251,7 +398,15 @@ def all_to_all_single(
 def send(
     tensor: Tensor, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
 ) -> None:
-    """Sends to one rank, which calls recv; returns when the tensor may be changed again."""
+    """Sends to one rank, which calls recv; returns when the tensor may be changed again.
+
+    Args:
+        tensor: what is sent.
+        dst: a rank of the job.
+        group: the ranks; all if None.
+        tag: only a recv of the same one gets it.
+        group_dst: a rank of the group, in place of `dst`.
+    """
     work = isend(tensor, dst, group, tag, group_dst)
     if work is not None:
         work.wait()
@@ -260,7 +415,15 @@ def send(
 def isend(
     tensor: Tensor, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
-    """As send, without waiting."""
+    """As send, without waiting.
+
+    Args:
+        tensor: must not change before the Work is done.
+        dst: a rank of the job.
+        group: the ranks; all if None.
+        tag: only a recv of the same one gets it.
+        group_dst: a rank of the group, in place of `dst`.
+    """
     root = _root(group, dst, group_dst, "dst")
     return _call(group, _Op.send, [tensor], [], root=root, tag=tag, async_op=True)
 
@@ -268,7 +431,15 @@ def isend(
 def recv(
     tensor: Tensor, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
 ) -> int:
-    """Receives from rank `src`, or whoever sends first; returns whose it is (-1 outside of the group)."""
+    """Receives from rank `src`, or whoever sends first; returns whose it is (-1 outside of the group).
+
+    Args:
+        tensor: of the shape and dtype that is sent.
+        src: a rank of the job; None for any.
+        group: the ranks; all if None.
+        tag: only a send of the same one fits.
+        group_src: a rank of the group, in place of `src`.
+    """
     work = irecv(tensor, src, group, tag, group_src)
     if work is None:
         return -1
@@ -279,14 +450,30 @@ def recv(
 def irecv(
     tensor: Tensor, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
-    """As recv, without waiting."""
+    """As recv, without waiting.
+
+    Args:
+        tensor: must not be read before the Work is done.
+        src: a rank of the job; None for any.
+        group: the ranks; all if None.
+        tag: only a send of the same one fits.
+        group_src: a rank of the group, in place of `src`.
+    """
     root = _root(group, src, group_src, "src", default=-1)
     return _call(group, _Op.recv, [], [tensor], root=root, tag=tag, async_op=True)
 
 
 @dataclass
 class P2POp:
-    """One transfer of batch_isend_irecv: `op` is isend or irecv."""
+    """One transfer of batch_isend_irecv: `op` is isend or irecv.
+
+    Args:
+        tensor: what is sent or received.
+        peer: a rank of the job.
+        group: the ranks; all if None.
+        tag: must be the same on both sides.
+        group_peer: a rank of the group, in place of `peer`.
+    """
 
     op: Callable[..., Any]
     tensor: Tensor
@@ -307,7 +494,13 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
-    """Starts all transfers of the list, in whatever order they can go; returns a Work for each."""
+    """Starts all transfers of the list, in whatever order they can go; returns a Work for each.
+
+    Args:
+        p2p_op_list: at least one.
+
+    Raises: ValueError for an empty list, or anything else in it.
+    """
     if not p2p_op_list or not all(isinstance(each, P2POp) for each in p2p_op_list):
         raise ValueError("batch_isend_irecv: expected a list of P2POp with at least one")
     works: dict[int, Work] = {}
@@ -321,7 +514,9 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     return [works[i] for i in sorted(works)]
 
 
-def barrier(group: Group = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
+def barrier(
+    group: Group = None, async_op: bool = False, device_ids: Sequence[int] | None = None
+) -> Work | None:
     """Returns when all ranks of the group have called it.
 
     >>> torch.distributed.simulate(2, torch.distributed.barrier)  # on ranks that are threads
@@ -333,7 +528,13 @@ def barrier(group: Group = None, async_op: bool = False, device_ids: Any = None)
 def monitored_barrier(
     group: Group = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """A barrier with a time of its own, whose error names all ranks that did not come."""
+    """A barrier with a time of its own, whose error names all ranks that did not come.
+
+    Args:
+        group: the ranks; all if None.
+        timeout: how long to wait; the group's own if None.
+        wait_all_ranks: accepted: all that are missing are always named.
+    """
     _call(group, _Op.barrier, [], [], timeout=timeout)
 
 
@@ -367,3 +568,7 @@ def _expect_list(tensors: Sequence[Tensor], group: Group, op: str) -> None:
     if isinstance(tensors, Tensor) or len(tensors) != n:
         got = "a tensor" if isinstance(tensors, Tensor) else f"{len(tensors)} tensors"
         raise ValueError(f"{op}: expected a list of {n} tensors, one for each rank of the group; got {got}")
+
+
+_all_gather_base = all_gather_single = all_gather_into_tensor
+_reduce_scatter_base = reduce_scatter_single = reduce_scatter_tensor

@@ -6,13 +6,17 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
-from .._tensor import Tensor
+from ..core import Tensor
 from . import groups
-from ._state import GroupMember, peek_state, state
+from .mesh_layout import _FlatLayout, _MeshLayout, _of_ranks
+from .state import GroupMember, peek_state, state
+
+if TYPE_CHECKING:
+    pass
 
 _here = threading.local()  # ranks may be threads
 
@@ -59,11 +63,13 @@ class DeviceMesh:
         mesh_dim_names: Sequence[str] | None = None,
         _groups: Any = None,
         _root: DeviceMesh | None = None,
+        _whole: DeviceMesh | None = None,
     ) -> None:
-        grid = mesh if isinstance(mesh, Tensor) else warptape.tensor(mesh, dtype=warptape.int64)
-        self.mesh = grid.to(warptape.int64).cpu()
+        grid = mesh if isinstance(mesh, Tensor) else wt.tensor(mesh, dtype=wt.int64)
+        self.mesh = grid.to(wt.int64).cpu()
         self.device_type = device_type
-        self._root = _root or self  # of which this is a part
+        self.root = _root or self  # of which this is a part, or another grid of the same ranks
+        self._whole = _whole or self  # the grid that has its axes and more
         self.mesh_dim_names = tuple(mesh_dim_names) if mesh_dim_names is not None else None
         ranks = self.mesh.flatten().tolist()
         if len(set(ranks)) != len(ranks) or any(not 0 <= r < state().world_size for r in ranks):
@@ -96,7 +102,11 @@ class DeviceMesh:
         return tuple(self.mesh.shape)
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """Ranks along an axis, or in all."""
+        """Ranks along an axis, or in all.
+
+        Args:
+            mesh_dim: an axis by number or name; None for all.
+        """
         return math.prod(self.shape) if mesh_dim is None else self.shape[self._dim(mesh_dim)]
 
     def _dim(self, mesh_dim: int | str) -> int:
@@ -109,12 +119,19 @@ class DeviceMesh:
         return self.mesh_dim_names.index(mesh_dim)
 
     def get_coordinate(self) -> list[int] | None:
-        """This rank's place in the grid; None when it is not in it."""
+        """This rank's place in the grid; None when it is not in it.
+
+        It has one number for each axis.
+        """
         at = (self.mesh == state().rank).nonzero().tolist()
         return at[0] if at else None
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's number along an axis. Raises RuntimeError when it is not in the mesh."""
+        """This rank's number along an axis. Raises RuntimeError when it is not in the mesh.
+
+        Args:
+            mesh_dim: an axis by number or name; needed where there are several.
+        """
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(f"get_local_rank: expected mesh_dim for a mesh of {self.ndim} axes")
         at = self.get_coordinate()
@@ -123,11 +140,21 @@ class DeviceMesh:
         return at[self._dim(mesh_dim or 0)]
 
     def get_rank(self) -> int:
-        """This process's rank in the job."""
+        """This process's rank in the job.
+
+        Raises:
+            ValueError: the job has not begun: see `init_process_group`.
+        """
         return state().rank
 
     def get_group(self, mesh_dim: int | str | None = None) -> Any:
-        """The group along an axis (of a mesh of one axis: the only one)."""
+        """The group along an axis (of a mesh of one axis: the only one).
+
+        Args:
+            mesh_dim: an axis by number or name; needed where there are several.
+
+        Raises: RuntimeError where it is needed and not given.
+        """
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(f"get_group: expected mesh_dim for a mesh of {self.ndim} axes")
         return self._groups[self._dim(mesh_dim or 0)]
@@ -140,7 +167,7 @@ class DeviceMesh:
         """The part of the mesh along some axes, or axes that were flattened to one, in which this rank lies;
         no group is made anew."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
-        known = self._root.__dict__.get("_flattened_names", {})
+        known = self.root.__dict__.get("_flattened_names", {})
         flat = {name: known[name] for name in chosen if name in known.keys() - set(self.mesh_dim_names or ())}
         if len(chosen) == 1 and flat:
             return flat[chosen[0]]
@@ -157,7 +184,12 @@ class DeviceMesh:
             flat[name].get_group() if name in flat else self._groups[self._dim(name)] for name in chosen
         ]
         return DeviceMesh(
-            self.device_type, part, mesh_dim_names=chosen, _groups=kept_groups, _root=self._root
+            self.device_type,
+            part,
+            mesh_dim_names=chosen,
+            _groups=kept_groups,
+            _root=self.root,
+            _whole=self._whole,
         )
 
     def __enter__(self) -> DeviceMesh:
@@ -169,7 +201,13 @@ class DeviceMesh:
 
     @staticmethod
     def current() -> DeviceMesh | None:
-        """The mesh of the innermost `with mesh:`, which functions take that get none."""
+        """The mesh of the innermost `with mesh:` block.
+
+        Functions that get no mesh take it.
+
+        Returns:
+            None outside of such a block.
+        """
         return _entered()[-1] if _entered() else None
 
     @classmethod
@@ -190,30 +228,121 @@ class DeviceMesh:
             mesh = groups.get_process_group_ranks(given[0])
         return cls(device_type, mesh, mesh_dim_names=mesh_dim_names, _groups=given)
 
-    def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
-        """All axes as one. Collective."""
+    def flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
+        """All axes as one. Collective.
+
+        Args:
+            mesh_dim_name: of the one axis; the names joined by "_" if None.
+        """
         name = mesh_dim_name or "_".join(self.mesh_dim_names or [])
-        made = self._root.__dict__.setdefault("_flattened", {})
+        made = self.root.__dict__.setdefault("_flattened", {})
+        named = self.root.__dict__.setdefault("_flattened_names", {})
         key = tuple(self.mesh.flatten().tolist())
         if key not in made:
             lines: Any = [list(key)]
-            if self._root is not self and self.mesh_dim_names and self._root.mesh_dim_names:
-                dims = [self._root._dim(n) for n in self.mesh_dim_names]
-                lines = self._root.mesh.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
+            if self._whole is not self and self.mesh_dim_names and self._whole.mesh_dim_names:
+                dims = [self._whole._dim(n) for n in self.mesh_dim_names]
+                lines = self._whole.mesh.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
                 lines = lines.reshape(-1, len(key)).tolist()
             whole = len(lines) == 1 and sorted(lines[0]) == list(range(state().world_size))
             found = [state().world if whole else groups.new_group(line) for line in lines]
-            mine = next(g for g in found if g != GroupMember.NON_GROUP_MEMBER)
-            made[key] = DeviceMesh(
+            made[key] = next(g for g in found if g != GroupMember.NON_GROUP_MEMBER)
+        if name not in named or named[name].mesh.tolist() != list(key):
+            flat = DeviceMesh(
                 self.device_type,
                 list(key),
                 mesh_dim_names=(name,) if name else None,
-                _groups=[mine],
-                _root=self._root,
+                _groups=[made[key]],
+                _root=self.root,
             )
-            made[key]._flattened_from = self.mesh_dim_names or ()
-            self._root.__dict__.setdefault("_flattened_names", {})[name] = made[key]
-        return made[key]
+            flat._flattened_from = self.mesh_dim_names or ()
+            named[name] = flat
+        return named[name]
+
+    _flatten = flatten  # PyTorch's name
+
+    def _unflatten(
+        self,
+        dim: int | str,
+        mesh_sizes: Sequence[int],
+        mesh_dim_names: Sequence[str] | None = None,
+        backend_override: Any = None,
+    ) -> DeviceMesh:
+        """The same ranks with several axes in the place of one. Collective. Axes that have the same lines of
+        ranks share their groups.
+
+        Args:
+            dim: the axis.
+            mesh_sizes, mesh_dim_names: of the new axes; their product is its size.
+            backend_override: makes no difference: a "fake" axis has a group like any other.
+
+        Raises: ValueError for sizes and names that do not fit.
+        """
+        at, sizes = self._dim(dim), tuple(mesh_sizes)
+        if math.prod(sizes) != self.shape[at]:
+            raise ValueError(f"_unflatten: {sizes} do not make the {self.shape[at]} ranks of axis {dim!r}")
+        names, new = self.mesh_dim_names, tuple(mesh_dim_names or ())
+        if bool(names) != bool(new) or (new and len(new) != len(sizes)):
+            raise ValueError(f"_unflatten: expected names for {len(sizes)} axes, as the mesh has, got {new}")
+        made = DeviceMesh(
+            self.device_type,
+            self.mesh.unflatten(at, sizes),
+            mesh_dim_names=(*names[:at], *new, *names[at + 1 :]) if names else None,
+            _groups=[],
+            _root=self.root,
+        )
+        known = self.root.__dict__.setdefault("_lines", {})
+        groups: list[Any] = []
+        for axis in range(at, at + len(sizes)):
+            lines = str(made.mesh.movedim(axis, -1).flatten(0, -2).tolist() if made.ndim > 1 else None)
+            groups.append(known[lines] if lines in known else known.setdefault(lines, made._make(axis)))
+        made._groups = [*self._groups[:at], *groups, *self._groups[at + 1 :]]
+        return made
+
+    @staticmethod
+    def concatenate(device_mesh_list: Sequence[DeviceMesh]) -> DeviceMesh:
+        """The axes of several meshes of this rank as one mesh, in that order; no group is made anew.
+
+        Raises:
+            RuntimeError: they are not of one root, or have a rank in two places.
+        """
+        first, at = device_mesh_list[0], state().rank
+        if any(mesh.root is not first.root for mesh in device_mesh_list):
+            raise RuntimeError(f"concatenate: expected meshes of one root, got {list(device_mesh_list)}")
+        place = {rank: i for i, rank in enumerate(first.root.mesh.flatten().tolist())}
+        places = wt.tensor(place[at])
+        for mesh in device_mesh_list:
+            steps = [place[rank] - place[at] for rank in mesh.mesh.flatten().tolist()]
+            places = places.reshape(*places.shape, *[1] * mesh.ndim) + wt.tensor(steps).reshape(mesh.shape)
+        names = [mesh.mesh_dim_names for mesh in device_mesh_list]
+        ranks = first.root.mesh.flatten()
+        if len(
+            set(places.flatten().tolist())
+        ) < places.numel() or not 0 <= places.min() <= places.max() < len(ranks):
+            raise RuntimeError(f"concatenate: axes overlap in {list(device_mesh_list)}")
+        return DeviceMesh(
+            first.device_type,
+            ranks[places],
+            mesh_dim_names=None if None in names else [name for each in names for name in each or ()],
+            _groups=[group for mesh in device_mesh_list for group in mesh._groups],
+            _root=first.root,
+        )
+
+    _concatenate = concatenate  # PyTorch's name
+
+    @property
+    def layout(self) -> _MeshLayout:
+        """Its axes as sizes and strides in the root's ranks."""
+        place = {rank: i for i, rank in enumerate(self.root.mesh.flatten().tolist())}
+        axes = []
+        for dim in range(self.ndim):
+            line = (
+                self.mesh.movedim(dim, 0).flatten(1)[:, 0].tolist() if self.ndim > 1 else self.mesh.tolist()
+            )
+            axes.append(_FlatLayout(*_of_ranks([place[rank] - place[line[0]] for rank in line])))
+        return _MeshLayout(axes)
+
+    _layout = layout  # PyTorch's name
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Groups mean nothing elsewhere: a pickle has the ranks, and finds or makes a mesh of them.
@@ -254,4 +383,4 @@ def init_device_mesh(
             f"init_device_mesh: a mesh of {tuple(mesh_shape)} does not have the job's {world} ranks; make "
             f"the product of mesh_shape {world}, or start {math.prod(mesh_shape)} processes"
         )
-    return DeviceMesh(device_type, warptape.arange(world).reshape(*mesh_shape), mesh_dim_names=mesh_dim_names)
+    return DeviceMesh(device_type, wt.arange(world).reshape(*mesh_shape), mesh_dim_names=mesh_dim_names)

@@ -16,18 +16,29 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ._flight import Call, Dump, FlightError, read_dumps
+from ._flight import Dump, FlightError, RecordedCall, read_dumps
 
 SHORT = 1.0  # seconds: whoever waits no longer may be about to be joined
 
 
 @dataclass
 class Problem:
-    """A call that not all ranks made, or not the same. Ranks are those of the job."""
+    """A call that not all ranks made, or not the same. Ranks are those of the job.
+
+    Args:
+        group: the group's name.
+        what: the call in words.
+        calls: each rank's.
+        blamed: ranks at fault.
+        differs: whether the calls are not the same.
+        hints: what may help.
+        waited: seconds.
+        failed: whether a rank failed.
+    """
 
     group: str
     what: str
-    calls: dict[int, Call]  # of those that wait in it, or that differ
+    calls: dict[int, RecordedCall]  # of those that wait in it, or that differ
     blamed: list[int] = field(default_factory=list)  # whom they wait for, or who differ from most
     differs: bool = False
     hints: list[str] = field(default_factory=list)
@@ -41,7 +52,15 @@ class Problem:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """ "rank 1", "ranks 0, 2-5"."""
+    """ "rank 1", "ranks 0, 2-5".
+
+    Args:
+        ranks: in any order.
+
+    >>> from warptape.distributed.diagnose import ranks_text
+    >>> ranks_text([0, 2, 3, 4, 5])
+    'ranks 0, 2-5'
+    """
     out: list[list[int]] = []
     for rank in sorted(ranks):
         if out and out[-1][1] == rank - 1:
@@ -57,7 +76,11 @@ def _seconds(value: float) -> str:
 
 
 class Analysis:
-    """What the dumps of one job, by rank, say together."""
+    """What the dumps of one job, by rank, say together.
+
+    Args:
+        dumps: what each rank wrote.
+    """
 
     def __init__(self, dumps: dict[int, Dump]) -> None:
         self.dumps = dumps
@@ -71,7 +94,7 @@ class Analysis:
                 if call.group not in dump.groups and dump.rank not in self.groups.get(call.group, []):
                     self.groups.setdefault(call.group, []).append(dump.rank)
         # of each group: by rank, its collectives by number
-        self._collectives: dict[str, dict[int, dict[int, Call]]] = defaultdict(dict)
+        self._collectives: dict[str, dict[int, dict[int, RecordedCall]]] = defaultdict(dict)
         for dump in dumps.values():
             for call in dump.calls:
                 if call.sequence:
@@ -81,7 +104,11 @@ class Analysis:
         self._order()
 
     def unknown(self, ranks: Iterable[int]) -> list[int]:
-        """Those without a dump."""
+        """Those without a dump.
+
+        Args:
+            ranks: of the job.
+        """
         return [rank for rank in ranks if rank not in self.dumps]
 
     def _waiting(self, problem: Problem) -> Problem:
@@ -101,7 +128,7 @@ class Analysis:
         last = {rank: max(each, default=0) for rank, each in calls.items()}
         last_over = max((n for each in calls.values() for n, call in each.items() if call.over), default=0)
         unknown = self.unknown(self.groups[group])
-        by_number: dict[int, dict[int, Call]] = defaultdict(dict)
+        by_number: dict[int, dict[int, RecordedCall]] = defaultdict(dict)
         for rank, each in calls.items():
             for sequence, call in each.items():
                 by_number[sequence][rank] = call
@@ -120,7 +147,11 @@ class Analysis:
         return None
 
     def _difference(
-        self, group: str, sequence: int, here: dict[int, Call], calls: dict[int, dict[int, Call]]
+        self,
+        group: str,
+        sequence: int,
+        here: dict[int, RecordedCall],
+        calls: dict[int, dict[int, RecordedCall]],
     ) -> Problem:
         count = Counter(call.call for call in here.values())
         (usual, most), *others = count.most_common()
@@ -151,7 +182,7 @@ class Analysis:
     def _unmatched(self) -> list[Problem]:
         """Sends and receives that are not over and have no other side."""
         posted: Counter[tuple[str, str, int, int, int]] = Counter()  # group, op, caller, peer, tag
-        open_calls: list[tuple[int, Call, int, int]] = []  # rank, call, peer, how many like it before
+        open_calls: list[tuple[int, RecordedCall, int, int]] = []  # rank, call, peer, how many like it before
         for rank, dump in self.dumps.items():
             for call in dump.calls:
                 if call.point_to_point:
@@ -197,7 +228,12 @@ class Analysis:
         )
 
     def place(self, rank: int, group: str = "world") -> str:
-        """Where the rank is, or was last."""
+        """Where the rank is, or was last.
+
+        Args:
+            rank: of the job.
+            group: the call's.
+        """
         dump = self.dumps.get(rank)
         if dump is None:
             number = self.groups[group].index(rank)  # by which errors name it
@@ -252,7 +288,11 @@ class Analysis:
         return any(p.certain for p in self.problems)
 
     def report(self, most: int = 6) -> str:
-        """A few lines that say who did what, where; of at most `most` problems."""
+        """A few lines that say who did what, where; of at most `most` problems.
+
+        Args:
+            most: problems.
+        """
         out = [f"job {self.job}: {self.world_size} ranks, dumps of {ranks_text(self.dumps)}"]
         if missing := self.unknown(range(self.world_size)):
             out.append(f"no dump of {ranks_text(missing)}")
@@ -268,10 +308,12 @@ class Analysis:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m warptape.distributed.diagnose", description=(__doc__ or "").split("\n\n")[0]
-    )
+    """The command; returns its exit code.
+
+    Args:
+        arguments: of the command line; those of the process if None.
+    """
+    parser = argparse.ArgumentParser(prog="warptape diagnose", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
         "dumps", nargs="+", metavar="DUMPS", help="flight_*.json of ranks, or folders of them"
     )

@@ -16,29 +16,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from .._tensor import Tensor
 from ..autograd import Function
+from ..core import Tensor
 from . import collectives
-from ._state import Group, resolve
+from .state import Group, resolve
 
 
-def _summed(x: Tensor, group: Any) -> Tensor:
-    out = x.detach().clone(memory_format=warptape.contiguous_format)
+def _summed(x: Tensor, group: Group) -> Tensor:
+    out = x.detach().clone(memory_format=wt.contiguous_format)
     collectives.all_reduce(out, group=group)
     return out
 
 
-def _gathered(x: Tensor, dim: int, group: Any) -> Tensor:
+def _gathered(x: Tensor, dim: int, group: Group) -> Tensor:
     """Along `dim`, the parts of all ranks in their order."""
     n = resolve(group).size()
-    parts = warptape.empty((n, *x.shape), dtype=x.dtype, device=x.device)
+    parts = wt.empty((n, *x.shape), dtype=x.dtype, device=x.device)
     collectives.all_gather_into_tensor(parts, x.detach(), group)
-    return warptape.cat(list(parts.unbind(0)), dim)
+    return wt.cat(list(parts.unbind(0)), dim)
 
 
-def _own_part(x: Tensor, dim: int, group: Any) -> Tensor:
+def _own_part(x: Tensor, dim: int, group: Group) -> Tensor:
     pg = resolve(group)
     length = x.shape[dim]
     if length % pg.size():
@@ -47,14 +47,14 @@ def _own_part(x: Tensor, dim: int, group: Any) -> Tensor:
     return x.narrow(dim, pg.rank() * step, step)
 
 
-def _split(x: Tensor, dim: int, group: Any) -> Tensor:
-    return _own_part(x, dim, group).clone(memory_format=warptape.contiguous_format)
+def _split(x: Tensor, dim: int, group: Group) -> Tensor:
+    return _own_part(x, dim, group).clone(memory_format=wt.contiguous_format)
 
 
-def _reduce_scattered(x: Tensor, dim: int, group: Any) -> Tensor:
+def _reduce_scattered(x: Tensor, dim: int, group: Group) -> Tensor:
     parts = x.detach().chunk(resolve(group).size(), dim)
     own = _own_part(x, dim, group)
-    out = warptape.empty(own.shape, dtype=x.dtype, device=x.device)
+    out = wt.empty(own.shape, dtype=x.dtype, device=x.device)
     collectives.reduce_scatter(out, list(parts), group=group)
     return out
 
@@ -76,45 +76,47 @@ def _recorded(name: str, run: Callable[..., Tensor], conjugate: Callable[..., Te
     return Recorded.apply
 
 
-def _exchanged(x: Tensor, to_sizes: Any, from_sizes: Any, group: Any) -> Tensor:
+def _exchanged(
+    x: Tensor, to_sizes: Sequence[int] | None, from_sizes: Sequence[int] | None, group: Group
+) -> Tensor:
     rows = x.shape[0] if from_sizes is None else sum(from_sizes)
-    out = warptape.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    out = wt.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
     collectives.all_to_all_single(out, x.detach().contiguous(), from_sizes, to_sizes, group)
     return out
 
 
-def _broadcast(x: Tensor, src: int, group: Any) -> Tensor:
-    out = x.detach().clone(memory_format=warptape.contiguous_format)
+def _broadcast(x: Tensor, src: int, group: Group) -> Tensor:
+    out = x.detach().clone(memory_format=wt.contiguous_format)
     collectives.broadcast(out, group=group, group_src=src)
     return out
 
 
-def _reduced(x: Tensor, dst: int, group: Any) -> Tensor:
-    out = x.detach().clone(memory_format=warptape.contiguous_format)
+def _reduced(x: Tensor, dst: int, group: Group) -> Tensor:
+    out = x.detach().clone(memory_format=wt.contiguous_format)
     collectives.reduce(out, group=group, group_dst=dst)
-    return out if resolve(group).rank() == dst else warptape.zeros_like(out)
+    return out if resolve(group).rank() == dst else wt.zeros_like(out)
 
 
 class _SendRecv(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, peer: int, tag: int, group: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, peer: int, tag: int, group: Group) -> Tensor:
         ctx.peer, ctx.tag, ctx.group = peer, tag, group
         ctx.like = x.detach()
         collectives.send(x.detach(), group=group, tag=tag, group_dst=peer)
-        return warptape.zeros((), dtype=x.dtype, device=x.device)
+        return wt.zeros((), dtype=x.dtype, device=x.device)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        gradient = warptape.empty_like(ctx.like)
+        gradient = wt.empty_like(ctx.like)
         collectives.recv(gradient, group=ctx.group, tag=ctx.tag, group_src=ctx.peer)
         return gradient, None, None, None
 
 
 class _RecvSend(Function):
     @staticmethod
-    def forward(ctx: Any, like: Tensor, peer: int, tag: int, group: Any) -> Tensor:
+    def forward(ctx: Any, like: Tensor, peer: int, tag: int, group: Group) -> Tensor:
         ctx.peer, ctx.tag, ctx.group = peer, tag, group
-        out = warptape.empty_like(like)
+        out = wt.empty_like(like)
         collectives.recv(out, group=group, tag=tag, group_src=peer)
         return out
 
@@ -131,32 +133,66 @@ def pass_through_all_reduce(x: Tensor, group: Group = None) -> Tensor:
 
 
 def all_reduce_pass_through(x: Tensor, group: Group = None) -> Tensor:
-    """The sum over the ranks; the gradient passes through. Where what all ranks do next is the same."""
+    """The sum over the ranks; the gradient passes through. Where what all ranks do next is the same.
+
+    Args:
+        x: of the same shape on all ranks.
+        group: the ranks; all if None.
+    """
     return _all_reduce_pass_through(x, group)
 
 
 def all_reduce_all_reduce(x: Tensor, group: Group = None) -> Tensor:
-    """The sum over the ranks; so is the gradient. Where every rank has a loss of its own."""
+    """The sum over the ranks; so is the gradient. Where every rank has a loss of its own.
+
+    Args:
+        x: of the same shape on all ranks.
+        group: the ranks; all if None.
+    """
     return _all_reduce_all_reduce(x, group)
 
 
 def all_gather_split(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
-    """The parts of all ranks along `dim`; of the gradient, its own. Where all then do the same work."""
+    """The parts of all ranks along `dim`; of the gradient, its own. Where all then do the same work.
+
+    Args:
+        x: of the same shape on all ranks.
+        dim: along which the parts are joined.
+        group: the ranks; all if None.
+    """
     return _all_gather_split(x, dim, group)
 
 
 def split_all_gather(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
-    """This rank's part along `dim`; the gradients of all parts are gathered."""
+    """This rank's part along `dim`; the gradients of all parts are gathered.
+
+    Args:
+        x: the same on all ranks; the ranks' number divides its size.
+        dim: along which it is divided.
+        group: the ranks; all if None.
+    """
     return _split_all_gather(x, dim, group)
 
 
 def all_gather_reduce_scatter(x: Tensor, dim: int = 0, group: Group = None) -> Tensor:
-    """The parts of all ranks along `dim`; of the summed gradients each rank gets its part."""
+    """The parts of all ranks along `dim`; of the summed gradients each rank gets its part.
+
+    Args:
+        x: of the same shape on all ranks.
+        dim: along which the parts are joined.
+        group: the ranks; all if None.
+    """
     return _all_gather_reduce_scatter(x, dim, group)
 
 
 def reduce_scatter_all_gather(x: Tensor, dim: int = 0, group: Group = None) -> Tensor:
-    """The sum over the ranks, of which each keeps its part along `dim`; the gradients are gathered."""
+    """The sum over the ranks, of which each keeps its part along `dim`; the gradients are gathered.
+
+    Args:
+        x: of the same shape on all ranks; their number divides its size.
+        dim: along which the sum is divided.
+        group: the ranks; all if None.
+    """
     return _reduce_scatter_all_gather(x, dim, group)
 
 
@@ -172,12 +208,24 @@ def all_to_all(
 
 
 def broadcast_reduce(x: Tensor, src: int = 0, group: Group = None) -> Tensor:
-    """Rank `src` of the group's x on every rank; the gradients are summed on `src`, the others get zeros."""
+    """Rank `src` of the group's x on every rank; the gradients are summed on `src`, the others get zeros.
+
+    Args:
+        x: of the same shape on all ranks.
+        src: a rank of the group.
+        group: the ranks; all if None.
+    """
     return _broadcast_reduce(x, src, group)
 
 
 def reduce_broadcast(x: Tensor, dst: int = 0, group: Group = None) -> Tensor:
-    """The sum over the ranks on rank `dst` of the group, zeros elsewhere; its gradient is broadcast."""
+    """The sum over the ranks on rank `dst` of the group, zeros elsewhere; its gradient is broadcast.
+
+    Args:
+        x: of the same shape on all ranks.
+        dst: a rank of the group.
+        group: the ranks; all if None.
+    """
     return _reduce_broadcast(x, dst, group)
 
 

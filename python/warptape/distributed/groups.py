@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
 from .._C import DistStoreError
 from .._C import _distributed as _C
 from . import _environment, _join
 from ._agreement import Agreement
-from ._state import (
+from .launcher.errors import record_uncaught
+from .state import (
     DEFAULT_TIMEOUT,
     Group,
     GroupMember,
@@ -26,13 +27,18 @@ from ._state import (
     set_state,
     state,
 )
-from .elastic.multiprocessing.errors import record_uncaught
+
+if TYPE_CHECKING:
+    pass
 
 logger = logging.getLogger("warptape.distributed")
 
 
 class Backend(str):
-    """A backend's name."""
+    """A backend's name.
+
+    It is a string that also has the known names as attributes, as `Backend.GLOO`.
+    """
 
     UNDEFINED = "undefined"
     SHM = "shm"
@@ -41,6 +47,27 @@ class Backend(str):
     MPI = "mpi"
     #: What PyTorch takes for a device; "gloo" is answered by shared memory on one host.
     default_device_backend_map = {"cpu": GLOO, "cuda": NCCL}
+
+    @classmethod
+    def register_backend(
+        cls,
+        name: str,
+        func: Callable[..., Any],
+        extended_api: bool = False,
+        devices: str | list[str] | None = None,
+    ) -> None:
+        """Would add a backend written in Python; here backends are plugins in C++.
+
+        Args:
+            name: of the backend.
+            func, extended_api, devices: not looked at.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            f"Backend.register_backend: {name!r} cannot be added; there are shm, gloo, nccl and mpi"
+        )
 
 
 _KNOWN = (Backend.SHM, Backend.GLOO, Backend.NCCL, Backend.MPI)
@@ -109,8 +136,9 @@ def init_process_group(
     rank: int = -1,
     store: Any = None,
     group_name: str = "",
-    pg_options: Any = None,
-    device_id: Any = None,
+    pg_options: object = None,
+    device_id: wt.device | int | None = None,
+    _ranks: Sequence[int] | None = None,
 ) -> None:
     """Joins the job and makes the default group. Collective: returns when all ranks have joined.
 
@@ -123,9 +151,11 @@ def init_process_group(
             "file:///path"; the last two with `rank` and `world_size`.
         timeout: for joining, and the default of every call; 30 minutes if not given.
         store: a store that all ranks share, instead of init_method; with `rank` and `world_size`.
+        _ranks: None or empty: the default group has all ranks of the job.
 
     Raises:
-        ValueError: joined already, or the arguments or the environment do not say which rank this is.
+        ValueError: joined already, or the arguments or the environment do not say which rank this is; or
+            `_ranks` for another default group: make one by new_group.
         DistStoreError: ranks are missing when the time is over; they are named.
         DistNetworkError: the rendezvous is taken, refused us, or has another secret.
 
@@ -137,6 +167,8 @@ def init_process_group(
     """
     if peek_state() is not None:
         raise ValueError("trying to initialize the default process group twice!")
+    if _ranks:
+        raise ValueError(f"init_process_group: the default group has all ranks, got _ranks={list(_ranks)}")
     if store is not None and init_method is not None:
         raise ValueError("init_process_group: give init_method or store, not both")
     record_uncaught(_explain)
@@ -211,7 +243,10 @@ def is_initialized() -> bool:
 
 
 def is_torchelastic_launched() -> bool:
-    """Whether torchrun or warptape-run started this process."""
+    """Whether torchrun or warptape-run started this process.
+
+    They set TORCHELASTIC_RUN_ID.
+    """
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -221,7 +256,10 @@ def is_gloo_available() -> bool:
 
 
 def is_nccl_available() -> bool:
-    """Whether this build has the CUDA plugin, which brings NCCL."""
+    """Whether this build has the CUDA plugin, which brings NCCL.
+
+    It says nothing of whether there is a GPU.
+    """
     return _C._has_backend("nccl")
 
 
@@ -249,7 +287,11 @@ def get_world_size(group: Group = None) -> int:
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """LOCAL_RANK of the environment. Raises RuntimeError when neither it nor `fallback_rank` is there."""
+    """LOCAL_RANK of the environment. Raises RuntimeError when neither it nor `fallback_rank` is there.
+
+    Args:
+        fallback_rank: for a process that no launcher started.
+    """
     if "LOCAL_RANK" in os.environ:
         return int(os.environ["LOCAL_RANK"])
     if fallback_rank is None:
@@ -258,14 +300,25 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 
 
 def get_backend(group: Group = None) -> Backend:
-    """The backend as it was named to init_process_group."""
+    """The backend as it was named to init_process_group.
+
+    Args:
+        group: any of this process; all have the same backend.
+    """
     resolve(group)
     return Backend(state().backend)
 
 
-def get_default_backend_for_device(device: Any) -> str:
-    """The name of the backend that PyTorch takes for a device. Raises ValueError where it has none."""
-    kind = warptape.device(device).type
+def get_default_backend_for_device(device: wt.device | str | int) -> str:
+    """The name of the backend that PyTorch takes for a device. Raises ValueError where it has none.
+
+    Args:
+        device: or its kind.
+
+    >>> torch.distributed.get_default_backend_for_device("cpu")
+    'gloo'
+    """
+    kind = wt.device(device).type
     try:
         return Backend.default_device_backend_map[kind]
     except KeyError:
@@ -273,12 +326,21 @@ def get_default_backend_for_device(device: Any) -> str:
 
 
 def get_process_group_ranks(group: Group = None) -> list[int]:
-    """The ranks of the job that the group has, in the group's order."""
+    """The ranks of the job that the group has, in the group's order.
+
+    Args:
+        group: all ranks if None.
+    """
     return list(resolve(group)._ranks)
 
 
 def get_group_rank(group: Group, global_rank: int) -> int:
-    """The number in the group of a rank of the job. Raises ValueError when it is not in it."""
+    """The number in the group of a rank of the job. Raises ValueError when it is not in it.
+
+    Args:
+        group: the ranks.
+        global_rank: a rank of the job.
+    """
     ranks = resolve(group)._ranks
     if global_rank not in ranks:
         raise ValueError(f"Global rank {global_rank} is not part of group {resolve(group).group_name}")
@@ -286,7 +348,12 @@ def get_group_rank(group: Group, global_rank: int) -> int:
 
 
 def get_global_rank(group: Group, group_rank: int) -> int:
-    """The number in the job of a rank of the group. Raises ValueError when there is none."""
+    """The number in the job of a rank of the group. Raises ValueError when there is none.
+
+    Args:
+        group: the ranks.
+        group_rank: a rank of the group.
+    """
     ranks = resolve(group)._ranks
     if not 0 <= group_rank < len(ranks):
         raise ValueError(f"Group rank {group_rank} is not part of group {resolve(group).group_name}")
@@ -294,7 +361,11 @@ def get_global_rank(group: Group, group_rank: int) -> int:
 
 
 def get_default_group() -> ProcessGroup:
-    """The group of all ranks. Raises ValueError before init_process_group."""
+    """The group of all ranks.
+
+    Raises:
+        ValueError: before `init_process_group`.
+    """
     return state().world
 
 
@@ -302,10 +373,10 @@ def new_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
-    device_id: Any = None,
+    device_id: wt.device | int | None = None,
 ) -> Any:
     """A group of some ranks of the job; all ranks of the job make it, in the same order.
 
@@ -324,6 +395,7 @@ def _make(
 ) -> Any:
     """As new_group; `of` is what the group is made for."""
     here = state()
+    _C._check_process("new_group")  # before a forked child writes to its parent's connection to the store
     if not local:
         chosen = sorted(chosen)
     if local:
@@ -355,10 +427,19 @@ def new_subgroups(
     group: Group = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Consecutive groups of `group_size` ranks; (this rank's, all of them)."""
+    """Consecutive groups of `group_size` ranks; (this rank's, all of them).
+
+    Args:
+        group_size: must divide the world size; the host's ranks if None.
+        group: not looked at; the groups are of the whole world.
+        timeout: of each call in the groups.
+        backend, pg_options, group_desc: as of new_group.
+
+    Raises: ValueError for a size that does not divide the world's.
+    """
     world = state().world_size
     size = group_size or int(os.environ.get("LOCAL_WORLD_SIZE", world))
     if world % size != 0:
@@ -371,10 +452,18 @@ def new_subgroups_by_enumeration(
     ranks_per_subgroup_list: Sequence[Sequence[int]],
     timeout: timedelta | None = None,
     backend: str | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> tuple[Any, list[Any]]:
-    """(the group of this rank or None, all groups) for lists of ranks that share none."""
+    """(the group of this rank or None, all groups) for lists of ranks that share none.
+
+    Args:
+        ranks_per_subgroup_list: the same on all ranks.
+        timeout: of each call in the groups.
+        backend, pg_options, group_desc: as of new_group.
+
+    Raises: ValueError for a rank in two lists.
+    """
     flat = [r for part in ranks_per_subgroup_list for r in part]
     if len(flat) != len(set(flat)):
         raise ValueError("new_subgroups_by_enumeration: a rank is in two of the lists")
@@ -387,7 +476,7 @@ def split_group(
     parent_pg: Group = None,
     split_ranks: Sequence[Sequence[int]] | None = None,
     timeout: timedelta | None = None,
-    pg_options: Any = None,
+    pg_options: object = None,
     group_desc: str | None = None,
 ) -> Any:
     """The part of a group that this rank belongs to, or None; `split_ranks` are numbers in the parent, whose
@@ -418,5 +507,9 @@ def split_group(
 
 
 def abort_process_group(group: Group = None) -> None:
-    """Makes every call of the group fail, here and on the other ranks, now and later."""
+    """Makes every call of the group fail, here and on the other ranks, now and later.
+
+    Args:
+        group: all ranks if None.
+    """
     resolve(group)._abort(f"rank {get_rank()} aborted the group")

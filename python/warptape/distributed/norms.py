@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from .._tensor import Tensor
+from ..core import Tensor
 from .collectives import ReduceOp, all_reduce
 
 
@@ -27,5 +27,9 @@ def norm_of_parts(norm: Tensor, norm_type: float, groups: Iterable[Any]) -> Tens
 
 
 def norm_of_nothing(norm_type: float) -> float:
-    """What a part without elements adds to a norm."""
+    """What a part without elements adds to a norm.
+
+    Args:
+        norm_type: the order; the norm of order -inf is a minimum.
+    """
     return 0.0 if norm_type >= 0 else math.inf

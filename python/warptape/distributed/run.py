@@ -1,7 +1,7 @@
 """Starts a script as several ranks: `python -m warptape.distributed.run [flags] script [arguments]`.
 
-The flags, the variables the script finds and the log folders are torchrun's; docs/distributed.md tells more.
-Also installed as the command `warptape-run`.
+The flags, the variables the script finds and the log folders are torchrun's; docs/guides/distributed.md
+tells more. Also installed as the command `warptape-run`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .elastic.multiprocessing.errors import ProcessFailure, summary
 from .launcher.arguments import Config, UsageError, configure, configured
 from .launcher.arguments import parser as get_args_parser
+from .launcher.errors import ProcessFailure, summary
 from .launcher.guard import Guard
 from .launcher.loop import Loop
-from .launcher.nodes import End, Node, Report, meet
+from .launcher.nodes import End, NodeLauncher, StartReport, meet
 from .launcher.output import RunFolder
 from .launcher.rendezvous import RendezvousError
 from .launcher.workers import Start, WorkerGroup
@@ -39,7 +39,11 @@ class _Log:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (sys.argv's if None) and return the exit code."""
+    """Run the command line `argv` (sys.argv's if None) and return the exit code.
+
+    Args:
+        argv: arguments after the program's name.
+    """
     log = _Log()
     try:
         config = configure(argv)
@@ -86,7 +90,7 @@ def _job(config: Config) -> End:
     return end
 
 
-def _run(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: Node, log: _Log) -> End:
+def _run(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: NodeLauncher, log: _Log) -> End:
     while True:
         order = node.next()
         if isinstance(order, End):
@@ -96,10 +100,12 @@ def _run(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: Node
         try:
             node.report(_attempt(config, loop, guard, folder, node, order))
         except OSError as error:
-            node.report(Report(lost=f"cannot start {' '.join(config.command[:3])}: {error}"))
+            node.report(StartReport(lost=f"cannot start {' '.join(config.command[:3])}: {error}"))
 
 
-def _attempt(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: Node, start: Start) -> Report:
+def _attempt(
+    config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: NodeLauncher, start: Start
+) -> StartReport:
     """One start of this node's ranks, to the end of the last of them."""
     group = WorkerGroup(config, loop, guard, folder, start)
     loop.on_user_signal = group.pass_on
@@ -108,12 +114,12 @@ def _attempt(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: 
         loop.wait(lambda: group.ended or group.failed or node.stop_wanted or bool(loop.signals))
         if not group.ended:
             group.stop(loop.signals[0] if loop.signals else signal.SIGTERM)
-        return Report(group.failures(), group.done, loop.signals[0] if loop.signals else 0)
+        return StartReport(group.failures(), group.done, loop.signals[0] if loop.signals else 0)
     finally:
         loop.on_user_signal = lambda number: None
         if not group.ended:  # not all ranks could be started
             group.stop(signal.SIGKILL)
-        group.bury()
+        group.reap()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,13 +15,16 @@ from typing import Any
 
 from .._C import _distributed as _C
 from .._C import _profiler_join
-from ..cuda._device import device_count, is_initialized, synchronize
+from ..cuda.devices import device_count, is_initialized, synchronize
 from . import groups
-from ._state import peek_state, set_state
+from .state import peek_state, set_state
 
 
 class RankFailed(RuntimeError):
-    """A rank of a simulated world raised; its exception is the `__cause__`, its traceback in the text."""
+    """A rank of a simulated world raised; its exception is the `__cause__`, its traceback in the text.
+
+    `simulate` raises it for the first rank that failed; the others are stopped.
+    """
 
 
 class _Stopped(BaseException):
@@ -54,14 +56,22 @@ class _Ranks:
         return self.none_left.wait(limit)
 
     def leave(self, ranks: int = 1) -> None:
-        """A rank has ended, or will not start."""
+        """A rank has ended, or will not start.
+
+        Args:
+            ranks: how many.
+        """
         with self.lock:
             self.running -= ranks
             if self.running <= 0:
                 self.none_left.set()
 
     def stop(self, reason: str) -> None:
-        """Ends what ranks wait for, in the store and in groups."""
+        """Ends what ranks wait for, in the store and in groups.
+
+        Args:
+            reason: what the waiting ranks' errors say.
+        """
         self.store._close(reason)
         for state in self.states:
             for group in list(state.groups.values()) if state else []:
@@ -113,16 +123,26 @@ class _Ranks:
         finally:
             with self.lock:
                 self.at_work.discard(thread)
-                if thread in self.interrupted:
-                    # Python 3.11 goes round for ever in a thread with a profile function that is told of an
-                    # exception that is none.
-                    sys.setprofile(None)
-                    _raise_in(thread, None)  # takes back what would meet the clean-up
+            if thread in self.interrupted:
+                _receive(_Stopped)  # which would meet the clean-up
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    what = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _receive(error: type[BaseException]) -> None:
+    """Ends the wait of this thread for an exception that another one may have sent, but that has not come.
+
+    To take it back would leave the interpreter told of an exception that is none: from then on Python 3.11
+    goes round for ever in the next call of any thread that has a profile function.
+    """
+    try:
+        _raise_in(threading.get_ident(), error)
+        while True:
+            pass
+    except error:
+        pass
 
 
 def _wait(ranks: _Ranks) -> None:

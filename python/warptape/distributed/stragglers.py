@@ -10,15 +10,15 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .._C import _distributed as _C
 from ..core.tables import aligned
-from ._state import Group, peek_state
 from .groups import get_process_group_ranks, get_world_size
 from .objects import all_gather_object
+from .state import Group, peek_state
 
 __all__ = ["SectionTimes", "StepTimer", "StragglerReport", "straggler_report"]
 
@@ -47,7 +47,7 @@ class StepTimer:
     (['compute', 'forward', 'step', 'wait'], 3)
     """
 
-    def __init__(self, synchronize: Any = None) -> None:
+    def __init__(self, synchronize: Callable[..., Any] | None = None) -> None:
         self.seconds: dict[str, list[float]] = {}
         self._synchronize = synchronize
         self._open: dict[str, float] | None = None  # of the step that runs
@@ -60,7 +60,14 @@ class StepTimer:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """A step; one that raises is not recorded. RuntimeError within another."""
+        """A step; one that raises is not recorded. RuntimeError within another.
+
+        >>> from warptape.distributed.stragglers import StepTimer
+        >>> timer = StepTimer()
+        >>> with timer.step():
+        ...     with timer.section("data"):
+        ...         batch = torch.ones(2)
+        """
         if self._open is not None:
             raise RuntimeError("StepTimer.step: a step is being timed; leave it first")
         self._open = {}
@@ -77,7 +84,11 @@ class StepTimer:
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
-        """A part of a step. RuntimeError outside of one, ValueError for the names that a step has itself."""
+        """A part of a step. RuntimeError outside of one, ValueError for the names that a step has itself.
+
+        Args:
+            name: of the part, the same in all steps.
+        """
         if self._open is None:
             raise RuntimeError(f"StepTimer.section({name!r}): there is no step; enter timer.step() first")
         if name in ("step", "compute", WAIT):
@@ -109,7 +120,12 @@ class SectionTimes:
 
 @dataclass(frozen=True)
 class StragglerReport:
-    """What `straggler_report` returns, on every rank the same: the sections by name."""
+    """What `straggler_report` returns, on every rank the same: the sections by name.
+
+    Args:
+        sections: times by name.
+        factor: how many times the median is slow.
+    """
 
     sections: dict[str, SectionTimes]
     factor: float

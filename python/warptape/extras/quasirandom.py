@@ -6,10 +6,10 @@ import importlib.util
 import os
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .. import _C
-from .._tensor import Tensor
+from ..core import Tensor
 
 __all__ = ["SobolEngine"]
 
@@ -48,13 +48,13 @@ def _direction_numbers(dimension: int) -> Tensor:
                     new ^= row[j - k - 1] << (k + 1)
             row.append(new)
         rows.append(row[:_BITS])
-    shifts = warptape.arange(_BITS - 1, -1, -1)
-    return warptape.tensor(rows, dtype=_C.int64) << shifts
+    shifts = wt.arange(_BITS - 1, -1, -1)
+    return wt.tensor(rows, dtype=_C.int64) << shifts
 
 
 def _as_bits(x: Tensor) -> Tensor:
     """The bits of whole numbers, highest first, along a new last dim."""
-    return (x.unsqueeze(-1) >> warptape.arange(_BITS - 1, -1, -1)) & 1
+    return (x.unsqueeze(-1) >> wt.arange(_BITS - 1, -1, -1)) & 1
 
 
 class SobolEngine:
@@ -83,7 +83,7 @@ class SobolEngine:
             )
         self.dimension, self.scramble, self.seed = dimension, scramble, seed
         self.sobolstate = _direction_numbers(dimension)
-        self.shift = warptape.zeros(dimension, dtype=_C.int64)
+        self.shift = wt.zeros(dimension, dtype=_C.int64)
         if scramble:
             self._scramble()
         self.quasi = self.shift.clone()
@@ -92,35 +92,41 @@ class SobolEngine:
     def _scramble(self) -> None:
         generator = None
         if self.seed is not None:
-            generator = warptape.Generator()
+            generator = wt.Generator()
             generator.manual_seed(self.seed)
-        bits = warptape.randint(2, (self.dimension, _BITS), generator=generator)
-        self.shift = (bits << warptape.arange(_BITS)).sum(1)
-        lower = warptape.randint(2, (self.dimension, _BITS, _BITS), generator=generator).tril()
+        bits = wt.randint(2, (self.dimension, _BITS), generator=generator)
+        self.shift = (bits << wt.arange(_BITS)).sum(1)
+        lower = wt.randint(2, (self.dimension, _BITS, _BITS), generator=generator).tril()
         lower.diagonal(0, -2, -1).fill_(1)
         # Row p of the matrix, as a number's bits, times a direction number gives bit p of the new one.
         digits = _as_bits(self.sobolstate)  # [dims, numbers, bits]
         products = (digits.unsqueeze(2) & lower.unsqueeze(1)).sum(-1) & 1  # [dims, numbers, bits]
-        self.sobolstate = (products << warptape.arange(_BITS - 1, -1, -1)).sum(-1)
+        self.sobolstate = (products << wt.arange(_BITS - 1, -1, -1)).sum(-1)
 
     def _advance(self, n: int) -> Tensor:
         """The n numbers [n, dimension] after the last one: each differs from that before by the direction
         of the lowest zero bit of its index."""
         first = max(self.num_generated - 1, 0)
-        index = warptape.arange(first, first + n)
+        index = wt.arange(first, first + n)
         lowest_zero = _as_bits(~index).flip(-1).argmax(-1)
         steps, last = self.sobolstate.t()[lowest_zero], self.quasi
         # exclusive ors from the start, in doubling strides
         stride = 1
         while stride < n:
-            steps = warptape.cat([steps[:stride], steps[stride:] ^ steps[:-stride]])
+            steps = wt.cat([steps[:stride], steps[stride:] ^ steps[:-stride]])
             stride *= 2
         found = steps ^ last
         self.quasi = found[-1].clone()
         return found
 
     def draw(self, n: int = 1, out: Tensor | None = None, dtype: Any = None) -> Tensor:
-        """The next n points, [n, dimension]."""
+        """The next n points, [n, dimension].
+
+        Args:
+            n: how many.
+            out: takes them.
+            dtype: the default one if None.
+        """
         numbers = []
         if self.num_generated == 0 and n > 0:
             numbers.append(self.quasi[None])
@@ -128,14 +134,20 @@ class SobolEngine:
         if more > 0:
             numbers.append(self._advance(more))
         self.num_generated += n
-        whole = warptape.cat(numbers) if numbers else self.quasi[None][:0]
-        points = whole.to(dtype or warptape.get_default_dtype()) / 2**_BITS
+        whole = wt.cat(numbers) if numbers else self.quasi[None][:0]
+        points = whole.to(dtype or wt.get_default_dtype()) / 2**_BITS
         if out is None:
             return points
         return out.resize_as_(points).copy_(points)
 
     def draw_base2(self, m: int, out: Tensor | None = None, dtype: Any = None) -> Tensor:
-        """The next 2^m points. ValueError where that does not make a power of 2 in all."""
+        """The next 2^m points. ValueError where that does not make a power of 2 in all.
+
+        Args:
+            m: the power.
+            out: takes them.
+            dtype: the default one if None.
+        """
         n = 2**m
         total = self.num_generated + n
         if total & (total - 1):
@@ -151,7 +163,11 @@ class SobolEngine:
         return self
 
     def fast_forward(self, n: int) -> SobolEngine:
-        """Leaves out n points."""
+        """Leaves out n points.
+
+        Args:
+            n: how many.
+        """
         if n > 0:
             self.draw(n)
         return self

@@ -1,8 +1,5 @@
 """Functions of functions, and calls of modules without their state."""
 
-from .._missing import install_getattr as _install_getattr
 from .functional_call import functional_call, replace_all_batch_norm_modules_
 from .transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp
 from .vmap import debug_unwrap, vmap
-
-_install_getattr(__name__)

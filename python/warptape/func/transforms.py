@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
 from warptape.autograd.graph import disable_saved_tensors_hooks
+from warptape.core import Tensor
 from warptape.core.pytree import tree_flatten, tree_map, tree_unflatten
 
 from .vmap import vmap
+
+if TYPE_CHECKING:
+    from warptape.core.pytree import PyTree
 
 _NO_HOOKS = "torch.func: grad, vjp, jacrev and hessian do not support saved tensor hooks"
 _ArgNums = int | tuple[int, ...]
@@ -27,8 +31,8 @@ def _recording(inputs: Any) -> Iterator[bool]:
     also between transforms, while inside it does not."""
     depth = _C._recording_transforms()
     leaves = [x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor)]
-    outer = warptape.is_grad_enabled() and (depth > 0 or any(_C._recorded(x) for x in leaves))
-    with warptape.enable_grad(), disable_saved_tensors_hooks(_NO_HOOKS):
+    outer = wt.is_grad_enabled() and (depth > 0 or any(_C._recorded(x) for x in leaves))
+    with wt.enable_grad(), disable_saved_tensors_hooks(_NO_HOOKS):
         _C._enter_recording(1)
         try:
             yield outer
@@ -36,22 +40,22 @@ def _recording(inputs: Any) -> Iterator[bool]:
             _C._enter_recording(-1)
 
 
-def _fresh(tree: Any) -> Any:
+def _fresh(tree: PyTree) -> Any:
     """The tensors of a tree as variables of their own, still part of what recorded them."""
     return tree_map(lambda x: _C._fresh_variable(x) if isinstance(x, Tensor) else x, tree)
 
 
-def _finished(tree: Any, outer: bool) -> Any:
+def _finished(tree: PyTree, outer: bool) -> Any:
     """A result as plain numbers, unless an outer transform goes on with it."""
     return tree if outer else tree_map(lambda x: _C._without_history(x) if isinstance(x, Tensor) else x, tree)
 
 
 def _products(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Any, outer: bool, keep: bool = False
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: PyTree, outer: bool, keep: bool = False
 ) -> list[Tensor]:
     """autograd.grad with zeros for what does not matter."""
     out = _C._gradients(list(outputs), list(inputs), list(vectors), outer, outer or keep)
-    return [warptape.zeros_like(x) if g is None else g for g, x in zip(out, inputs)]
+    return [wt.zeros_like(x) if g is None else g for g, x in zip(out, inputs)]
 
 
 def _chosen(args: tuple[Any, ...], argnums: _ArgNums) -> tuple[list[Any], list[int]]:
@@ -78,7 +82,7 @@ def _with(args: tuple[Any, ...], places: Sequence[int], values: Sequence[Any]) -
     return changed
 
 
-def _split(output: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
+def _split(output: PyTree, has_aux: bool, what: str) -> tuple[Any, Any]:
     if not has_aux:
         return output, None
     if not isinstance(output, tuple) or len(output) != 2:
@@ -121,7 +125,7 @@ def grad_and_value(
                     "Maybe you wanted to use the vjp or jacrev APIs instead?"
                 )
             leaves, spec = tree_flatten(chosen)
-            grads = iter(_products([value], _variables(leaves), [warptape.ones_like(value)], outer))
+            grads = iter(_products([value], _variables(leaves), [wt.ones_like(value)], outer))
             tree = tree_unflatten(
                 [next(grads) if isinstance(x, Tensor) and _C._recorded(x) else None for x in leaves], spec
             )
@@ -165,7 +169,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     out_leaves, out_spec = tree_flatten(outputs)
     _check_outputs(out_leaves, "vjp(f, *primals)")
 
-    def product(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+    def product(cotangents: PyTree, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         vectors, given = tree_flatten(cotangents)
         if given != out_spec:
             raise RuntimeError(
@@ -175,8 +179,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
         on = create_graph
         if on is None:  # as no_grad has it here, not where the function was called
             kept = outer or of_tape or any(_C._recorded(v) for v in vectors)
-            on = kept and warptape.is_grad_enabled()
-        with warptape.enable_grad():
+            on = kept and wt.is_grad_enabled()
+        with wt.enable_grad():
             out = iter(_products(out_leaves, variables, vectors, on, keep=retain_graph))
         rows = [next(out) if isinstance(x, Tensor) and _C._recorded(x) else None for x in leaves]
         tree = tree_unflatten(rows, spec)
@@ -196,7 +200,7 @@ def _check_outputs(leaves: Sequence[Any], what: str) -> None:
             )
 
 
-def _pairs(primals: Any, tangents: Any, what: str) -> tuple[list[Tensor], list[Tensor], Any]:
+def _pairs(primals: PyTree, tangents: PyTree, what: str) -> tuple[list[Tensor], list[Tensor], Any]:
     if not isinstance(primals, tuple):
         raise RuntimeError(
             f"{what}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals)."
@@ -228,7 +232,12 @@ def _pairs(primals: Any, tangents: Any, what: str) -> tuple[list[Tensor], list[T
 
 
 def jvp(
-    func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
+    func: Callable[..., Any],
+    primals: PyTree,
+    tangents: PyTree,
+    *,
+    strict: bool = False,
+    has_aux: bool = False,
 ) -> tuple[Any, ...]:
     """(func(*primals), the derivative along the tangents), in one pass forward on dual numbers (Griewank and
     Walther, "Evaluating Derivatives", 3.1). With `has_aux` func returns (outputs, aux), and this aux too.
@@ -254,7 +263,7 @@ def jvp(
                 "is not allowed with strict=True."
             )
         values = tree_unflatten([p for p, _ in parts], out_spec)
-        derivatives = tree_unflatten([warptape.zeros_like(p) if t is None else t for p, t in parts], out_spec)
+        derivatives = tree_unflatten([wt.zeros_like(p) if t is None else t for p, t in parts], out_spec)
         extra = tree_map(lambda x: _C._unpack_dual(x, level)[0] if isinstance(x, Tensor) else x, aux)
         return (values, derivatives, extra) if has_aux else (values, derivatives)
     finally:
@@ -276,7 +285,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
         out_leaves, out_spec = tree_flatten(outputs)
         _check_outputs(out_leaves, "linearize(f, *primals)")
         variables = tree_flatten(inputs)[0]
-        weights = _fresh([warptape.zeros_like(x) for x in out_leaves])
+        weights = _fresh([wt.zeros_like(x) for x in out_leaves])
         rows = _products(out_leaves, variables, weights, True)
 
     def product(*tangents: Any) -> Any:
@@ -348,7 +357,7 @@ def jacrev(
         basis = _basis(out_leaves)
         if chunk_size == 1:  # without vmap and what it refuses
             units = [tree_unflatten([b[i] for b in basis], out_spec) for i in range(len(basis[0]))]
-            rows = tree_map(lambda *each: warptape.stack(each), *map(product, units))
+            rows = tree_map(lambda *each: wt.stack(each), *map(product, units))
         else:
             rows = vmap(product, chunk_size=chunk_size)(tree_unflatten(basis, out_spec))
         columns = tree_flatten(list(rows))[0]
@@ -406,7 +415,15 @@ def jacfwd(
 
 
 def hessian(func: Callable[..., Any], argnums: _ArgNums = 0) -> Callable[..., Any]:
-    """A function that gives a scalar's second derivatives, its gradient's Jacobian: forward over reverse."""
+    """A function that gives a scalar's second derivatives, its gradient's Jacobian: forward over reverse.
+
+    Args:
+        func: of tensors, to one number.
+        argnums: which arguments count.
+
+    >>> torch.func.hessian(lambda x: x.pow(3).sum())(torch.tensor([2.0]))
+    tensor([[12.]])
+    """
     return jacfwd(jacrev(func, argnums), argnums)
 
 
@@ -429,8 +446,8 @@ def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Tensor], dict[s
         for name, first in dicts[0].items():
             if requires_grad and any(d[name].requires_grad != first.requires_grad for d in dicts):
                 raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
-            with warptape.no_grad():
-                made[name] = warptape.stack([d[name] for d in dicts])
+            with wt.no_grad():
+                made[name] = wt.stack([d[name] for d in dicts])
             made[name].requires_grad_(requires_grad and first.requires_grad)
         return made
 

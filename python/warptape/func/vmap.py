@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
 from warptape.autograd import function_transforms  # noqa: F401, Functions within transforms
+from warptape.core import Tensor
 from warptape.core.pytree import tree_flatten, tree_unflatten
+
+if TYPE_CHECKING:
+    from warptape.core.pytree import PyTree
 
 
 def vmap(
     func: Callable[..., Any],
-    in_dims: Any = 0,
-    out_dims: Any = 0,
+    in_dims: PyTree = 0,
+    out_dims: PyTree = 0,
     randomness: str = "error",
     *,
     chunk_size: int | None = None,
@@ -65,11 +69,13 @@ def vmap(
     return wrapper
 
 
-def _name(func: Any) -> str:
+def _name(func: Callable[..., Any]) -> str:
     return getattr(func, "__name__", repr(func))
 
 
-def _batch_size(leaves: Sequence[Any], dims: Sequence[int | None], in_dims: Any, func: Any) -> int:
+def _batch_size(
+    leaves: Sequence[Any], dims: Sequence[int | None], in_dims: PyTree, func: Callable[..., Any]
+) -> int:
     what = f"vmap({_name(func)}, in_dims={in_dims}, ...)(<inputs>)"
     sizes = []
     for x, d in zip(leaves, dims):
@@ -105,9 +111,9 @@ def _mapped(
     func: Callable[..., Any],
     leaves: Sequence[Any],
     dims: Sequence[int | None],
-    spec: Any,
+    spec: PyTree,
     size: int,
-    out_dims: Any,
+    out_dims: PyTree,
     randomness: str,
     kwargs: dict[str, Any],
 ) -> Any:
@@ -128,7 +134,7 @@ def _mapped(
         _C._pop_transform(level)
 
 
-def _taken(x: Tensor, dim: int | None, level: int, func: Any) -> Tensor:
+def _taken(x: Tensor, dim: int | None, level: int, func: Callable[..., Any]) -> Tensor:
     if dim is not None:
         if not -x.dim() - 1 <= dim <= x.dim():
             raise IndexError(
@@ -143,7 +149,7 @@ def _taken(x: Tensor, dim: int | None, level: int, func: Any) -> Tensor:
     return x
 
 
-def _below(dims: Any, tree: Any, refuse: Callable[[], Exception]) -> list[int | None]:
+def _below(dims: PyTree, tree: PyTree, refuse: Callable[[], Exception]) -> list[int | None]:
     """One dim for each leaf of the tree, of which dims is a prefix."""
     leaves = tree_flatten(tree)[0]
     if dims is None or (isinstance(dims, int) and not isinstance(dims, bool)):
@@ -155,7 +161,7 @@ def _below(dims: Any, tree: Any, refuse: Callable[[], Exception]) -> list[int | 
     raise refuse()
 
 
-def _spread(in_dims: Any, args: tuple[Any, ...], func: Any) -> list[int | None]:
+def _spread(in_dims: PyTree, args: tuple[Any, ...], func: Callable[..., Any]) -> list[int | None]:
     """One dim for each leaf of the arguments."""
 
     def refuse() -> Exception:
@@ -177,7 +183,7 @@ def _spread(in_dims: Any, args: tuple[Any, ...], func: Any) -> list[int | None]:
     return _below(in_dims if in_dims is None or isinstance(in_dims, int) else tuple(in_dims), args, refuse)
 
 
-def _places(out_dims: Any, outputs: Any, func: Any) -> list[int | None]:
+def _places(out_dims: PyTree, outputs: PyTree, func: Callable[..., Any]) -> list[int | None]:
     def refuse() -> Exception:
         return ValueError(
             f"vmap({_name(func)}, ..., out_dims={out_dims}): out_dims is not compatible with the structure "
@@ -189,10 +195,10 @@ def _places(out_dims: Any, outputs: Any, func: Any) -> list[int | None]:
     return _below(out_dims, outputs, refuse)
 
 
-def _joined(parts: Sequence[Any], out_dims: Any, func: Any) -> Any:
+def _joined(parts: Sequence[Any], out_dims: PyTree, func: Callable[..., Any]) -> Any:
     flat = [tree_flatten(p) for p in parts]
     joined = [
-        pieces[0] if d is None else warptape.cat(pieces, d)
+        pieces[0] if d is None else wt.cat(pieces, d)
         for pieces, d in zip(zip(*(leaves for leaves, _ in flat)), _places(out_dims, parts[0], func))
     ]
     return tree_unflatten(joined, flat[0][1])

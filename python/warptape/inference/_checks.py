@@ -34,7 +34,7 @@ def check_at_least(settings: Any, low: int, *names: str) -> None:
             raise ValueError(f"{name} must be at least {low}, got {value}")
 
 
-def check_tokens(what: str, tokens: Any) -> list[int]:
+def check_tokens(what: str, tokens: object) -> list[int]:
     """Token ids as a list. TypeError for what is none, IndexError for what can be in no vocabulary."""
     if not isinstance(tokens, (list, tuple)) or not all(type(t) is int for t in tokens):
         raise TypeError(f"{what} must be a list of token ids, got {tokens!r:.100}")

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core import Tensor
+from .detokenizer import AnswerText, Detokenizer
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
@@ -14,16 +16,45 @@ from .token_masks import TokenMask
 from .tokenizer import Tokenizer
 
 
-def logprobs_of(entries: list[tuple[int, float, int]], tokenizer: Tokenizer | None) -> dict[int, Logprob]:
-    """What the engine gives for a token, (id, log-probability, rank), as vLLM has it."""
-    return {
-        token: Logprob(value, rank, tokenizer.token_text(token) if tokenizer else None)
-        for token, value, rank in entries
-    }
+def logprobs_of(
+    entries: list[tuple[int, float, int]], texts: Detokenizer | AnswerText | None, offset: int = 0
+) -> dict[int, Logprob]:
+    """What the engine gives for a token, (id, log-probability, rank), as vLLM has it.
+
+    Args:
+        entries: of one place.
+        texts: of the tokens before; None leaves texts out.
+        offset: characters before.
+    """
+    if texts is None:
+        return {token: Logprob(value, rank) for token, value, rank in entries}
+    return {token: Logprob(value, rank, *texts.piece(token), offset) for token, value, rank in entries}
+
+
+def report_states(watching: list[Any], states: Tensor, starts: list[int], lengths: list[int]) -> None:
+    """Hands the requests of a step that watch their states [N, C] the rows that are theirs.
+
+    Args:
+        watching: what is told, of each request, or None.
+        states: of the step's tokens.
+        starts, lengths: first rows, and tokens with this step's.
+    """
+    for r, watch in enumerate(watching):
+        if watch is not None:
+            rows = states[starts[r] : starts[r + 1]]
+            watch(lengths[r] - rows.shape[0], rows)
 
 
 class Completion:
-    """One of the n answers of a request, while it grows."""
+    """One of the n answers of a request, while it grows.
+
+    Args:
+        index: which of the n answers.
+        params: of the request.
+        tokenizer: None for no text.
+        lora: the adapter, or None.
+        prompt: tokens.
+    """
 
     def __init__(
         self,
@@ -34,16 +65,11 @@ class Completion:
         prompt: Sequence[int] = (),
     ) -> None:
         self.output = CompletionOutput(index, "", [], lora_request=lora)
-        self.params, self._tokenizer = params, tokenizer if params.detokenize else None
-        self._stream = None
-        if self._tokenizer is not None:
-            options = (params.skip_special_tokens, params.spaces_between_special_tokens)
-            self._stream = self._tokenizer.stream(*options, after=prompt)
+        self._texts = None
+        if tokenizer is not None and params.detokenize:
+            self._texts = AnswerText(tokenizer, params, prompt)
+        self._stop_is_written = params.include_stop_str_in_output
         self._reported = (0, 0, 0, False)  # tokens, characters, log-probabilities and the end, by news()
-        self.text = ""  # with what is held back, as it may be the beginning of a stop text
-        self.held = 0
-        if params._stops and not params.include_stop_str_in_output:
-            self.held = max(map(len, params._stops)) - 1
         if params.logprobs is not None:
             self.output.logprobs, self.output.cumulative_logprob = [], 0.0
 
@@ -66,51 +92,52 @@ class Completion:
     def add(self, token: int, logprobs: list[tuple[int, float, int]] | None, reason: Any) -> bool:
         """Takes the next token; `reason` is why the engine ended with it, None while it goes on. Returns
         whether a stop text came."""
-        out = self.output
+        out, texts = self.output, self._texts
         out.token_ids.append(token)
         if logprobs is not None and out.logprobs is not None and out.cumulative_logprob is not None:
-            out.logprobs.append(logprobs_of(logprobs, self._tokenizer))
+            out.logprobs.append(logprobs_of(logprobs, texts, 0 if texts is None else texts.offset))
             out.cumulative_logprob += logprobs[0][1]
         if reason is not None:
             out.finish_reason, out.stop_reason = reason
-        if self._stream is None:
+        if texts is None:
             return False
-        before = len(self.text)
-        ends = reason is not None and reason[0] == "stop" and not self.params.include_stop_str_in_output
-        self.text += "" if ends else self._stream(token)
-        if out.finish_reason is not None:
-            self.text += self._stream.flush()
-        if self._stopped(before):
-            return True
-        out.text = self.text if out.finish_reason else self.text[: max(len(self.text) - self.held, 0)]
-        return False
+        ends = reason is not None and reason[0] == "stop" and not self._stop_is_written
+        stopped = texts.add(token, out.finished(), ends)
+        out.text = texts.text
+        if stopped:
+            out.finish_reason, out.stop_reason = "stop", texts.stopped_by
+        return stopped
+
+    def drawn_by(self, version: int) -> None:
+        """Says which weights draw the next tokens.
+
+        Args:
+            version: of these weights.
+        """
+        if self.output.weights_versions[-1:] != (version,):
+            self.output.weights_versions += (version,)
 
     def end(self, reason: str, why: str | None = None) -> None:
-        """Ends it without another token."""
-        self.output.finish_reason, self.output.stop_reason = reason, why
-        if self._stream is not None:
-            self.text += self._stream.flush()
-            self.output.text = self.text
+        """Ends it without another token.
 
-    def _stopped(self, before: int) -> bool:
-        """Cuts the text at the stop text that is complete first, after its first `before` characters: so the
-        answer does not depend on how tokens cut it. Of those that end together the longest counts."""
-        found = []
-        for stop in self.params._stops if len(self.output.token_ids) >= self.params.min_tokens else ():
-            at = self.text.find(stop, max(0, before - len(stop) + 1))
-            if at >= 0:
-                found.append((at + len(stop), at, stop))
-        if not found:
-            return False
-        _, at, stop = min(found)
-        self.text = self.text[: at + len(stop) if self.params.include_stop_str_in_output else at]
-        self.output.text = self.text
-        self.output.finish_reason, self.output.stop_reason = "stop", stop
-        return True
+        Args:
+            reason: the finish_reason.
+            why: the stop_reason.
+        """
+        self.output.finish_reason, self.output.stop_reason = reason, why
+        if self._texts is not None:
+            self._texts.end()
+            self.output.text = self._texts.text
 
 
 class Request:
-    """A prompt with its answers."""
+    """A prompt with its answers.
+
+    Args:
+        id: its name.
+        text, tokens: of the prompt.
+        params: of the request.
+    """
 
     def __init__(self, id: str, text: str | None, tokens: list[int], params: SamplingParams) -> None:
         self.id, self.text, self.tokens, self.params = id, text, tokens, params
@@ -126,6 +153,28 @@ class Request:
         self.cached_tokens = 0
         self.first = -1  # the engine's number of its first answer
         self._reported_prompt = False  # prompt_logprobs, by news()
+        self._prompt_texts: Detokenizer | None = None
+        self._prompt_offset = 0
+
+    def add_prompt_logprobs(
+        self, entries: list[list[tuple[int, float, int]]], tokenizer: Tokenizer | None
+    ) -> None:
+        """Those of the prompt's next tokens.
+
+        Args:
+            entries: of each token.
+            tokenizer: None for no text.
+        """
+        assert self.prompt_logprobs is not None
+        tokenizer = tokenizer if self.params.detokenize else None
+        if tokenizer is not None and self._prompt_texts is None:
+            self._prompt_texts = tokenizer.stream(self.params.skip_special_tokens)
+            self._prompt_offset = len(self._prompt_texts(self.tokens[0]))
+        for each in entries:
+            token = self.tokens[len(self.prompt_logprobs)]
+            self.prompt_logprobs.append(logprobs_of(each, self._prompt_texts, self._prompt_offset))
+            if self._prompt_texts is not None:
+                self._prompt_offset += len(self._prompt_texts(token))
 
     def output(self) -> RequestOutput:
         """How it stands."""

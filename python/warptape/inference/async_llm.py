@@ -93,8 +93,52 @@ class AsyncLLM:
             self._call(lambda: self._end(name, hand_over))
 
     async def abort(self, request_id: str) -> None:
-        """Ends a request: its generate() ends with the finish_reason "abort"."""
+        """Ends a request: its generate() ends with the finish_reason "abort".
+
+        Args:
+            request_id: one that has ended does no harm.
+        """
         self._call(lambda: self._abort(request_id))
+
+    async def update_weights(self, weights: Mapping[str, Any], *, convert: bool = False, **how: Any) -> int:
+        """LLMEngine.update_weights between two steps; weights are checked and packed beside them.
+
+        Args:
+            weights, convert, how: as there.
+
+        On several ranks rank 0 gives them: plain tensors, which the others get from it.
+
+        Raises: what LLMEngine.update_weights raises, and RuntimeError after shutdown() and on other ranks.
+        """
+        if self._follows:
+            raise RuntimeError("AsyncLLM: weights go to rank 0; this rank computes with it")
+        new: Any = weights
+        if self._leading is None:
+            new = await asyncio.to_thread(self.engine.prepare_weights, weights, convert=convert)
+        else:
+            how["convert"] = convert
+        loop, done = asyncio.get_running_loop(), asyncio.Queue[int | BaseException]()
+
+        def tell(answer: int | BaseException) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(done.put_nowait, answer)
+
+        def update() -> None:
+            try:
+                if self._ended:
+                    raise self._over()
+                tell(self._all.update_weights(new, **how))
+            except dist.DistBackendError as error:
+                tell(error)
+                raise
+            except Exception as error:  # it is the caller's
+                tell(error)
+
+        self._call(update)
+        answer = await done.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def shutdown(self) -> None:
         """Ends the thread after the current step; requests that run get a RuntimeError. On another rank than

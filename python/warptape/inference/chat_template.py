@@ -29,7 +29,10 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one fiel
 
 
 class TemplateError(ValueError):
-    """A template that is none, or refuses a conversation."""
+    """A template that is none, or refuses a conversation.
+
+    The text is the template's own where it called raise_exception.
+    """
 
 
 def _too_large(operator: str, left: Any, right: Any) -> bool:
@@ -96,7 +99,10 @@ def _environment() -> Any:
 
 
 class Renderer:
-    """Renders conversations, and keeps the last templates compiled."""
+    """Renders conversations, and keeps the last templates compiled.
+
+    Templates run in a sandbox of jinja2.
+    """
 
     def __init__(self) -> None:
         self._environment: Any = None

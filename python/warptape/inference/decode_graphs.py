@@ -6,12 +6,15 @@ R requests of a step, each with one new token; S >= R, the number that a graph i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
-from .._tensor import Tensor
+from ..core import Tensor
 from ..models.cache import PagedStep
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 Forward = Callable[[Tensor, PagedStep], Tensor]
 
@@ -37,10 +40,12 @@ class _Recorded:
     """The graph of S requests, with the memory that it reads and writes."""
 
     def __init__(self, forward: Forward, tokens: Tensor, step: PagedStep, pool: Any) -> None:
+        from warptape import cuda  # what runs on a CPU does without it
+
         self.tokens, self.step = tokens, step
         forward(tokens, step)  # libraries set themselves up outside of a capture
-        self.graph = warptape.cuda.CUDAGraph()
-        with warptape.cuda.graph(self.graph, pool=pool):
+        self.graph = cuda.CUDAGraph()
+        with cuda.graph(self.graph, pool=pool):
             self.logits = forward(tokens, step)
 
     def replay(self, tokens: Tensor, step: PagedStep) -> Tensor:
@@ -65,7 +70,7 @@ class DecodeGraphs:
     def __init__(
         self,
         forward: Forward,
-        device: Any,
+        device: Device,
         sizes: Sequence[int],
         spare_page: int,
         max_pages: int,
@@ -96,13 +101,13 @@ class DecodeGraphs:
     def _padded(self, batch: dict[str, Any], size: int) -> tuple[Tensor, PagedStep]:
         """Tokens and step of S requests."""
         requests, pages = batch["page_table"].shape
-        table = warptape.full((size, self._max_pages), self._spare_page, dtype=warptape.int32)
+        table = wt.full((size, self._max_pages), self._spare_page, dtype=wt.int32)
         table[:requests, :pages] = batch["page_table"]
-        lengths = warptape.ones(size, dtype=warptape.int32)
+        lengths = wt.ones(size, dtype=wt.int32)
         lengths[:requests] = batch["lengths"]
-        tokens = warptape.zeros(size, dtype=batch["tokens"].dtype)
+        tokens = wt.zeros(size, dtype=batch["tokens"].dtype)
         tokens[:requests] = batch["tokens"]
-        return tokens, PagedStep(table, warptape.arange(size + 1, dtype=warptape.int32), lengths)
+        return tokens, PagedStep(table, wt.arange(size + 1, dtype=wt.int32), lengths)
 
     def _record(self, size: int, tokens: Tensor, step: PagedStep) -> None:
         try:

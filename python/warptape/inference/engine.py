@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .. import _C
-from .._tensor import Tensor
+from ..core import Tensor
 from ..models import Decoder
 from ._checks import check_at_least, check_tokens, check_types
-from .answers import Completion, Request, logprobs_of
+from .answers import Completion, Request, report_states
 from .decode_graphs import capture_sizes
 from .lora import LoRARequest
 from .outputs import Logprob, RequestOutput
-from .pacing import Pacer
+from .pacing import RateControl
 from .pipeline_parallel import mesh_of, stage_of
 from .ranks import Ranks
 from .runner import ModelRunner, cache_size
@@ -34,6 +34,7 @@ from .structured import Grammar, Grammars
 from .tensor_parallel import ranks_of, split_
 from .token_masks import TokenMask
 from .tokenizer import Tokenizer
+from .weights import UpdatesWeights
 
 NO_TOKEN = "no token may come next"  # stop_reason of the finish_reason "error"
 NO_PROBABILITIES = "the model's logits are no finite numbers, or the request's parameters leave none"
@@ -123,7 +124,11 @@ class _Speculation:
 
     @classmethod
     def of(cls, config: Mapping[str, Any] | None) -> _Speculation:
-        """TypeError for what is no such dict."""
+        """TypeError for what is no such dict.
+
+        Args:
+            config: the engine's speculative_config.
+        """
         if not config:
             return cls(num_speculative_tokens=0)
         known = [each.name for each in fields(cls)]
@@ -161,14 +166,14 @@ class _Speculation:
                 f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the "
                 f"model's, {ours.max_position_embeddings}"
             )
-        if draft.embed_tokens.weight.dtype == warptape.float16:
+        if draft.embed_tokens.weight.dtype == wt.float16:
             draft = draft.float()  # as `prepare` has it
         if ranks_of(draft) != ranks:
             split_(draft, mesh_of(draft, ranks))
         return draft.eval()
 
 
-class LLMEngine:
+class LLMEngine(UpdatesWeights):
     """Many requests on one model.
 
     Args:
@@ -182,6 +187,7 @@ class LLMEngine:
     def __init__(
         self, model: Decoder, tokenizer: Tokenizer | None = None, args: EngineArgs | None = None
     ) -> None:
+        super().__init__()
         args = args or EngineArgs()
         self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
         if ranks_of(model) != args.tensor_parallel_size:
@@ -217,9 +223,9 @@ class LLMEngine:
             prompt_lookup_min=speculation.prompt_lookup_min,
             prompt_lookup_max=speculation.prompt_lookup_max,
         )
-        self._pacer: Pacer | None = None
+        self._rate_control: RateControl | None = None
         if args.max_prefill_slowdown is not None:
-            self._pacer = Pacer(args.max_prefill_slowdown, args.max_prefill_beside_decode)
+            self._rate_control = RateControl(args.max_prefill_slowdown, args.max_prefill_beside_decode)
         self.ranks: Ranks | None = Ranks() if args.ranks > 1 else None
         eos = model.config.eos_token_id
         self.sampling_defaults: dict[str, Any] = {}  # fields of SamplingParams
@@ -232,9 +238,7 @@ class LLMEngine:
         self._salts: OrderedDict[tuple[int, bytes], int] = OrderedDict()
         self._salt_numbers = itertools.count()
         self._requests: dict[str, Request] = {}
-        self._stepped: list[
-            int
-        ] = []  # numbers of the last step: no other one can have a token to be followed
+        self._stepped: list[int] = []  # of the last step: no other one can have a token to be followed
         self._of_number: dict[int, Request] = {}
 
     # ---- requests ----
@@ -385,7 +389,11 @@ class LLMEngine:
         return SamplingParams(**self.sampling_defaults)
 
     def draw_seed(self, params: SamplingParams) -> int:
-        """The seed of the next request that has none."""
+        """The seed of the next request that has none.
+
+        Args:
+            params: of the request.
+        """
         return self._random.randrange(LARGEST_SEED - params.n)
 
     @staticmethod
@@ -425,16 +433,28 @@ class LLMEngine:
         return request.news()
 
     def prompt_logprobs(self, request_id: str) -> list[dict[int, Logprob] | None]:
-        """Those of a request's prompt, as far as they are there. KeyError if it is not there."""
+        """Those of a request's prompt, as far as they are there. KeyError if it is not there.
+
+        Args:
+            request_id: of add_request.
+        """
         return self._requests[request_id].prompt_logprobs or []
 
+    def adapters_in_use(self) -> set[LoRARequest]:
+        """Those of requests that are not finished."""
+        return {each.lora for each in self._requests.values() if each.lora is not None}
+
     def snapshot(self, request_id: str) -> RequestOutput:
-        """A request as it stands. KeyError if it is not there."""
+        """A request as it stands. KeyError if it is not there.
+
+        Args:
+            request_id: of add_request.
+        """
         return self._requests[request_id].output()
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has something to do."""
-        return bool(self._requests)
+        return bool(self._requests or self._drained)
 
     def stats(self) -> dict[str, int]:
         """Counts since the beginning (steps, tokens, preemptions, prefix hits, speculation), and how many
@@ -448,9 +468,12 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Computes once; returns the requests that got tokens, as their output_kind says. An error of the
         model leaves the requests as they were before."""
+        if self._drained:
+            outputs, self._drained = self._drained, []
+            return outputs
         start = time.perf_counter()
-        if self._pacer is not None:
-            tokens = self._pacer.tokens()  # by this rank's clock
+        if self._rate_control is not None:
+            tokens = self._rate_control.tokens()  # by this rank's clock
             self._core.limit_prefill_beside_decode(
                 tokens if self.ranks is None else self.ranks.number(tokens)
             )
@@ -478,7 +501,7 @@ class LLMEngine:
             self.runner.keep_states = any(watching)
             logits = self.runner.forward(batch)
             if self.runner.states is not None:
-                _tell_states(watching, self.runner.states, batch["starts"].tolist(), lengths)
+                report_states(watching, self.runner.states, batch["starts"].tolist(), lengths)
             for number in self._masks.give():  # no way on: these requests end, the others do not
                 request = self._of_number[number]
                 # Where a grammar's text is whole, and no token says so.
@@ -497,15 +520,14 @@ class LLMEngine:
             if number == request.first:
                 request.cached_tokens = cached
                 if request.prompt_logprobs is not None:
-                    texts = self._detokenizer(request)
-                    request.prompt_logprobs += [logprobs_of(entries, texts) for entries in of_prompt]
+                    request.add_prompt_logprobs(of_prompt, self.tokenizer)
             if tokens or finish is not None:
                 self._take(request, number, tokens, logprobs, finish)
                 changed[request.id] = request
-        if self._pacer is not None:
-            self._pacer.observe(time.perf_counter() - start, generating, prompt_tokens, keys)
-        outputs = [self._finished(request) for request in changed.values()]
-        return [output for output in outputs if output is not None]
+        if self._rate_control is not None:
+            self._rate_control.observe(time.perf_counter() - start, generating, prompt_tokens, keys)
+        told = [self._finished(request) for request in changed.values()]
+        return [output for output in told if output is not None]
 
     def _propose(self) -> None:
         """Lets the draft model propose; of the n-gram, what constraints leave of it."""
@@ -539,9 +561,6 @@ class LLMEngine:
         completion.end(reason, why)
         request.done.append(completion)
 
-    def _detokenizer(self, request: Request) -> Tokenizer | None:
-        return self.tokenizer if request.params.detokenize else None
-
     def _take(
         self, request: Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any
     ) -> None:
@@ -549,6 +568,7 @@ class LLMEngine:
         if finish == "error":
             self._end(request, number, "error", NO_PROBABILITIES)
             return
+        completion.drawn_by(self.weights_version)
         for i, token in enumerate(tokens):
             reason = None
             if finish is not None and i + 1 == len(tokens):
@@ -572,11 +592,3 @@ class LLMEngine:
         if not request.completions:
             del self._requests[request.id]
         return request.news()
-
-
-def _tell_states(watching: list[Any], states: Tensor, starts: list[int], lengths: list[int]) -> None:
-    """Hands the requests of a step that watch their states [N, C] the rows that are theirs."""
-    for r, watch in enumerate(watching):
-        if watch is not None:
-            rows = states[starts[r] : starts[r + 1]]
-            watch(lengths[r] - rows.shape[0], rows)

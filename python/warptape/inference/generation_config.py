@@ -20,8 +20,13 @@ NAMES = {
 }
 
 
-def read_object(folder: Any, name: str) -> dict[str, Any]:
-    """A folder's file of JSON, {} where there is none. ValueError for one that is damaged."""
+def read_object(folder: str | os.PathLike[str], name: str) -> dict[str, Any]:
+    """A folder's file of JSON, {} where there is none. ValueError for one that is damaged.
+
+    Args:
+        folder: of a model.
+        name: of the file.
+    """
     path = os.path.join(os.fspath(folder), name)
     if not os.path.isfile(path):
         return {}
@@ -62,7 +67,12 @@ def sampling_defaults(given: Any, model: Any) -> dict[str, Any]:
 
 
 def end_tokens(model: Any, vocab_size: int) -> list[int]:
-    """The end-of-sequence tokens of the model's folder. ValueError for what are no tokens of the model."""
+    """The end-of-sequence tokens of the model's folder. ValueError for what are no tokens of the model.
+
+    Args:
+        model: its folder; None for none.
+        vocab_size: of the model.
+    """
     ends = [] if model is None else read_object(model, FILE).get("eos_token_id")
     listed = [] if ends is None else ends if isinstance(ends, list) else [ends]
     if not all(type(token) is int and 0 <= token < vocab_size for token in listed):

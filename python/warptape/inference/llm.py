@@ -8,22 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
 from .generation_config import end_tokens, sampling_defaults
 from .linear import QuantLinear, float8_, pack_, quantize_
 from .outputs import RequestOutput
-from .packed_file import is_packed, load_packed
 from .pipeline_parallel import mesh_of, stage_
 from .sampling_params import RequestOutputKind, SamplingParams
 from .tensor_parallel import split_
 from .tokenizer import Tokenizer
 
-DTYPES = {"float32": warptape.float32, "bfloat16": warptape.bfloat16}
+DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
 _INTEGERS = {"int8": (8, 0), "int4": (4, 32)}  # name -> bits, group
 QUANTIZATIONS = (*_INTEGERS, "fp8")
+# Layers that stay floating: errors of the head are those of the result, a router's choose other experts.
+_FLOATING = ("lm_head", "head", "pooler", "router", "shared_gate")
 
 
 def prepare(
@@ -51,17 +52,20 @@ def prepare(
         if stages > 1:
             stage_(model, mesh.get_group("pipeline"))
     if quantization == "fp8":
-        float8_(model)
+        float8_(model, _FLOATING)
     elif quantization is not None:
         bits, group = _INTEGERS[quantization]
-        quantize_(model, bits=bits, group=group)
+        quantize_(model, bits, group, _FLOATING)
     if invariant:
         pack_(model)
     return model
 
 
 def load_model(
-    folder: Any, dtype: Any = "auto", quantization: str | None = None, invariant: bool = True
+    folder: str | os.PathLike[str],
+    dtype: Any = "auto",
+    quantization: str | None = None,
+    invariant: bool = True,
 ) -> Decoder:
     """The model in a folder or GGUF file, packed or not; layers that are stored in few bits keep their codes.
     With dtype "auto" weights are what the folder has; of float16, which the engine's invariant kernels have
@@ -70,6 +74,8 @@ def load_model(
     Raises: ValueError where a packed model is to be converted, for another dtype, and what
     `Decoder.from_pretrained` raises.
     """
+    from .packed_file import is_packed, load_packed
+
     if is_packed(folder):
         if dtype != "auto" or quantization is not None:
             raise ValueError(f"{folder} is packed: its dtype and quantization are what they are")
@@ -79,7 +85,7 @@ def load_model(
     if isinstance(dtype, str):
         dtype = DTYPES.get(dtype)
     model = Decoder.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
-    widened = dtype is None and invariant and model.embed_tokens.weight.dtype == warptape.float16
+    widened = dtype is None and invariant and model.embed_tokens.weight.dtype == wt.float16
     return model.float() if widened else model
 
 
@@ -89,7 +95,7 @@ class LLM:
     Args:
         model: a folder or GGUF file as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers
             are replaced by packed ones.
-        tokenizer: a folder with tokenizer.json; None: the model's.
+        tokenizer: a folder whose tokenizer is read; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
         dtype: of the weights; "auto": the folder's, float32 for float16.
         quantization: None, "int8" (per output channel), "int4" (groups of 32) or "fp8" (float8_e4m3fn, fast
@@ -111,7 +117,7 @@ class LLM:
         skip_tokenizer_init: bool = False,
         dtype: Any = "auto",
         quantization: str | None = None,
-        generation_config: Any = "auto",
+        generation_config: str | os.PathLike[str] | None = "auto",
         **args: Any,
     ) -> None:
         folder, limits = None, EngineArgs(**args)
@@ -122,7 +128,8 @@ class LLM:
             model = load_model(folder, dtype, quantization, limits.invariant)
         texts = None
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
-            texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
+            source: Any = tokenizer or folder
+            texts = Tokenizer(source, model.config.vocab_size)
         ranks, stages = limits.tensor_parallel_size, limits.pipeline_parallel_size
         prepare(model.eval(), quantization, limits.invariant, ranks, stages)
         ends = end_tokens(made, model.config.vocab_size)
@@ -132,11 +139,18 @@ class LLM:
         self._numbers = itertools.count()
 
     def get_tokenizer(self) -> Tokenizer | None:
-        """None where there is none."""
+        """The tokenizer that prompts of text are encoded by.
+
+        Returns:
+            None where the model was loaded without one; prompts are token ids then.
+        """
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Those of requests that are given none, see generation_config."""
+        """A copy of the parameters that requests get which are given none.
+
+        They come from the model's generation_config.json, unless `generation_config` said otherwise.
+        """
         return self.llm_engine.default_sampling_params()
 
     def generate(

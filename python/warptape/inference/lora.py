@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
 from .. import nn
-from .._tensor import Tensor
+from ..core import Tensor
 from ..models import Decoder
-from ..models.adapters import Factors, load_factors
 from .linear import PackedLinear
 from .pipeline_parallel import stage_of
 from .tensor_parallel import part_of_adapter, ranks_of, whole_config
+
+if TYPE_CHECKING:
+    from ..models.adapters import Factors
 
 Rows = list[tuple[int, int, int]]  # (adapter, first row, one after the last)
 
 
 @dataclass(frozen=True)
 class LoRARequest:
-    """An adapter to answer with: a PEFT folder. vLLM's names; `lora_int_id` is above 0 and of it alone."""
+    """An adapter to answer with: a PEFT folder. vLLM's names; `lora_int_id` is above 0 and of it alone.
+
+    Args:
+        lora_name: for people.
+        lora_int_id: for the engine.
+        lora_path: with adapter_config.json and weights.
+    """
 
     lora_name: str
     lora_int_id: int
@@ -87,14 +95,62 @@ class Adapters:
             self._paths[number] = path
         return number
 
+    def remove(self, number: int) -> None:
+        """Forgets an adapter that no request uses; one that is not there does no harm.
+
+        Args:
+            number: of it.
+        """
+        self._paths.pop(number, None)
+        for adapters in self._layers.values():
+            adapters.pop(number, None)
+
+    def parts(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
+        """What this rank has of factors for the whole model's layers, by its own modules.
+
+        Raises: ValueError for names of no linear layer, ShapeError for other shapes.
+        """
+        layers = dict(self._whole().named_modules())
+        for name, (a, b) in factors.items():
+            sizes = [getattr(layers.get(name), each, None) for each in ("out_features", "in_features")]
+            if None in sizes:
+                raise ValueError(f"adapter: no linear layer is called {name!r}")
+            if a.ndim != 2 or b.ndim != 2 or sizes != [b.shape[0], a.shape[1]] or a.shape[0] != b.shape[1]:
+                raise wt.ShapeError(
+                    f"adapter: {name} is [out, in] = {sizes}, got a {list(a.shape)} and b {list(b.shape)}"
+                )
+        return self._of_rank(factors)
+
+    def put(self, request: LoRARequest, parts: Mapping[str, Factors]) -> None:
+        """Gives an adapter other factors in place of those that it has, if it is there; no folder is read.
+
+        Args:
+            request: its number.
+            parts: of `parts`, in memory that nobody else changes.
+        """
+        number = request.lora_int_id
+        self.remove(number)
+        for name, factors in parts.items():
+            self._add(name, number, factors)
+        self._paths[number] = os.path.abspath(request.lora_path)
+
+    def _whole(self) -> Decoder:
+        """The model, or one without weights of which it is a part."""
+        model = self._model
+        if stage_of(model) is None and ranks_of(model) == 1:
+            return model
+        return Decoder(whole_config(model), device="meta")
+
     def _load(self, path: str) -> dict[str, Factors]:
         """By the modules of this model. Every rank checks all factors, so that all of them raise."""
+        from ..models.adapters import load_factors
+
+        return self._of_rank(load_factors(self._whole(), path))
+
+    def _of_rank(self, every: Mapping[str, Factors]) -> dict[str, Factors]:
         model, stage = self._model, stage_of(self._model)
-        whole = model
-        if stage is not None or ranks_of(model) > 1:
-            whole = Decoder(whole_config(model), device="meta")
         out = {}
-        for name, factors in load_factors(whole, path).items():
+        for name, factors in every.items():
             here = name if stage is None else stage.name_of(name)
             if here is not None:
                 module, own = part_of_adapter(model, here, factors)
@@ -105,7 +161,7 @@ class Adapters:
         if name not in self._layers:
             adapters = self._layers[name] = {}
 
-            def add(_: Any, given: Any, out: Tensor) -> Tensor:
+            def add(_: object, given: Any, out: Tensor) -> Tensor:
                 for adapter, first, end in self.rows:
                     if adapter in adapters:
                         down, up = adapters[adapter]
@@ -119,7 +175,12 @@ class Adapters:
 
     @contextlib.contextmanager
     def step(self, adapters: list[int], starts: Tensor) -> Iterator[None]:
-        """In it rows of requests go through the layers: starts[r] to starts[r + 1] - 1 are request r's."""
+        """In it rows of requests go through the layers: starts[r] to starts[r + 1] - 1 are request r's.
+
+        Args:
+            adapters: number of each request's; 0 for none.
+            starts: [requests + 1].
+        """
         if any(adapters):
             bounds = starts.tolist()
             self.rows = _joined([(a, bounds[r], bounds[r + 1]) for r, a in enumerate(adapters)])
@@ -129,10 +190,14 @@ class Adapters:
             self.rows = []
 
     def begin_head(self, logit_rows: Tensor) -> None:
-        """Says that of these rows some go on, [L]."""
+        """Says that of these rows some go on, [L].
+
+        Args:
+            logit_rows: row numbers.
+        """
         if self.rows:
-            own = warptape.tensor([end for _, _, end in self.rows])
-            counts = warptape.searchsorted(logit_rows.cpu(), own).tolist()
+            own = wt.tensor([end for _, _, end in self.rows])
+            counts = wt.searchsorted(logit_rows.cpu(), own).tolist()
             self.rows = [(a, at, to) for (a, _, _), at, to in zip(self.rows, [0, *counts], counts)]
 
 

@@ -11,12 +11,17 @@ from .lora import LoRARequest
 class Logprob:
     """A token's log-probability; `rank` 1 is the likeliest.
 
-    `decoded_token` is its text, where there is a tokenizer.
+    Args:
+        decoded_token: its text, where there is a tokenizer; U+FFFD stands for parts of characters.
+        decoded_bytes: what it adds to the text; nothing for special tokens that are left out.
+        text_offset: characters of the text before it.
     """
 
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
+    decoded_bytes: bytes | None = None
+    text_offset: int | None = None
 
 
 @dataclass
@@ -32,6 +37,8 @@ class CompletionOutput:
         stop_reason: the stop text or stop token id that ended it; None for an end-of-sequence token. With the
             finish_reason "error" what went wrong.
         lora_request: the adapter that answered.
+        weights_versions: of the weights that drew its tokens, ascending; several where `update_weights` let
+            it go on with others.
     """
 
     index: int
@@ -42,6 +49,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: LoRARequest | None = None
+    weights_versions: tuple[int, ...] = ()
 
     def finished(self) -> bool:
         """Whether nothing will be added."""

@@ -33,7 +33,13 @@ class _Cost:
         return self._products[0][0] > 0
 
     def add(self, tokens: int, keys: int, cost: float) -> None:
-        """Takes a measured step."""
+        """Takes a measured step.
+
+        Args:
+            tokens: of the step.
+            keys: that they attended to.
+            cost: seconds.
+        """
         x = (1.0, float(tokens), float(keys))
         self._products = [[FORGET * s + a * b for s, b in zip(row, x)] for row, a in zip(self._products, x)]
         self._costs = [FORGET * s + a * cost for s, a in zip(self._costs, x)]
@@ -45,11 +51,20 @@ class _Cost:
         return out
 
     def scale(self, factor: float) -> None:
-        """All steps cost so many times as much from now on."""
+        """All steps cost so many times as much from now on.
+
+        Args:
+            factor: positive.
+        """
         self._costs = [factor * s for s in self._costs]
 
     def of(self, tokens: float, keys: float) -> float:
-        """The expected cost of a step; 0 where none was measured."""
+        """The expected cost of a step; 0 where none was measured.
+
+        Args:
+            tokens: of the step.
+            keys: that they attend to.
+        """
         a, b, c = self.coefficients() if self else (0.0, 0.0, 0.0)
         return a + b * tokens + c * keys
 
@@ -80,7 +95,7 @@ class _Cost:
         return out
 
 
-class Pacer:
+class RateControl:
     """Keeps steps with prompts within `slowdown` times the time of steps without.
 
     Delays that are not the steps' own change little: a single time far off the expected one is not believed.
@@ -112,7 +127,14 @@ class Pacer:
         self._largest = 0  # tokens of a step so far
 
     def observe(self, seconds: float, generating: int, prompt_tokens: int, keys: int = 0) -> None:
-        """Takes what a step took, whose prompt tokens attended to so many keys in all."""
+        """Takes what a step took, whose prompt tokens attended to so many keys in all.
+
+        Args:
+            seconds: of the step.
+            generating: requests that got a token.
+            prompt_tokens: of new prompts.
+            keys: that these attended to.
+        """
         if generating == 0:
             return
         self._generating = generating

@@ -12,13 +12,13 @@ import os
 import shutil
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .. import nn
 from ..models import Decoder
 from ..models.config import DecoderConfig
 from ..models.pretrained import CONFIG, read_json
-from ..serialization._files import replace_file
+from ..serialization.files import replace_file
 from ..utils.safetensors import SafetensorError, safe_open, save_file
 from . import tokenizer
 from .linear import Float8Linear, PackedLinear, QuantLinear
@@ -48,24 +48,24 @@ def _kind(layer: nn.Module) -> dict[str, Any] | None:
     return None
 
 
-def _name(dtype: Any) -> str:
+def _name(dtype: wt.dtype) -> str:
     return str(dtype).rpartition(".")[2]
 
 
 def _made(linear: Any, kind: dict[str, Any]) -> nn.Module:
     """A layer of that kind in place of one on the meta device."""
-    dtype = {"float32": warptape.float32, "bfloat16": warptape.bfloat16}[kind["dtype"]]
+    dtype = {"float32": wt.float32, "bfloat16": wt.bfloat16}[kind["dtype"]]
     if kind["kind"] == "packed":
         return PackedLinear(linear, dtype)
     if kind["kind"] == "float8":
         return Float8Linear(linear)
     layer = QuantLinear(linear, kind["bits"], kind["group"], kind["symmetric"], dtype)
     if kind.get("ordered"):
-        layer.order = warptape.empty(layer.in_features, dtype=warptape.int64, device="meta")
+        layer.order = wt.empty(layer.in_features, dtype=wt.int64, device="meta")
     return layer
 
 
-def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:
+def save_packed(model: Decoder, folder: str | os.PathLike[str], source: Any = None) -> None:
     """Writes a model whose linear layers are packed, see `prepare`, as a folder that LLM loads by mapping.
 
     Args:
@@ -83,15 +83,14 @@ def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:
     own = model.embed_tokens.weight.dtype
     metadata = {"warptape_packed": VERSION, "dtype": _name(own), "layers": json.dumps(kinds)}
     save_file(state, os.path.join(folder, PACKED), metadata)
-    if source is not None and os.path.isfile(source):  # a GGUF file
-        with contextlib.suppress(
-            FileNotFoundError, ImportError
-        ):  # without a tokenizer, or the library for it
-            Tokenizer(source).save(folder)
     for name in BESIDE if source is not None else ():
         path = os.path.join(os.fspath(source), name)
         if os.path.isfile(path):
             shutil.copyfile(path, os.path.join(folder, name))
+    if source is not None and not os.path.isfile(os.path.join(folder, tokenizer.FILE)):  # in another file
+        # Without a tokenizer, or the library for it, there is none.
+        with contextlib.suppress(FileNotFoundError, ImportError):
+            Tokenizer(source).save(folder)
     templates = os.path.join(os.fspath(source), tokenizer.TEMPLATES) if source is not None else ""
     if os.path.isdir(templates):
         shutil.copytree(templates, os.path.join(folder, tokenizer.TEMPLATES), dirs_exist_ok=True)
@@ -99,12 +98,16 @@ def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:
     replace_file(os.path.join(folder, CONFIG), [text.encode()])
 
 
-def is_packed(folder: Any) -> bool:
-    """Whether `save_packed` wrote a folder."""
+def is_packed(folder: str | os.PathLike[str]) -> bool:
+    """Whether `save_packed` wrote a folder.
+
+    Args:
+        folder: a path.
+    """
     return os.path.isfile(os.path.join(os.fspath(folder), PACKED))
 
 
-def load_packed(folder: Any) -> Decoder:
+def load_packed(folder: str | os.PathLike[str]) -> Decoder:
     """The model in a folder that `save_packed` wrote. Its tensors lie in the file; nothing is read yet.
 
     Raises: FileNotFoundError, and ValueError for damaged files and those of another version.
@@ -117,7 +120,7 @@ def load_packed(folder: Any) -> Decoder:
             if metadata.get("warptape_packed") != VERSION:
                 version = metadata.get("warptape_packed")
                 raise ValueError(f"{path}: expected version {VERSION}, got {version}; pack the model again")
-            model = Decoder(config, dtype=getattr(warptape, metadata["dtype"]), device="meta")
+            model = Decoder(config, dtype=getattr(wt, metadata["dtype"]), device="meta")
             for name, kind in json.loads(metadata["layers"]).items():
                 parent, _, last = name.rpartition(".")
                 setattr(model.get_submodule(parent), last, _made(model.get_submodule(name), kind))

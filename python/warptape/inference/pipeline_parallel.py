@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
 import warptape.distributed as dist
+from warptape import core as wt
 
 from .. import nn
-from .._tensor import Tensor
+from ..core import Tensor
 from ..models import Decoder
 from .tensor_parallel import whole_config
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 Batch = dict[str, Any]  # csrc/inference/engine.h
 # Tokens of a batch from which on a stage's time grows with them. With fewer it is that of reading the
@@ -28,7 +31,16 @@ ENOUGH = 64
 
 
 def layers_of_stage(layers: int, stages: int, stage: int) -> range:
-    """Which of a model's layers a stage has; the first stages have one more where they do not divide."""
+    """Which of a model's layers a stage has; the first stages have one more where they do not divide.
+
+    Args:
+        layers, stages: how many.
+        stage: its number.
+
+    >>> from warptape.inference.pipeline_parallel import layers_of_stage
+    >>> [list(layers_of_stage(5, 2, stage)) for stage in (0, 1)]
+    [[0, 1, 2], [3, 4]]
+    """
     each, more = divmod(layers, stages)
     first = stage * each + min(stage, more)
     return range(first, first + each + (stage < more))
@@ -50,7 +62,11 @@ class Stage:
         self._sent: list[tuple[Any, Tensor]] = []
 
     def name_of(self, name: str) -> str | None:
-        """What a module of the whole model's layers or its head is called here; None where it is not."""
+        """What a module of the whole model's layers or its head is called here; None where it is not.
+
+        Args:
+            name: in the whole model.
+        """
         if not name.startswith("layers."):
             return name if self.last else None
         _, number, rest = name.split(".", 2)
@@ -64,23 +80,51 @@ class Stage:
         return x
 
     def send(self, x: Tensor) -> None:
-        """Hands [1, N, C] to the next stage, without waiting until it takes it."""
+        """Hands [1, N, C] to the next stage, without waiting until it takes it.
+
+        Args:
+            x: the last layer's output.
+        """
         x = x.contiguous()
         self._sent.append((dist.isend(x, group=self.group, group_dst=self.number + 1), x))
 
-    def share(self, logits: Tensor | None, rows: int, vocabulary: int, device: Any) -> Tensor:
-        """The last stage's logits [L, V] on every stage, at the end of a step."""
+    def share(self, logits: Tensor | None, rows: int, vocabulary: int, device: Device) -> Tensor:
+        """The last stage's logits [L, V] on every stage, at the end of a step.
+
+        Args:
+            logits: None on other stages.
+            rows, vocabulary: L and V.
+            device: where the result lies.
+        """
         for work, _ in self._sent:
             work.wait()
         self._sent = []
         if logits is None:
-            logits = warptape.empty(rows, vocabulary, dtype=warptape.float32, device=device)
+            logits = wt.empty(rows, vocabulary, dtype=wt.float32, device=device)
         dist.broadcast(logits, group=self.group, group_src=self.count - 1)
         return logits
 
 
-def stage_of(model: Any) -> Stage | None:
-    """Where a model is in a pipeline; None for a whole one."""
+def whole_name(model: object, name: str) -> str:
+    """What a weight of a rank's part of a model is called in the whole one.
+
+    Args:
+        model: whole, or a part.
+        name: of the weight here.
+    """
+    name, stage = name.replace(".part.", "."), stage_of(model)
+    if stage is None or not name.startswith("layers."):
+        return name
+    _, number, rest = name.split(".", 2)
+    return f"layers.{stage.layers[int(number)]}.{rest}"
+
+
+def stage_of(model: object) -> Stage | None:
+    """Where a model is in a pipeline; None for a whole one.
+
+    Args:
+        model: whole, or a stage.
+    """
     stage: Stage | None = getattr(model, "pipeline_stage", None)
     return stage
 
@@ -129,9 +173,15 @@ def stage_(model: Decoder, group: Any) -> Decoder:
         absent: Any = nn.Identity()
         model.norm, model.lm_head = absent, absent
     model.layers = nn.ModuleList(model.layers[i] for i in own)
-    kinds = None if config.layer_types is None else config.layer_types[own.start : own.stop]
+    by_layer: dict[str, Any] = {
+        name: None if getattr(config, name) is None else getattr(config, name)[own.start : own.stop]
+        for name in ("layer_types", "rotary_layers")
+    }
+    if config.experts is not None and config.experts.layers is not None:
+        own_experts = config.experts.layers[own.start : own.stop]
+        by_layer["experts"] = replace(config.experts, layers=own_experts)
     model.config_of_whole = whole_config(model)
-    model.config = replace(config, num_hidden_layers=len(own), layer_types=kinds)
+    model.config = replace(config, num_hidden_layers=len(own), **by_layer)
     model.pipeline_stage = stage
     return model.eval()
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from .._tensor import Tensor
+from ..core import Tensor
 from ..models import Decoder
 from ..models.cache import PagedCache, PagedStep
 from . import pipeline_parallel
@@ -22,22 +22,32 @@ PAGE_TOKENS = PagedCache.TOKENS
 MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
 
 
-def page_bytes(model: Decoder, cache_dtype: Any) -> int:
-    """Of the keys and values of PAGE_TOKENS tokens in all layers."""
+def page_bytes(model: Decoder, cache_dtype: wt.dtype | str) -> int:
+    """Of the keys and values of PAGE_TOKENS tokens in all layers.
+
+    Args:
+        model: whole, or a stage.
+        cache_dtype: of keys and values.
+    """
     config, dtype = model.config, cache_dtype_of(model, cache_dtype)
     stage = stage_of(model)
     layers = config.num_hidden_layers if stage is None else stage.most_layers
     numbers = layers * config.num_key_value_heads * PAGE_TOKENS
-    scales = 4 if dtype == warptape.int8 else 0
-    return 2 * numbers * (config.head_dim * warptape.empty(0, dtype=dtype).element_size() + scales)
+    scales = 4 if dtype == wt.int8 else 0
+    return 2 * numbers * (config.head_dim * wt.empty(0, dtype=dtype).element_size() + scales)
 
 
-def cache_dtype_of(model: Decoder, cache_dtype: Any) -> Any:
-    """The dtype of a model's keys and values. ValueError for another than it or int8."""
+def cache_dtype_of(model: Decoder, cache_dtype: wt.dtype | str) -> Any:
+    """The dtype of a model's keys and values. ValueError for another than it or int8.
+
+    Args:
+        model: whole, or a stage.
+        cache_dtype: "auto" or None for the model's.
+    """
     own = model.embed_tokens.weight.dtype
     if isinstance(cache_dtype, str):
-        cache_dtype = own if cache_dtype == "auto" else getattr(warptape, cache_dtype, cache_dtype)
-    if cache_dtype not in (own, warptape.int8):
+        cache_dtype = own if cache_dtype == "auto" else getattr(wt, cache_dtype, cache_dtype)
+    if cache_dtype not in (own, wt.int8):
         raise ValueError(f"kv_cache_dtype must be 'auto', {own} (the model's) or int8, got {cache_dtype!r}")
     return cache_dtype
 
@@ -81,25 +91,31 @@ class ModelRunner:
         model: Decoder,
         num_pages: int,
         max_model_len: int,
-        cache_dtype: Any = "auto",
+        cache_dtype: wt.dtype | str = "auto",
         invariant: bool = True,
         capture_sizes: Sequence[int] = (),
     ) -> None:
         self.model, self.device = model, model.embed_tokens.weight.device
         dtype = cache_dtype_of(model, cache_dtype)
+        model.limit_context(max_model_len)
         self.keep_states = False
         self.states: Tensor | None = None  # [N, C] of the last step, where keep_states was set
         self.adapters = Adapters(model, invariant)
         self.graphs: DecodeGraphs | None = None
         spare = 0
-        if self.device.type == "cuda" and capture_sizes:
+        # How many tokens an expert has is asked for on the host, which a graph cannot.
+        if self.device.type == "cuda" and capture_sizes and model.config.experts is None:
             spare, most = 1, -(-max_model_len // PAGE_TOKENS)
             self.graphs = DecodeGraphs(self._decode, self.device, capture_sizes, num_pages, most)
         self.cache = PagedCache(model.config, num_pages + spare, dtype=dtype, device=self.device)
 
-    @warptape.inference_mode()
+    @wt.inference_mode()
     def forward(self, batch: dict[str, Any]) -> Tensor:
-        """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h)."""
+        """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h).
+
+        Args:
+            batch: tokens, positions and pages, as tensors.
+        """
         stage = stage_of(self.model)
         graphs = None if self.keep_states else self.graphs
         if graphs is not None and (decoded := graphs.forward(batch)) is not None:
@@ -114,14 +130,14 @@ class ModelRunner:
         tokens, requests = batch["tokens"].shape[0], len(batch["adapters"])
         parts = max(1, min(stage.count, requests, tokens // pipeline_parallel.ENOUGH))
         logits = [self._pass(stage, part) for part in pipeline_parallel.divided(batch, parts)]
-        mine = warptape.cat([each for each in logits if each is not None]) if stage.last else None
+        mine = wt.cat([each for each in logits if each is not None]) if stage.last else None
         vocabulary = self.model.config.vocab_size
         return stage.share(mine, batch["logit_rows"].shape[0], vocabulary, self.device)
 
     def _decode(self, tokens: Tensor, step: PagedStep) -> Tensor:
         """Logits [N, V] after each token [N] of a step; nothing waits for the device."""
         self.cache.resume_step(step)
-        return self.model.lm_head(self.model.hidden(tokens.unsqueeze(0), cache=self.cache)[0]).float()
+        return self.model.logits(self.model.hidden(tokens.unsqueeze(0), cache=self.cache)[0]).float()
 
     def _pass(self, stage: Any, batch: dict[str, Any]) -> Tensor | None:
         """A stage's part of a forward pass; the last one's are logits [L, V]."""
@@ -143,4 +159,4 @@ class ModelRunner:
     def _head(self, x: Tensor, batch: dict[str, Any]) -> Tensor:
         """Logits [L, V] of [1, N, C]."""
         rows = x[0].index_select(0, batch["logit_rows"].to(self.device))  # [L, C]
-        return self.model.lm_head(rows).float()
+        return self.model.logits(rows).float()

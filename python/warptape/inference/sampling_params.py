@@ -13,7 +13,10 @@ LARGEST_SEED = (1 << 64) - 1
 
 
 class RequestOutputKind(Enum):
-    """What the outputs of a request have while it runs."""
+    """What the outputs of a request have while it runs.
+
+    CUMULATIVE has all so far, DELTA what is new, FINAL_ONLY nothing until the end.
+    """
 
     CUMULATIVE = 0  # all that came so far
     DELTA = 1  # what is new since the output before
@@ -165,14 +168,19 @@ class SamplingParams:
         self._stops = _texts("stop", "a text or a list of texts", stops)
 
     def last_tokens(self, tokens: list[int], max_model_len: int) -> list[int]:
-        """What truncate_prompt_tokens keeps of a prompt."""
+        """What truncate_prompt_tokens keeps of a prompt.
+
+        Args:
+            tokens: of the prompt.
+            max_model_len: of the engine.
+        """
         most = self.truncate_prompt_tokens
         if most is None:
             return tokens
         return tokens[-(most if most > 0 else max(max_model_len - (self.max_tokens or 1), 1)) :]
 
 
-def _texts(name: str, kind: str, texts: Any) -> list[str]:
+def _texts(name: str, kind: str, texts: object) -> list[str]:
     """Texts as a list. TypeError for what are none, ValueError for empty ones."""
     if not isinstance(texts, (list, tuple)) or not all(isinstance(each, str) for each in texts):
         raise TypeError(f"{name} must be {kind}, got {texts!r:.100}")

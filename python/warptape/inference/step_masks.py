@@ -57,14 +57,26 @@ class StepMasks:
         self._given.clear()
 
     def propose(self, number: int, constraint: TokenMask | Grammar) -> None:
-        """Proposes the text that a grammar forces, or what the n-gram does, as far as it may come."""
+        """Proposes the text that a grammar forces, or what the n-gram does, as far as it may come.
+
+        Args:
+            number: of the answer.
+            constraint: of the answer.
+        """
         tokens = self._core.ngram(number)
         if tokens is not None:
             tokens = constraint.forced()[: self._most] or tokens
             self._core.propose(number, tokens[: constraint.fits(tokens)])
 
     def begin(self, number: int, constraint: TokenMask | Grammar, drafts: Sequence[int], first: int) -> None:
-        """Begins the masks after `first` and more drafts, but for those that the step has."""
+        """Begins the masks after `first` and more drafts, but for those that the step has.
+
+        Args:
+            number: of the answer.
+            constraint: of the answer.
+            drafts: tokens that are proposed.
+            first: how many of them come before the first mask.
+        """
         first = max(first, self._given.get(number, 0))
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "warptape-grammar")

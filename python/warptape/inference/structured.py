@@ -12,7 +12,12 @@ _END = "<|no model draws this|>"
 
 
 class Grammar:
-    """What one answer may go on with."""
+    """What one answer may go on with.
+
+    Args:
+        matcher: of the grammar library.
+        of: what compiled it.
+    """
 
     def __init__(self, matcher: Any, of: Grammars) -> None:
         self._matcher, self._of = matcher, of
@@ -37,11 +42,19 @@ class Grammar:
         return list(self._matcher.deep_copy().compute_ff_tokens())
 
     def fits(self, tokens: list[int]) -> int:
-        """How many of these tokens may come, one after the other."""
+        """How many of these tokens may come, one after the other.
+
+        Args:
+            tokens: in their order.
+        """
         return int(self._matcher.deep_copy().validate_tokens(tokens))
 
     def accept(self, token: int) -> None:
-        """Goes on with a token."""
+        """Goes on with a token.
+
+        Args:
+            token: that the mask allows.
+        """
         self._matcher.consume_token(token)
 
     def complete(self) -> bool:
@@ -49,7 +62,11 @@ class Grammar:
         return bool(self._matcher.is_accepting()) and not self._matcher.is_error()
 
     def ended(self, token: int) -> bool:
-        """Whether a token that was accepted was the end of the text."""
+        """Whether a token that was accepted was the end of the text.
+
+        Args:
+            token: the last one.
+        """
         return token in self._of.ends and bool(self._matcher.is_stopped()) and self.complete()
 
 
@@ -81,7 +98,11 @@ class Grammars:
         self._tokens = llguidance.LLTokenizer(text, n_vocab=size, eos_token=end_or_ends)
 
     def compile(self, params: StructuredOutputsParams) -> Grammar:
-        """ValueError for a constraint that is none, with the reason."""
+        """ValueError for a constraint that is none, with the reason.
+
+        Args:
+            params: a schema, an expression or a grammar.
+        """
         matcher, text = self._library.LLMatcher, self._text(params)
         error = matcher.validate_grammar(text, self._tokens)
         if error:

@@ -105,7 +105,11 @@ class TokenMask:
         return self._grammar is not None and self._grammar.complete()
 
     def ended(self, token: int) -> bool:
-        """Whether nothing can come behind a token that was accepted, by the grammar."""
+        """Whether nothing can come behind a token that was accepted, by the grammar.
+
+        Args:
+            token: the last one.
+        """
         return self._grammar is not None and self._grammar.ended(token)
 
     def forced(self) -> list[int]:
@@ -113,7 +117,11 @@ class TokenMask:
         return [] if self._grammar is None else self._grammar.forced()
 
     def fits(self, tokens: list[int]) -> int:
-        """How many of these tokens may come, one after the other."""
+        """How many of these tokens may come, one after the other.
+
+        Args:
+            tokens: in their order.
+        """
         most = len(tokens) if self._grammar is None else self._grammar.fits(tokens)
         walk = TokenMask(self._allowed, self._bad, self._held, None)
         walk._came = list(self._came)
@@ -135,7 +143,11 @@ class TokenMask:
         return len(tokens) <= len(self._came) and self._came[len(self._came) - len(tokens) :] == tokens
 
     def accept(self, token: int) -> None:
-        """Goes on with a token."""
+        """Goes on with a token.
+
+        Args:
+            token: that the mask allows.
+        """
         self._came.append(token)
         if self._grammar is not None:
             self._grammar.accept(token)

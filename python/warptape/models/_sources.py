@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import warptape
+from warptape import core as wt
 
 from .. import nn
-from .._tensor import Tensor
+from ..core import Tensor
 from ..distributed.checkpoint import CheckpointException, NameMap
+from ..distributed.checkpoint.names import sliced
 
 
 class Coding(NamedTuple):
@@ -50,12 +51,19 @@ class Codes(NamedTuple):
         minima = None if self.minima is None else self.minima.repeat_interleave(times, 1)
         return self._replace(scales=self.scales.repeat_interleave(times, 1), minima=minima)
 
+    def in_8_bits(self) -> Codes:
+        """The same numbers, where codes have fewer bits."""
+        if self.bits == 8:
+            return self
+        zero = 0 if self.minima is not None else 128 - (1 << self.bits - 1)
+        return self.plain()._replace(bits=8, codes=self.plain().codes + zero)
+
     def plain(self) -> Codes:
         """With a byte for each code."""
         if self.half == 0:
             return self
         packed = self.codes.reshape(self.codes.shape[0], -1, self.half)
-        codes = warptape.cat([packed & 15, packed >> 4], -1).reshape(self.codes.shape[0], -1)
+        codes = wt.cat([packed & 15, packed >> 4], -1).reshape(self.codes.shape[0], -1)
         return self._replace(codes=codes, half=0)
 
 
@@ -78,7 +86,7 @@ class Source(Protocol):
 
 
 Places = dict[str, list[str]]  # our name of a parameter -> theirs of what makes it up, in order
-Make = Callable[[Codes, Tensor | None, warptape.dtype], nn.Module]
+Make = Callable[[Codes, Tensor | None, wt.dtype], nn.Module]
 
 
 def find(model: nn.Module, names: NameMap, source: Source) -> Places:
@@ -86,10 +94,18 @@ def find(model: nn.Module, names: NameMap, source: Source) -> Places:
 
     Raises: CheckpointException for missing and for unknown names, and other shapes.
     """
-    there, used, faults, places = source.shapes, set[str](), [], Places()
+    there, used, faults, places = dict(source.shapes), set[str](), [], Places()
     own = dict(model.named_parameters())
     for name, p in model.named_parameters(remove_duplicate=False):
-        found = [next((n for n in names.candidates(b) if n in there), b) for b in names.theirs(name)]
+        found = []
+        for bare in names.theirs(name):
+            for n in names.candidates(bare):
+                stem, index = sliced(n)
+                shape = there.get(stem, ())
+                if index is not None and n not in there and len(shape) > 1 and index < shape[0]:
+                    there[n] = shape[1:]
+                    used.add(stem)
+            found.append(next((n for n in names.candidates(bare) if n in there), bare))
         used.update(found)
         absent = [n for n in found if n not in there]
         if name not in own and absent:
@@ -109,13 +125,19 @@ def find(model: nn.Module, names: NameMap, source: Source) -> Places:
     return places
 
 
+def _read(source: Source, name: str) -> Tensor:
+    """A tensor, or a slice of one, `name[i]`."""
+    stem, index = sliced(name)
+    return source.read(name) if index is None or name in source.shapes else source.read(stem)[index]
+
+
 def fill(model: nn.Module, places: Places, source: Source) -> None:
     """Reads a model's parameters, in place, one tensor after the other."""
-    with warptape.no_grad():
+    with wt.no_grad():
         for name, p in model.named_parameters():
             start = 0
             for each in places[name] if not p.is_meta else []:
-                part = source.read(each)
+                part = _read(source, each)
                 p[start : start + part.shape[0]].copy_(part)
                 start += part.shape[0]
 
@@ -124,9 +146,9 @@ def rounded(weight: Tensor, group: int = 32) -> Codes:
     """A matrix [O, I] to the nearest codes of 8 bits about zero; scales are numbers that float16 has."""
     outputs, inputs = weight.shape
     grouped = nn.functional.pad(weight.float(), (0, -inputs % group)).reshape(outputs, -1, group)
-    scales = (grouped.abs().amax(-1) / 127).to(warptape.float16).float()
+    scales = (grouped.abs().amax(-1) / 127).to(wt.float16).float()
     steps = (grouped / scales.clamp_min(2.0**-24).unsqueeze(-1)).round().clamp(-127, 127)
-    codes = (steps + 128).to(warptape.uint8).reshape(outputs, -1)
+    codes = (steps + 128).to(wt.uint8).reshape(outputs, -1)
     return Codes(8, codes[:, :inputs].contiguous(), scales, None)
 
 
@@ -134,14 +156,14 @@ class CodedLayers:
     """A model's linear layers whose matrices are stored in few bits: taken out of it before it has memory,
     and put back as what `make` makes of their codes, one after the other.
 
-    Codes in 4 or 8 bits for groups of 32 or a multiple of it stay what they are. Others, and those of layers
-    whose matrices are not stored alike, are rounded to 8 bits in groups of 32. The head stays floating: its
-    errors are those of the result. So do matrices whose inputs are no multiple of 32.
+    Codes in 4 to 8 bits for groups of 32 or a multiple of it stay what they are, in 4 or 8 bits. Others, and
+    those of layers whose matrices are not stored alike, are rounded to 8 bits in groups of 32. The head stays
+    floating: its errors are those of the result. So do matrices whose inputs are no multiple of 32.
     """
 
     def __init__(self, model: nn.Module, places: Places, source: Source, make: Make) -> None:
         self._model, self._places, self._source, self._make = model, places, source, make
-        self._dtypes: dict[str, warptape.dtype] = {}
+        self._dtypes: dict[str, wt.dtype] = {}
         for name, layer in list(model.named_modules()):
             if type(layer) is not nn.Linear or name.endswith("lm_head") or layer.in_features % 32:
                 continue
@@ -158,26 +180,27 @@ class CodedLayers:
         if len({x.half for x in each}) > 1:
             each = [x.plain() for x in each]
         minima = [x.minima for x in each if x.minima is not None]
-        codes, scales = warptape.cat([x.codes for x in each]), warptape.cat([x.scales for x in each])
-        joined = warptape.cat(minima) if minima else None
+        codes, scales = wt.cat([x.codes for x in each]), wt.cat([x.scales for x in each])
+        joined = wt.cat(minima) if minima else None
         return Codes(each[0].bits, codes, scales, joined, each[0].half, each[0].order)
 
     def _stored(self, parts: list[str]) -> list[Codes] | None:
         """The parts of a layer as they are stored; None where a layer cannot hold these codes."""
         kinds = {self._source.coding(each) for each in parts}
         kind = kinds.pop()
-        if kinds or kind is None or kind.bits not in (4, 8):
+        if kinds or kind is None or kind.bits < 4:
             return None
         group = next((size for size in (128, 64, 32) if kind.group and kind.group % size == 0), 0)
         if group == 0:
             return None
         each = [self._source.codes(n).in_groups(group) for n in parts]
+        each = each if kind.bits == 4 else [x.in_8_bits() for x in each]
         orders = [x.order for x in each if x.order is not None]
-        return each if all(warptape.equal(order, orders[0]) for order in orders) else None
+        return each if all(wt.equal(order, orders[0]) for order in orders) else None
 
     def put_back(self) -> None:
         """Makes the layers."""
         for name, dtype in self._dtypes.items():
-            bias = [self._source.read(n) for n in self._places.get(f"{name}.bias", [])]
+            bias = [_read(self._source, n) for n in self._places.get(f"{name}.bias", [])]
             codes = self._codes(self._places[f"{name}.weight"])
-            self._set(name, self._make(codes, warptape.cat(bias) if bias else None, dtype))
+            self._set(name, self._make(codes, wt.cat(bias) if bias else None, dtype))

@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import warptape
+from warptape import core as wt
 
 from .. import nn
-from .._tensor import Tensor
+from ..core import Tensor
 from ..distributed.checkpoint import CheckpointException
 from ..utils.safetensors import SafetensorError, load_file
+from .experts import Experts
 from .pretrained import PreTrained, read_json
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -44,7 +45,11 @@ class Factors(NamedTuple):
     b: Tensor
 
     def to(self, like: Tensor) -> Factors:
-        """With the device and dtype of a tensor."""
+        """With the device and dtype of a tensor.
+
+        Args:
+            like: any tensor.
+        """
         return Factors(*(x.to(like.device, like.dtype) for x in self))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -70,9 +75,12 @@ class Adapter:
                 f"Adapter: already {'merged' if self._before else 'attached'}; remove() it first"
             )
 
-    @warptape.no_grad()
+    @wt.no_grad()
     def merge(self) -> None:
-        """Adds it to the weights, summed in float32. RuntimeError where it is in use or they are packed."""
+        """Adds it to the weights, summed in float32. RuntimeError where it is in use or they are packed.
+
+        Products cost no more than before then; `remove` takes it out again.
+        """
         self._check_free()
         if not all(isinstance(layer, nn.Linear) for layer in self._layers.values()):
             raise RuntimeError("Adapter: merge it before the model's weights are packed, or attach it")
@@ -82,17 +90,20 @@ class Adapter:
             weight.copy_(weight.float() + b.float() @ a.float())
 
     def attach(self) -> None:
-        """Adds it to the outputs from now on; weights stay. RuntimeError where it is in use."""
+        """Adds it to the outputs from now on; weights stay. RuntimeError where it is in use.
+
+        Each layer it has computes two thin products more.
+        """
         self._check_free()
         for name, layer in self._layers.items():
             layer_factors = self.factors[name]
 
-            def add(_: Any, given: Any, out: Tensor, factors: Factors = layer_factors) -> Tensor:
+            def add(_: object, given: Any, out: Tensor, factors: Factors = layer_factors) -> Tensor:
                 return out + factors(given[0])
 
             self._hooks.append(layer.register_forward_hook(add))
 
-    @warptape.no_grad()
+    @wt.no_grad()
     def remove(self) -> None:
         """Makes the model what it was, to the bit."""
         for name, before in self._before.items():
@@ -162,16 +173,17 @@ def _joined(
             a.append(down)
             b.append(nn.functional.pad(up * scale(name, down.shape[0]), (0, 0, start, rest)))
         start += count
-    return Factors(warptape.cat(a), warptape.cat(b, 1))
+    return Factors(wt.cat(a), wt.cat(b, 1))
 
 
-def load_factors(model: PreTrained, folder: Any) -> dict[str, Factors]:
+def load_factors(model: PreTrained, folder: str | os.PathLike[str]) -> dict[str, Factors]:
     """The factors in a PEFT folder by the names of a model's layers, in float32 on the CPU; the model may be
     on the meta device. Raises: see load_adapter.
     """
     config, path = (os.path.join(os.fspath(folder), name) for name in (CONFIG, WEIGHTS))
     scale = _scales(read_json(config), config)
     pairs, names, used = _read_pairs(path), model.name_map(), set[str]()
+    of_experts = {id(x) for m in model.modules() if isinstance(m, Experts) for x in m.children()}
     factors: dict[str, Factors] = {}
     for name, layer in model.named_modules():
         if not hasattr(layer, "out_features"):
@@ -180,6 +192,9 @@ def load_factors(model: PreTrained, folder: Any) -> dict[str, Factors]:
         theirs = [next((n for n in names.candidates(each) if n in pairs), None) for each in bare]
         if not any(theirs):
             continue
+        if id(layer) in of_experts:
+            named = next(each for each in theirs if each)
+            raise CheckpointException(f"{path}: {named} is of an expert, which adapters cannot change here")
         used.update(each for each in theirs if each)
         rows = names.split(f"{name}.weight", [layer.out_features // len(bare)] * len(bare))
         try:
@@ -192,7 +207,7 @@ def load_factors(model: PreTrained, folder: Any) -> dict[str, Factors]:
     return factors
 
 
-def load_adapter(model: PreTrained, folder: Any) -> Adapter:
+def load_adapter(model: PreTrained, folder: str | os.PathLike[str]) -> Adapter:
     """The LoRA adapter in a PEFT folder, for a model: `load_adapter(model, folder).merge()`, or `.attach()`.
 
     Args:

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from . import _architectures
+from ._architectures import FULL, SLIDING
+from .parts import ExpertsConfig, LatentConfig
 from .rotary import RotaryScaling
 
 # Hugging Face's names; gelu_new and gelu_pytorch_tanh are both the tanh approximation.
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-FULL, SLIDING = "full_attention", "sliding_attention"
 Token = int | list[int] | tuple[int, ...] | None
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return type(value) is int and 0 < value < 1 << 40
 
 
@@ -24,7 +25,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and value >= 0
 
 
-def _is_token(value: Any) -> bool:
+def _is_token(value: object) -> bool:
     many = value if isinstance(value, (list, tuple)) else [value]
     return all(type(each) is int and abs(each) < 1 << 40 for each in many)
 
@@ -40,7 +41,14 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What configs have in common: checks of their fields, and Hugging Face's form."""
+    """What configs have in common: checks of their fields, and Hugging Face's form.
+
+    Args:
+        vocab_size, hidden_size, num_hidden_layers, num_attention_heads: sizes.
+        architecture: which names and parts.
+        hidden_act: activation of the MLPs.
+        intermediate_size: their width.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -69,10 +77,10 @@ class Config:
         self._one_of("hidden_act", ACTIVATIONS)
         self._default("intermediate_size", 4 * self.hidden_size)
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the class is frozen once this is made
 
-    def _default(self, name: str, value: Any) -> None:
+    def _default(self, name: str, value: object) -> None:
         if getattr(self, name) is None:
             self._set(name, value)
 
@@ -116,16 +124,36 @@ class DecoderConfig(Config):
     """A decoder as data: pre-norm layers of causal attention and an MLP. The defaults are Llama's.
 
     Args:
-        architecture: "llama" (2 and 3), "mistral", "qwen2", "qwen3" or "gpt2": whose names a folder has.
+        architecture: one of DecoderConfig.architectures, as "llama": whose names a folder has.
         intermediate_size: inner width of the MLP; None: four times hidden_size.
         num_key_value_heads: heads of keys and values, a divisor of num_attention_heads; None: as many.
         head_dim: None: hidden_size / num_attention_heads.
         max_position_embeddings: the context, in tokens.
-        norm: "rms_norm" or "layer_norm"; norm_eps is added to the mean square, or to the variance.
-        positions: "rotary", over whole heads, with base rope_theta and rope_scaling, or "learned".
+        norm: "rms_norm", "rms_norm_plus_one", which multiplies by 1 + weight (Gemma), or "layer_norm";
+            norm_eps is added to the mean square, or to the variance.
+        norm_placement: whether attention and MLP have a norm "before" them, "after" them (OLMo 2), or both,
+            "around" them (Gemma 3).
+        parallel_residual: whether attention and MLP read the same input, and both are added to it.
+        positions: "rotary", with base rope_theta and rope_scaling, or "learned".
+        rotary_factor: the part of each head that is turned, at its front.
+        rotary_interleaved: whether neighbours in a head turn together (GLM), not its two halves.
+        local_rope_theta: the base in layers of sliding attention, which are not scaled; None: as in others.
+        rotary_layers: for each layer whether it has rotary positions (SmolLM3); None: all.
         qkv_bias, o_bias, mlp_bias: whether queries, keys and values, the output of attention, and the MLP
             have biases.
-        qk_norm: whether each head's queries and keys pass an RMSNorm.
+        qkv_by_head: whether the rows of qkv_proj are sorted by heads (GPT-NeoX): of each the query, the key
+            and the value.
+        qk_norm: whether queries and keys pass an RMSNorm, over each head ("head"), or over all heads at once
+            ("all": OLMo 2); False: neither. True means "head".
+        embedding_scale, residual_scale, logit_scale: what token embeddings, the outputs of attention and MLP,
+            and the logits are multiplied by.
+        attention_scale: what scores are multiplied by; None: 1 / sqrt(head_dim).
+        attention_softcap: c of c * tanh(score / c) (Gemma 2); None: there is none.
+        attention_sinks: whether heads have scores with a weight and no value (gpt-oss).
+        latent: of keys and values that are made of short vectors (DeepSeek); None: they are not. It says
+            head_dim, qkv_bias means what makes these vectors, and o_bias is qkv_bias.
+        experts: of MLPs that are mixtures of experts; None: none is.
+        logit_softcap: c of c * tanh(logits / c); None: there is none.
         hidden_act: one of ACTIVATIONS; gated: act(gate(x)) * up(x) (with silu: SwiGLU), else act(up(x)).
         sliding_window: how many of the last keys, its own among them, a query sees; None: all.
         layer_types: for each layer "sliding_attention" or "full_attention"; None: all slide if there is a
@@ -144,13 +172,29 @@ class DecoderConfig(Config):
     head_dim: int = None  # type: ignore[assignment]
     norm: str = "rms_norm"
     norm_eps: float = 1e-6
+    norm_placement: str = "before"
+    parallel_residual: bool = False
     positions: str = "rotary"
     rope_theta: float = 10000.0
     rope_scaling: RotaryScaling | None = None
+    rotary_factor: float = 1.0
+    rotary_interleaved: bool = False
+    local_rope_theta: float | None = None
+    rotary_layers: tuple[bool, ...] | None = None
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False
+    qkv_by_head: bool = False
+    qk_norm: bool | str = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    attention_sinks: bool = False
+    latent: LatentConfig | None = None
+    experts: ExpertsConfig | None = None
+    logit_scale: float = 1.0
+    logit_softcap: float | None = None
     hidden_act: str = "silu"
     gated: bool = True
     sliding_window: int | None = None
@@ -168,8 +212,17 @@ class DecoderConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._one_of("norm", ("rms_norm", "layer_norm"))
+        self._one_of("norm", ("rms_norm", "rms_norm_plus_one", "layer_norm"))
+        self._one_of("norm_placement", ("before", "after", "around"))
         self._one_of("positions", ("rotary", "learned"))
+        if self.qk_norm not in (False, True, "head", "all"):
+            self._refuse("qk_norm", 'False, "head" or "all"')
+        if self.qk_norm is True:
+            self._set("qk_norm", "head")
+        if self.parallel_residual and self.norm_placement != "before":
+            self._refuse("norm_placement", '"before", as its residual is parallel')
+        if self.latent is not None:
+            self._set("head_dim", self.latent.head_dim)
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             self._refuse("num_attention_heads", f"a divisor of hidden_size, {self.hidden_size}")
         self._default("head_dim", self.hidden_size // self.num_attention_heads)
@@ -178,12 +231,45 @@ class DecoderConfig(Config):
             self._refuse(
                 "num_key_value_heads", f"a divisor of num_attention_heads, {self.num_attention_heads}"
             )
-        if self.positions == "rotary" and self.head_dim % 2:
-            self._refuse("head_dim", "even, for rotary positions")
-        if self.rope_theta <= 0:
-            self._refuse("rope_theta", "above 0")
+        if self.qkv_by_head and self.num_key_value_heads != self.num_attention_heads:
+            self._refuse("num_key_value_heads", "num_attention_heads, as qkv_proj is sorted by heads")
+        if self.positions == "rotary" and (self.rotary_width < 2 or self.rotary_width % 2):
+            self._refuse("head_dim", "even in the part that rotary positions turn")
+        for name in (
+            "rope_theta",
+            "local_rope_theta",
+            "logit_softcap",
+            "attention_scale",
+            "attention_softcap",
+        ):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                self._refuse(name, "above 0")
+        if self.rotary_layers is not None:
+            self._check_rotary_layers(self.rotary_layers)
         if self.layer_types is not None:
             self._check_layer_types(self.layer_types)
+        scaling = self.rope_scaling
+        if scaling is not None and scaling.rope_type == "longrope":
+            lengths = {len(x or ()) for x in (scaling.short_factor, scaling.long_factor)}
+            if lengths != {self.rotary_width // 2}:
+                self._refuse("rope_scaling", f"of {self.rotary_width // 2} short and long factors")
+        experts = None if self.experts is None else self.experts.layers
+        if experts is not None and len(experts) != self.num_hidden_layers:
+            self._refuse("experts", f"of layers for each of {self.num_hidden_layers}")
+
+    @property
+    def rotary_width(self) -> int:
+        """How many numbers of a head rotary positions turn."""
+        if self.latent is not None:
+            return self.latent.rotary_width
+        return int(self.head_dim * self.rotary_factor)
+
+    def _check_rotary_layers(self, layers: Any) -> None:
+        good = isinstance(layers, tuple) and all(type(each) is bool for each in layers)
+        if not good or len(layers) != self.num_hidden_layers:
+            self._refuse("rotary_layers", f"True or False for each of {self.num_hidden_layers} layers")
+        if all(layers):
+            self._set("rotary_layers", None)
 
     def _check_layer_types(self, types: Any) -> None:
         good = isinstance(types, tuple) and all(each in (FULL, SLIDING) for each in types)
@@ -196,8 +282,20 @@ class DecoderConfig(Config):
         if len(set(types)) == 1:
             self._set("layer_types", None)  # one way to say it, so that equal configs compare equal
 
+    def is_rotary(self, layer: int) -> bool:
+        """Whether a layer has rotary positions.
+
+        Args:
+            layer: its number.
+        """
+        return self.positions == "rotary" and (self.rotary_layers is None or self.rotary_layers[layer])
+
     def layer_type(self, layer: int) -> str:
-        """Whether a layer's attention slides."""
+        """Whether a layer's attention slides.
+
+        Args:
+            layer: its number.
+        """
         if self.layer_types is not None:
             return self.layer_types[layer]
         return FULL if self.sliding_window is None else SLIDING
@@ -205,15 +303,35 @@ class DecoderConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
-    """An encoder as data: BERT's embeddings, post-norm layers of attention over all tokens, and a pooler.
+    """An encoder as data: embeddings, layers of attention over all tokens or those near by, and a pooler. The
+    defaults are BERT's.
 
     Args:
-        max_position_embeddings: how many positions are learned, in tokens.
+        architecture: one of EncoderConfig.architectures, as "bert": whose names a folder has.
+        max_position_embeddings: the context, in tokens; how many positions there are where they are learned.
+        positions: "learned", beside token types, or "rotary", with base rope_theta and rope_scaling.
+        local_rope_theta: the base in layers of sliding attention, which are not scaled.
+        norm_placement: whether norms are "after" attention and MLP, or "before" them, with one at the end;
+            the first layer's attention then has none, behind that of the embeddings (ModernBERT).
+        norm_bias, qkv_bias, o_bias, mlp_bias: whether these have biases.
+        gated: whether the MLP is gated.
+        sliding_window: how far away a token may be that one sees, in layers of sliding attention.
+        layer_types: "full_attention" or "sliding_attention" for each layer; None: all are full.
+        positions_behind_padding: whether positions count from pad_token_id + 1, and padding has that of
+            pad_token_id (RoBERTa).
         type_vocab_size: number of token types.
         hidden_act: one of ACTIVATIONS.
         norm_eps: added to the variance by LayerNorm.
         residual_dropout: of embeddings and of what is added to them; attention_dropout: of the attention.
         pooler: whether the first token's output passes a linear layer and tanh. A folder's tensors say it.
+        task: "sequence" or "token", whose labels a head gives logits of; None: there is no head.
+        labels: their names.
+        problem_type: "regression", "single_label_classification" or "multi_label_classification"; None: it
+            is not said.
+        head_act: the activation behind a linear layer of the head, "tanh" or one of ACTIVATIONS; None: it has
+            no such layer. head_bias: whether that has a bias, where norms come before (ModernBERT).
+        head_pooling: of which state the head reads a text where there is no pooler: "cls", the first token's,
+            or "mean".
 
     Raises: ValueError that names the field and says what it may be.
     """
@@ -227,7 +345,26 @@ class EncoderConfig(Config):
     attention_dropout: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: Token = None
+    positions_behind_padding: bool = False
+    positions: str = "learned"
+    rope_theta: float = 160000.0
+    local_rope_theta: float = 10000.0
+    rope_scaling: RotaryScaling | None = None
+    norm_placement: str = "after"
+    norm_bias: bool = True
+    qkv_bias: bool = True
+    o_bias: bool = True
+    mlp_bias: bool = True
+    gated: bool = False
+    sliding_window: int | None = None
+    layer_types: tuple[str, ...] | None = None
     pooler: bool = field(default=True, compare=False)
+    task: str | None = None
+    labels: tuple[str, ...] = ()
+    problem_type: str | None = None
+    head_act: str | None = None
+    head_bias: bool = False
+    head_pooling: str = "cls"
 
     architectures: ClassVar[Mapping[str, _architectures.Architecture]] = _architectures.ENCODERS
 
@@ -235,3 +372,49 @@ class EncoderConfig(Config):
         super().__post_init__()
         if self.hidden_size % self.num_attention_heads:
             self._refuse("num_attention_heads", f"a divisor of hidden_size, {self.hidden_size}")
+        padding = self.pad_token_id
+        if self.positions_behind_padding and not (
+            type(padding) is int and 0 <= padding < self.max_position_embeddings - 1
+        ):
+            self._refuse("pad_token_id", "a token's number, behind which there are positions")
+        self._one_of("positions", ("learned", "rotary"))
+        self._one_of("norm_placement", ("after", "before"))
+        if self.positions == "rotary" and self.hidden_size // self.num_attention_heads % 2:
+            self._refuse("hidden_size", "an even number for each head, as positions are rotary")
+        types = self.layer_types
+        if types is not None and not (
+            len(types) == self.num_hidden_layers and all(each in (FULL, SLIDING) for each in types)
+        ):
+            self._refuse("layer_types", f"{FULL} or {SLIDING} for each of {self.num_hidden_layers} layers")
+        if types is None or SLIDING not in types:  # one way to say it, so that equal configs compare equal
+            self._set("layer_types", None)
+            self._set("sliding_window", None)
+        elif self.sliding_window is None:
+            self._refuse("sliding_window", f"a number of tokens, as there are layers of {SLIDING}")
+        if self.norm_placement == "before":
+            self._set("pooler", False)
+        self._check_head()
+
+    def _check_head(self) -> None:
+        if self.task is None:  # one way to say that there is none
+            for name, value in (("labels", ()), ("problem_type", None), ("head_act", None)):
+                self._set(name, value)
+            self._set("head_bias", False)
+            self._set("head_pooling", "cls")
+            return
+        self._one_of("task", ("sequence", "token"))
+        self._one_of("head_pooling", ("cls", "mean"))
+        if self.head_act is not None:
+            self._one_of("head_act", ("tanh", *ACTIVATIONS))
+        if self.problem_type is not None:
+            kinds = ("single_label_classification", "multi_label_classification")
+            self._one_of("problem_type", ("regression", *kinds))
+        if not self.labels or not all(isinstance(each, str) for each in self.labels):
+            self._refuse("labels", "names, at least one")
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a text."""
+        if not self.positions_behind_padding:
+            return self.max_position_embeddings
+        return self.max_position_embeddings - self.pad_token_id - 1  # type: ignore[operator]

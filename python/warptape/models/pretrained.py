@@ -6,19 +6,20 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import warptape
+from warptape import core as wt
 
 from .. import nn
-from .._tensor import Tensor
-from ..distributed.checkpoint import NameMap, load_huggingface, theirs_of
-from ..serialization._files import replace_file
+from ..core import Tensor
+from ..distributed import checkpoint
+from ..serialization.files import replace_file
 from ..utils.safetensors import save_sharded
 from ._sources import CodedLayers, Make, Source, fill, find
 from .config import Config
-from .gguf import GGUFDecoder
-from .quantized import QuantizedFolder
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 CONFIG = "config.json"
 LARGEST_CONFIG = 1 << 26
@@ -26,7 +27,11 @@ Self = TypeVar("Self", bound="PreTrained")
 
 
 def read_json(path: str) -> Mapping[str, Any]:
-    """The object in a JSON file. ValueError for anything else, FileNotFoundError."""
+    """The object in a JSON file. ValueError for anything else, FileNotFoundError.
+
+    Args:
+        path: of the file.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST_CONFIG + 1)
@@ -46,7 +51,7 @@ def _stored_dtype(data: Mapping[str, Any]) -> Any:
     name = str(name).removeprefix("torch.")
     if name not in ("float32", "float16", "bfloat16", "float64"):
         raise ValueError(f"dtype {name!r:.40} is not supported, only float32, float16, bfloat16 and float64")
-    return getattr(warptape, name)
+    return getattr(wt, name)
 
 
 class PreTrained(nn.Module):
@@ -70,14 +75,14 @@ class PreTrained(nn.Module):
     def tie_weights(self) -> None:
         """Makes one parameter of those that the config ties."""
 
-    def name_map(self) -> NameMap:
+    def name_map(self) -> checkpoint.NameMap:
         """Hugging Face's names of this model's tensors, for warptape.distributed.checkpoint too."""
         return self.config.architectures[self.config.architecture].names(self.config)
 
-    @warptape.no_grad()
+    @wt.no_grad()
     def reset_parameters(self) -> None:
-        """Matrices from a normal distribution, biases 0, norms 1; as GPT-2, those that add to the residual
-        stream are smaller by the root of their number."""
+        """Matrices and sinks from a normal distribution, biases 0, norms 1; as GPT-2, those that add to the
+        residual stream are smaller by the root of their number."""
         std = self.config.initializer_range
         residual = std / math.sqrt(2 * self.config.num_hidden_layers)
         for name, parameter in self.named_parameters():
@@ -86,21 +91,28 @@ class PreTrained(nn.Module):
                 nn.init.normal_(parameter, std=residual if adds else std)
             elif name.endswith(".bias"):
                 nn.init.zeros_(parameter)
+            elif name.endswith(".sinks"):
+                nn.init.normal_(parameter, std=std)
 
     @classmethod
-    def _completed(cls, config: Any, folder: Any) -> Any:
+    def _completed(cls, config: Any, folder: str | os.PathLike[str]) -> Any:
         """The config with what only a folder's tensors say."""
         return config
 
     @classmethod
     def from_pretrained(
-        cls: type[Self], folder: Any, dtype: Any = None, device: Any = None, *, coded: Make | None = None
+        cls: type[Self],
+        folder: str | os.PathLike[str],
+        dtype: wt.dtype | None = None,
+        device: Device = None,
+        *,
+        coded: Make | None = None,
     ) -> Self:
         """The model in a folder with `config.json` and `model.safetensors`, or several such files and their
         index. It is in evaluation mode. With an initialised process group every rank calls it.
 
-        A folder may be quantised by GPTQ or AWQ, and `folder` may be a GGUF file of a decoder: their matrices
-        become floating ones of `dtype`.
+        A folder's matrices may be stored in few bits, as `quantized.source_of` has them, and `folder` may be
+        a GGUF file of a decoder: they become floating ones of `dtype`.
 
         Args:
             dtype: of the parameters; None: what the config says, else float32.
@@ -115,6 +127,8 @@ class PreTrained(nn.Module):
         """
         source: Source | None = None
         if os.path.isfile(folder):
+            from .gguf_decoder import GGUFDecoder  # of the readers only the one that is needed is loaded
+
             source = file = GGUFDecoder(folder)
             config, dtype = file.config, file.dtype if dtype is None else dtype
         else:
@@ -127,12 +141,15 @@ class PreTrained(nn.Module):
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
             config = cls._completed(config, folder)
-            source = None if settings is None else QuantizedFolder(folder, settings)
+            if settings is not None:
+                from .quantized import source_of
+
+                source = source_of(folder, settings)
         model = cls(config, dtype=dtype, device="meta")  # type: ignore[call-arg]
         if source is None:
             model.to_empty(device=device or "cpu")
             model.tie_weights()
-            load_huggingface(model, folder, model.name_map())
+            checkpoint.load_huggingface(model, folder, model.name_map())
             return model.eval()
         places = find(model, source.names or model.name_map(), source)
         layers = None if coded is None else CodedLayers(model, places, source, coded)
@@ -143,7 +160,7 @@ class PreTrained(nn.Module):
             layers.put_back()
         return model.eval()
 
-    def save_pretrained(self, folder: Any, max_shard_size: int | str = "5GB") -> None:
+    def save_pretrained(self, folder: str | os.PathLike[str], max_shard_size: int | str = "5GB") -> None:
         """Writes what `from_pretrained` and transformers read: config.json, safetensors files and, where they
         are several, their index. Each file is whole or is not there; the config comes last.
 
@@ -157,6 +174,6 @@ class PreTrained(nn.Module):
         own = {id(p): name for name, p in reversed(list(self.named_parameters()))}
         state: dict[str, Tensor] = {name: p for name, p in self.named_parameters() if own[id(p)] == name}
         config["dtype"] = config["torch_dtype"] = str(next(iter(state.values())).dtype).rpartition(".")[2]
-        save_sharded(theirs_of(state, self.name_map()), folder, max_shard_size)
+        save_sharded(checkpoint.theirs_of(state, self.name_map()), folder, max_shard_size)
         text = json.dumps(config, indent=2) + "\n"
         replace_file(os.path.join(os.fspath(folder), CONFIG), [text.encode()])

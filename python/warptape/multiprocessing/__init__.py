@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing as _multiprocessing
 from multiprocessing import *
 
-from .._missing import install_getattr as _install_getattr
 from .queue import default_context as _default
 from .reductions import init_reductions
 from .spawn import (
@@ -36,7 +35,6 @@ __all__ = [
     "start_processes",
 ]
 
-_install_getattr(__name__)
 init_reductions()
 
 
@@ -47,12 +45,20 @@ _strategy = "file_descriptor"
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """The names that `set_sharing_strategy` takes."""
+    """The names that `set_sharing_strategy` takes.
+
+    >>> sorted(torch.multiprocessing.get_all_sharing_strategies())
+    ['file_descriptor', 'file_system']
+    """
     return {"file_descriptor", "file_system"}
 
 
 def get_sharing_strategy() -> str:
-    """What `set_sharing_strategy` was told last."""
+    """What `set_sharing_strategy` was told last.
+
+    >>> torch.multiprocessing.get_sharing_strategy()
+    'file_descriptor'
+    """
     return _strategy
 
 

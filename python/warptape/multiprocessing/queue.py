@@ -14,7 +14,8 @@ import threading
 from multiprocessing import connection, context, queues, reduction
 from typing import Any
 
-from . import _channel, reductions
+from . import channel as _channel
+from . import reductions
 
 # .parcel: what this thread pickled last; .came: the descriptors of the message it read last.
 _files = threading.local()
@@ -23,7 +24,7 @@ _files = threading.local()
 class _Parcel:
     """An object pickled with its descriptors aside. Pickling it hands these to the next `send_bytes`."""
 
-    def __init__(self, obj: Any) -> None:
+    def __init__(self, obj: object) -> None:
         self.data, self.files, self._kept = reductions.pack(obj)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,7 +38,12 @@ def _unpack(data: bytes) -> Any:
 
 
 class Connection(connection.Connection):
-    """One end of a Pipe."""
+    """One end of a Pipe.
+
+    Args:
+        handle: a descriptor of a socket.
+        readable, writable: what this end may do.
+    """
 
     def __init__(self, handle: int, readable: bool = True, writable: bool = True) -> None:
         super().__init__(handle, readable, writable)
@@ -47,8 +53,12 @@ class Connection(connection.Connection):
     def _close(self) -> None:  # type: ignore[override]
         self._socket.close()
 
-    def send(self, obj: Any) -> None:
-        """Sends an object; tensors in it share their memory with the receiver's."""
+    def send(self, obj: object) -> None:
+        """Sends an object; tensors in it share their memory with the receiver's.
+
+        Args:
+            obj: that can be pickled.
+        """
         super().send(_Parcel(obj))
 
     def _send_bytes(self, buf: Any) -> None:
@@ -78,7 +88,11 @@ reduction.ForkingPickler.register(Connection, _reduce_connection)
 
 
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
-    """Two connected ends; without `duplex` the first only receives and the second only sends."""
+    """Two connected ends; without `duplex` the first only receives and the second only sends.
+
+    Args:
+        duplex: whether both ends do both.
+    """
     first, second = _channel.pair()
     return Connection(first.detach(), True, duplex), Connection(second.detach(), duplex, True)
 
@@ -96,16 +110,24 @@ class _Tensors:
         else:
             self._poll = self._reader.poll
 
-    def put(self, obj: Any, *args: Any, **kwargs: Any) -> None:
+    def put(self, obj: object, *args: Any, **kwargs: Any) -> None:
         super().put(_Parcel(obj), *args, **kwargs)  # type: ignore[misc]
 
 
 class Queue(_Tensors, queues.Queue):
-    """multiprocessing.Queue for objects with tensors. What cannot be pickled is an error of `put`."""
+    """multiprocessing.Queue for objects with tensors. What cannot be pickled is an error of `put`.
+
+    Args:
+        maxsize: objects that may wait; 0 for any number.
+    """
 
 
 class JoinableQueue(_Tensors, queues.JoinableQueue):
-    """multiprocessing.JoinableQueue for objects with tensors."""
+    """multiprocessing.JoinableQueue for objects with tensors.
+
+    Args:
+        maxsize: objects that may wait; 0 for any number.
+    """
 
 
 class SimpleQueue(_Tensors, queues.SimpleQueue):
@@ -118,11 +140,19 @@ class _Context:
     get_context: Any
 
     def Queue(self, maxsize: int = 0) -> Queue:
-        """A queue between processes."""
+        """A queue between processes.
+
+        Args:
+            maxsize: objects that may wait; 0 for any number.
+        """
         return Queue(maxsize, ctx=self.get_context())
 
     def JoinableQueue(self, maxsize: int = 0) -> JoinableQueue:
-        """A queue with `task_done` and `join`."""
+        """A queue with `task_done` and `join`.
+
+        Args:
+            maxsize: objects that may wait; 0 for any number.
+        """
         return JoinableQueue(maxsize, ctx=self.get_context())
 
     def SimpleQueue(self) -> SimpleQueue:
@@ -130,23 +160,38 @@ class _Context:
         return SimpleQueue(ctx=self.get_context())
 
     def Pipe(self, duplex: bool = True) -> tuple[Connection, Connection]:
-        """Two connected ends; without `duplex` the first only receives and the second only sends."""
+        """Two connected ends; without `duplex` the first only receives and the second only sends.
+
+        Args:
+            duplex: whether both ends do both.
+        """
         return Pipe(duplex)
 
 
 class ForkContext(_Context, context.ForkContext):
-    """Processes by fork."""
+    """Processes by fork.
+
+    CUDA cannot be used in a process that was forked after it was in use.
+    """
 
 
 class SpawnContext(_Context, context.SpawnContext):
-    """Processes started anew."""
+    """Processes started anew.
+
+    They import the main program again: it needs `if __name__ == "__main__"`.
+    """
 
 
 class ForkServerContext(_Context, context.ForkServerContext):
-    """Processes forked from a server that stays small."""
+    """Processes forked from a server that stays small.
+
+    They begin without what the parent had in memory.
+    """
 
 
-_contexts: dict[str, Any] = {c._name: c() for c in (ForkContext, SpawnContext, ForkServerContext)}
+_contexts: dict[str, Any] = {
+    c.get_start_method(): c for c in (ForkContext(), SpawnContext(), ForkServerContext())
+}
 
 
 class _DefaultContext(_Context, context.BaseContext):
@@ -159,7 +204,7 @@ class _DefaultContext(_Context, context.BaseContext):
             ValueError: no such start method.
         """
         found = multiprocessing.get_context(method)
-        return _contexts.get(getattr(found, "_name", ""), found)
+        return _contexts.get(found.get_start_method(), found)
 
 
 default_context = _DefaultContext()

@@ -14,7 +14,7 @@ from multiprocessing import context, reduction
 from typing import Any
 
 from .. import _C
-from .._tensor import Tensor
+from ..core import Tensor
 
 _here = threading.local()  # .open: how the message being read finds the storages of its tensors
 
@@ -56,29 +56,45 @@ def _geometry(tensor: Tensor) -> tuple[Any, ...]:
 
 
 class Pickler(reduction.ForkingPickler):
-    """Pickles one message; of the tensors in it, which `tensors` lists, only the geometry."""
+    """Pickles one message; of the tensors in it, which `tensors` lists, only the geometry.
+
+    The memory itself travels as a descriptor.
+    """
 
     def __init__(self) -> None:
         self._buffer = io.BytesIO()
         super().__init__(self._buffer, pickle.HIGHEST_PROTOCOL)
         self.tensors: list[Tensor] = []
 
-    def reducer_override(self, obj: Any) -> Any:
-        """Called by the pickler for what is not of a type of its own."""
+    def reducer_override(self, obj: object) -> Any:
+        """Called by the pickler for what is not of a type of its own.
+
+        Args:
+            obj: which is to be pickled.
+        """
         if not isinstance(obj, Tensor) or not _travels(obj):
             return NotImplemented
         arguments = (type(obj), len(self.tensors), _geometry(obj), obj.requires_grad)
         self.tensors.append(obj)
         return _rebuild, arguments, obj.__dict__ or None
 
-    def pack(self, obj: Any) -> bytes:
-        """The pickle of `obj`."""
+    def pack(self, obj: object) -> bytes:
+        """The pickle of `obj`.
+
+        Args:
+            obj: which is to be pickled.
+        """
         self.dump(obj)
         return self._buffer.getvalue()
 
 
 def loads(data: Any, open_storage: Callable[[int], Found]) -> Any:
-    """What a Pickler packed. `open_storage` gets numbers of tensors in its list."""
+    """What a Pickler packed. `open_storage` gets numbers of tensors in its list.
+
+    Args:
+        data: bytes.
+        open_storage: returns the memory.
+    """
     outer = getattr(_here, "open", None)
     _here.open = open_storage
     try:
@@ -87,7 +103,7 @@ def loads(data: Any, open_storage: Callable[[int], Found]) -> Any:
         _here.open = outer
 
 
-def pack(obj: Any) -> tuple[bytes, list[int], Any]:
+def pack(obj: object) -> tuple[bytes, list[int], Any]:
     """A message for `unpack`: data, descriptors, and what must live until it is sent.
 
     The storages in it are moved into shared memory, as by share_memory_().
@@ -103,7 +119,12 @@ def pack(obj: Any) -> tuple[bytes, list[int], Any]:
 
 
 def unpack(data: bytes, files: list[int]) -> Any:
-    """The object of a message. The descriptors are taken over."""
+    """The object of a message. The descriptors are taken over.
+
+    Args:
+        data: of the message.
+        files: descriptors.
+    """
     left: dict[int, int] = dict(enumerate(files))
     opened: dict[int, Tensor] = {}
     table, body = pickle.loads(data)
@@ -140,7 +161,11 @@ def _open_inherited(file: Any, size: int) -> Found:
 
 
 def reduce_tensor(tensor: Tensor) -> Any:
-    """As an argument of a process that is being started, the tensor shares its memory; else it is copied."""
+    """As an argument of a process that is being started, the tensor shares its memory; else it is copied.
+
+    Args:
+        tensor: any.
+    """
     process = context.get_spawning_popen()
     if process is None or not _travels(tensor):
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)

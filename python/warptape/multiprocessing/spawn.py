@@ -13,7 +13,7 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from ._lifetime import die_with_parent, watch_parent
+from .lifetime import die_with_parent, watch_parent
 
 __all__ = [
     "ProcessContext",
@@ -29,7 +29,12 @@ _MAX_TEXT = 60_000  # bytes; a pipe takes 65,536
 
 
 class ProcessException(Exception):
-    """A process of a `ProcessContext` failed; `error_index` and `error_pid` say which."""
+    """A process of a `ProcessContext` failed; `error_index` and `error_pid` say which.
+
+    Args:
+        msg: the text.
+        error_index, error_pid: of the process.
+    """
 
     def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
         super().__init__(msg)
@@ -44,7 +49,14 @@ class ProcessRaisedException(ProcessException):
 
 
 class ProcessExitedException(ProcessException):
-    """The process was killed (`signal_name`) or exited with `exit_code`."""
+    """The process was killed (`signal_name`) or exited with `exit_code`.
+
+    Args:
+        msg: the text.
+        error_index, error_pid: of the process.
+        exit_code: negative for a signal.
+        signal_name: None for none.
+    """
 
     def __init__(
         self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
@@ -71,7 +83,12 @@ def _child(fn: Callable[..., Any], index: int, args: Sequence[Any], errors: Any,
 
 
 class ProcessContext:
-    """Processes that `start_processes` started and did not join."""
+    """Processes that `start_processes` started and did not join.
+
+    Args:
+        processes: that were started.
+        errors: pipes that bring tracebacks.
+    """
 
     def __init__(self, processes: list[BaseProcess], errors: list[connection.Connection]) -> None:
         self.processes = processes

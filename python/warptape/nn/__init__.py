@@ -6,16 +6,10 @@ layers call, `init` the starting values, `utils` what is done to gradients and p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .._missing import install_getattr as _install_getattr
 from . import functional, init, modules, parameter, utils
 from .modules import *
 from .modules.loss import LinearCrossEntropyOptions
 from .parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
-
-if TYPE_CHECKING:
-    from . import parallel
 
 __all__ = [
     "Buffer",
@@ -26,11 +20,11 @@ __all__ = [
     "functional",
     "init",
     "modules",
-    "parallel",
+    "parallel",  # noqa: F405, loaded on first use
     "parameter",
     "utils",
     *(name for name in vars(modules) if name[0].isupper()),
 ]
 
 
-_install_getattr(__name__)  # imports nn.parallel, and all of warptape.distributed, on first use
+# Imports nn.parallel, and all of warptape.distributed, on first use

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from warptape._C import _bool, _device, _dtype, _float, _int, _Number, _str
-from warptape import Generator
-from warptape import Size
-from warptape import Tensor
-from warptape import memory_format
 from warptape import return_types
+from warptape.core import Generator
+from warptape.core import Size
+from warptape.core import Tensor
+from warptape.core import memory_format
 from warptape.core.python_objects import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
 
 

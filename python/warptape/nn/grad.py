@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import warptape
+from warptape import autograd
+from warptape import core as wt
 
-from .._missing import install_getattr as _install_getattr
-from .._tensor import Tensor
+from ..core import Tensor
 from . import functional as F
 
 __all__ = [
@@ -27,12 +27,12 @@ def _gradient(
     dims: int, wanted: int, given: list[Tensor], grad_output: Tensor, options: tuple[Any, ...]
 ) -> Tensor:
     """Of the convolution with respect to one of (input, weight); it has gradients itself."""
-    further = warptape.is_grad_enabled() and any(t.requires_grad for t in (*given, grad_output))
-    with warptape.enable_grad():
+    further = wt.is_grad_enabled() and any(t.requires_grad for t in (*given, grad_output))
+    with wt.enable_grad():
         given[wanted] = given[wanted].detach().requires_grad_()
         stride, padding, dilation, groups = options
         out = _convolutions[dims](given[0], given[1], None, stride, padding, dilation, groups)
-        (gradient,) = warptape.autograd.grad(out, given[wanted], grad_output, create_graph=further)
+        (gradient,) = autograd.grad(out, given[wanted], grad_output, create_graph=further)
     return gradient
 
 
@@ -41,26 +41,26 @@ def _make(dims: int) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
         input_size: Sequence[int],
         weight: Tensor,
         grad_output: Tensor,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
         groups: int = 1,
     ) -> Tensor:
         if input_size is None:
             raise ValueError(f"grad.conv{dims}d_input requires specifying an input_size")
-        x = warptape.zeros(tuple(input_size), dtype=grad_output.dtype, device=grad_output.device)
+        x = wt.zeros(tuple(input_size), dtype=grad_output.dtype, device=grad_output.device)
         return _gradient(dims, 0, [x, weight], grad_output, (stride, padding, dilation, groups))
 
     def weight(
         input: Tensor,
         weight_size: Sequence[int],
         grad_output: Tensor,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
         groups: int = 1,
     ) -> Tensor:
-        w = warptape.zeros(tuple(weight_size), dtype=grad_output.dtype, device=grad_output.device)
+        w = wt.zeros(tuple(weight_size), dtype=grad_output.dtype, device=grad_output.device)
         return _gradient(dims, 1, [input, w], grad_output, (stride, padding, dilation, groups))
 
     for f, of in ((input, "input"), (weight, "weight")):
@@ -75,5 +75,3 @@ def _make(dims: int) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
 conv1d_input, conv1d_weight = _make(1)
 conv2d_input, conv2d_weight = _make(2)
 conv3d_input, conv3d_weight = _make(3)
-
-_install_getattr(__name__)

@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
-from .._missing import install_getattr as _install_getattr
+from ..core.placed import Placed
 
 
 def _as_whole(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -25,7 +25,7 @@ def _as_whole(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def fill(tensor: Any, *args: Any, **kwargs: Any) -> Tensor:
-        if hasattr(type(tensor), "filled_as_whole"):
+        if isinstance(tensor, Placed):
             return tensor.filled_as_whole(lambda whole: function(whole, *args, **kwargs))
         return function(tensor, *args, **kwargs)
 
@@ -57,9 +57,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     if tensor.dim() < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
-    units_out, units_in, *kernel = getattr(
-        tensor, "full_shape", tensor.shape
-    )  # of a part: those of the whole
+    units_out, units_in, *kernel = tensor.shape
     return units_in * math.prod(kernel), units_out * math.prod(kernel)
 
 
@@ -72,24 +70,26 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 
 @_as_whole
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: wt.Generator | None = None) -> Tensor:
     """Values between `a` and `b`, each as likely.
 
     >>> bool(nn.init.uniform_(torch.empty(100), 2, 3).min() >= 2)
     True
     """
-    with warptape.no_grad():
+    with wt.no_grad():
         return tensor.uniform_(a, b, generator=generator)
 
 
 @_as_whole
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: wt.Generator | None = None
+) -> Tensor:
     """Values of the normal distribution.
 
     >>> nn.init.normal_(torch.empty(2, 3), std=0.02).shape
     torch.Size([2, 3])
     """
-    with warptape.no_grad():
+    with wt.no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
 
@@ -98,7 +98,7 @@ def _embedding_(tensor: Tensor, padding_idx: int | None) -> Tensor:
     """Normal rows, but zeros in the row `padding_idx`."""
     normal_(tensor)
     if padding_idx is not None:
-        with warptape.no_grad():
+        with wt.no_grad():
             tensor[padding_idx].fill_(0)
     return tensor
 
@@ -110,7 +110,7 @@ def trunc_normal_(
     std: float = 1.0,
     a: float = -2.0,
     b: float = 2.0,
-    generator: Any = None,
+    generator: wt.Generator | None = None,
 ) -> Tensor:
     """Values of the normal distribution but those outside [a, b] (values, not multiples of std).
 
@@ -127,39 +127,39 @@ def trunc_normal_(
         return tensor
     inside = _normal_cdf((b - mean) / std) - _normal_cdf((a - mean) / std)
     draw = _draw_normal_inside if inside > 0.3 else _draw_uniform_under_density
-    with warptape.no_grad():
+    with wt.no_grad():
         return draw(tensor, mean, std, a, b, generator)
 
 
 def _draw_normal_inside(
-    tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any
+    tensor: Tensor, mean: float, std: float, a: float, b: float, generator: wt.Generator
 ) -> Tensor:
     """Draws normal values until all have come out inside [a, b]; every round draws for the whole tensor."""
-    low, high = warptape.tensor([a, b], dtype=tensor.dtype).tolist()  # as the tensor can hold them
+    low, high = wt.tensor([a, b], dtype=tensor.dtype).tolist()  # as the tensor can hold them
     tensor.normal_(mean, std, generator=generator)
     while bool((outside := (tensor < low) | (tensor > high)).any()):
-        again = warptape.empty_like(tensor).normal_(mean, std, generator=generator)
-        tensor.copy_(warptape.where(outside, again, tensor))
+        again = wt.empty_like(tensor).normal_(mean, std, generator=generator)
+        tensor.copy_(wt.where(outside, again, tensor))
     return tensor
 
 
 def _draw_uniform_under_density(
-    tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any
+    tensor: Tensor, mean: float, std: float, a: float, b: float, generator: wt.Generator
 ) -> Tensor:
     """Draws from [a, b], where normal values seldom fall, and keeps each as often as it is dense."""
     peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
 
     def candidates() -> tuple[Tensor, Tensor]:
-        values = warptape.empty_like(tensor).uniform_(a, b, generator=generator)
+        values = wt.empty_like(tensor).uniform_(a, b, generator=generator)
         log_density = ((values - mean) / std).pow(2).mul(-0.5).sub(peak)
-        chance = warptape.empty_like(values).uniform_(generator=generator)
+        chance = wt.empty_like(values).uniform_(generator=generator)
         return values, chance.log() > log_density
 
     values, rejected = candidates()
     tensor.copy_(values)
     while bool(rejected.any()):
         values, failed = candidates()
-        tensor.copy_(warptape.where(rejected, values, tensor))
+        tensor.copy_(wt.where(rejected, values, tensor))
         rejected = rejected & failed
     return tensor
 
@@ -174,7 +174,7 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
     >>> nn.init.constant_(torch.zeros(2), 0.5)
     tensor([0.5000, 0.5000])
     """
-    with warptape.no_grad():
+    with wt.no_grad():
         return tensor.fill_(val)
 
 
@@ -193,16 +193,26 @@ def zeros_(tensor: Tensor) -> Tensor:
     >>> nn.init.zeros_(torch.ones(2))
     tensor([0., 0.])
     """
-    with warptape.no_grad():
+    with wt.no_grad():
         return tensor.zero_()
 
 
 @_as_whole
 def eye_(tensor: Tensor) -> Tensor:
-    """[n, m] -> ones on the diagonal, zeros elsewhere."""
+    """[n, m] -> ones on the diagonal, zeros elsewhere.
+
+    Args:
+        tensor: a matrix, changed in place and returned.
+
+    Raises: ValueError for other dimensions than 2.
+
+    >>> nn.init.eye_(torch.empty(2, 3))
+    tensor([[1., 0., 0.],
+            [0., 1., 0.]])
+    """
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
-    with warptape.no_grad():
+    with wt.no_grad():
         tensor.zero_()
         tensor.diagonal().fill_(1)
     return tensor
@@ -210,14 +220,25 @@ def eye_(tensor: Tensor) -> Tensor:
 
 @_as_whole
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """[out, in, *kernel] -> a convolution that hands its input channels through, in each of `groups`."""
+    """[out, in, *kernel] -> a convolution that hands its input channels through, in each of `groups`.
+
+    Args:
+        tensor: 3-D to 5-D, changed in place and returned; a 1 stands in the middle of the kernel of each
+            channel that is handed through.
+        groups: into so many the outputs are divided.
+
+    Raises: ValueError for other dimensions and for groups that do not divide the outputs.
+
+    >>> nn.init.dirac_(torch.empty(1, 1, 3))
+    tensor([[[0., 1., 0.]]])
+    """
     if tensor.dim() not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
     if tensor.shape[0] % groups != 0:
         raise ValueError("dim 0 must be divisible by groups")
     per_group = tensor.shape[0] // groups
     centre = [n // 2 for n in tensor.shape[2:]]
-    with warptape.no_grad():
+    with wt.no_grad():
         tensor.zero_()
         for group in range(groups):
             for channel in range(min(per_group, tensor.shape[1])):
@@ -230,7 +251,7 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
 
 
 @_as_whole
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: wt.Generator | None = None) -> Tensor:
     """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
 
     >>> bool(nn.init.xavier_uniform_(torch.empty(3, 3)).abs().max() <= 1)
@@ -241,7 +262,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
 
 
 @_as_whole
-def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: wt.Generator | None = None) -> Tensor:
     """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
 
     >>> nn.init.xavier_normal_(torch.empty(3, 6)).shape
@@ -264,7 +285,7 @@ def kaiming_uniform_(
     a: float = 0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: wt.Generator | None = None,
 ) -> Tensor:
     """Uniform with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu.
 
@@ -281,7 +302,7 @@ def kaiming_normal_(
     a: float = 0,
     mode: str = "fan_in",
     nonlinearity: str = "leaky_relu",
-    generator: Any = None,
+    generator: wt.Generator | None = None,
 ) -> Tensor:
     """Normal with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu.
 
@@ -293,7 +314,7 @@ def kaiming_normal_(
 
 
 @_as_whole
-def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: wt.Generator | None = None) -> Tensor:
     """[rows, *rest] -> a (semi-)orthogonal matrix [rows, prod(rest)], times `gain` (Saxe et al. 2013).
 
     The decomposition runs on the host, in NumPy.
@@ -307,29 +328,45 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
     if 0 in tensor.shape:
         return tensor
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
-    with warptape.no_grad():
+    with wt.no_grad():
         start = tensor.new_empty((rows, columns)).normal_(0, 1, generator=generator)
         import numpy  # here, for it is half of what importing warptape would take
 
-        matrix = start.detach().cpu().to(warptape.promote_types(start.dtype, warptape.float32)).numpy()
+        matrix = start.detach().cpu().to(wt.promote_types(start.dtype, wt.float32)).numpy()
         q, r = numpy.linalg.qr(matrix if rows >= columns else matrix.T)
         q = q * numpy.sign(numpy.diagonal(r))  # makes the draw uniform over the orthogonal matrices
         q = numpy.ascontiguousarray(q if rows >= columns else q.T)
-        return tensor.copy_(warptape.from_numpy(q).reshape(tensor.shape)).mul_(gain)
+        return tensor.copy_(wt.from_numpy(q).reshape(tensor.shape)).mul_(gain)
 
 
 @_as_whole
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
-    """[rows, columns] -> normal values, a `sparsity` share of each column zero (Martens 2010)."""
+def sparse_(
+    tensor: Tensor, sparsity: float, std: float = 0.01, generator: wt.Generator | None = None
+) -> Tensor:
+    """[rows, columns] -> normal values, a `sparsity` share of each column zero (Martens 2010).
+
+    From Martens, "Deep learning via Hessian-free optimization" (2010), section 5.
+
+    Args:
+        tensor: a matrix, changed in place and returned.
+        sparsity: the share of each column that is zero, rounded up to whole elements.
+        std: of the other values; their mean is 0.
+        generator: draws the values; the default one if None.
+
+    Raises: ValueError for other dimensions than 2.
+
+    >>> (nn.init.sparse_(torch.empty(4, 2), sparsity=0.5) == 0).sum(0)
+    tensor([2, 2])
+    """
     if tensor.dim() != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     rows, columns = tensor.shape
     zeros = math.ceil(sparsity * rows)
-    with warptape.no_grad():
+    with wt.no_grad():
         tensor.normal_(0, std, generator=generator)
         for column in range(columns):
             # The default generator, as PyTorch draws them, even when another is handed in.
-            tensor[warptape.randperm(rows)[:zeros], column] = 0
+            tensor[wt.randperm(rows)[:zeros], column] = 0
     return tensor
 
 
@@ -352,5 +389,3 @@ uniform, normal, constant = map(_deprecated, (uniform_, normal_, constant_))
 eye, dirac, sparse, orthogonal = map(_deprecated, (eye_, dirac_, sparse_, orthogonal_))
 xavier_uniform, xavier_normal = map(_deprecated, (xavier_uniform_, xavier_normal_))
 kaiming_uniform, kaiming_normal = map(_deprecated, (kaiming_uniform_, kaiming_normal_))
-
-_install_getattr(__name__)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
+from warptape.core import Tensor
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 
@@ -15,7 +20,7 @@ class _MarkedMeta(type(Tensor)):  # type: ignore[misc]
 
     _mark: str
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return type.__instancecheck__(cls, instance) or (
             isinstance(instance, Tensor) and getattr(instance, cls._mark, False)
         )
@@ -41,7 +46,7 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:  # noqa: D102
         if data is None:
-            data = warptape.empty(0)
+            data = wt.empty(0)
         if type(data) is Tensor or type(data) is Parameter:
             return cast(Parameter, Tensor._make_subclass(cls, data, requires_grad))
         if not isinstance(data, Tensor):
@@ -63,7 +68,7 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
             memo[id(self)] = type(self)(self.data.clone(), self.requires_grad)
         return memo[id(self)]
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         # Hooks stay behind, as they do for tensors; attributes that a user set come along.
         return _rebuild_parameter, (self.data, self.requires_grad), self.__dict__ or None
 
@@ -90,7 +95,7 @@ class Buffer(Tensor, metaclass=_MarkedMeta):
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:  # noqa: D102
         if data is None:
-            data = warptape.empty(0)
+            data = wt.empty(0)
         marked: Any = data.detach().requires_grad_(data.requires_grad)
         marked.persistent = persistent
         marked._is_buffer = True
@@ -98,15 +103,26 @@ class Buffer(Tensor, metaclass=_MarkedMeta):
 
 
 class UninitializedTensorMixin:
-    """A tensor that has dtype and device, but no shape until `materialize` gives it one."""
+    """A tensor that has dtype and device, but no shape until `materialize` gives it one.
+
+    Args:
+        requires_grad: whether gradients are wanted later.
+        device, dtype: of the tensor to come.
+    """
 
     _becomes: type
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         name = getattr(func, "__name__", "")
         # What a module does with parameters that have no shape yet: queries and conversions.
-        moves = isinstance(getattr(warptape, name, None), warptape.dtype) or name in (
+        moves = isinstance(getattr(wt, name, None), wt.dtype) or name in (
             "to",
             "cpu",
             "cuda",
@@ -121,15 +137,20 @@ class UninitializedTensorMixin:
             "calling torch functions"
         )
 
-    def __new__(cls, requires_grad: bool, device: Any = None, dtype: Any = None) -> Any:
-        data = warptape.empty(0, device=device, dtype=dtype)
+    def __new__(cls, requires_grad: bool, device: Device = None, dtype: wt.dtype | None = None) -> Any:
+        data = wt.empty(0, device=device, dtype=dtype)
         return Tensor._make_subclass(cls, data, requires_grad)
 
-    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Gives the tensor memory for `shape`; its values are not set."""
+    def materialize(self, shape: Sequence[int], device: Device = None, dtype: wt.dtype | None = None) -> None:
+        """Gives the tensor memory for `shape`; its values are not set.
+
+        Args:
+            shape: of the tensor.
+            device, dtype: in place of those that were given first.
+        """
         mine: Any = self
         device, dtype = device or mine.device, dtype or mine.dtype
-        mine.data = warptape.empty(tuple(shape), device=device, dtype=dtype)
+        mine.data = wt.empty(tuple(shape), device=device, dtype=dtype)
         mine.__class__ = self._becomes
 
     def _no_shape(self) -> Any:
@@ -142,7 +163,10 @@ class UninitializedTensorMixin:
     shape: Any = property(_no_shape, doc="RuntimeError: there is none yet.")
 
     def share_memory_(self) -> Any:
-        """Not possible yet."""
+        """Not possible yet.
+
+        Raises: RuntimeError always: there is no memory before the first forward.
+        """
         raise RuntimeError(
             "Can't share memory on an uninitialized parameter or buffer. Call `forward` to initialize the "
             "parameters before calling `module.share_memory()`."
@@ -157,33 +181,53 @@ class UninitializedTensorMixin:
             memo[id(self)] = type(self)(mine.requires_grad, mine.device, mine.dtype)  # type: ignore[call-arg]
         return memo[id(self)]
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         mine: Any = self
         return type(self), (mine.requires_grad, mine.device, mine.dtype)
 
 
 class UninitializedParameter(UninitializedTensorMixin, Parameter):  # type: ignore[misc]
-    """A parameter of a lazy module, whose shape follows from the first input."""
+    """A parameter of a lazy module, whose shape follows from the first input.
+
+    Args:
+        requires_grad: whether gradients are wanted later.
+        device, dtype: of the parameter to come.
+
+    >>> weight = nn.UninitializedParameter()
+    >>> weight.materialize((2, 3))
+    >>> type(weight).__name__, weight.shape
+    ('Parameter', torch.Size([2, 3]))
+    """
 
     _becomes = Parameter
 
-    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:  # noqa: D102
+    def __new__(cls, requires_grad: bool = True, device: Device = None, dtype: wt.dtype | None = None) -> Any:  # noqa: D102
         return UninitializedTensorMixin.__new__(cls, requires_grad, device, dtype)
 
 
 class UninitializedBuffer(UninitializedTensorMixin, Tensor):
-    """A buffer of a lazy module, whose shape follows from the first input."""
+    """A buffer of a lazy module, whose shape follows from the first input.
+
+    Args:
+        requires_grad: whether gradients are wanted later.
+        device, dtype: of the buffer to come.
+        persistent: whether it is part of the state dict.
+    """
 
     _becomes = Tensor
 
     def __new__(  # noqa: D102
-        cls, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True
+        cls,
+        requires_grad: bool = False,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
+        persistent: bool = True,
     ) -> Any:
         made = UninitializedTensorMixin.__new__(cls, requires_grad, device, dtype)
         made.persistent, made._is_buffer = persistent, True
         return made
 
 
-def is_lazy(param: Any) -> bool:
+def is_lazy(param: object) -> bool:
     """Whether `param` is an uninitialised parameter or buffer."""
     return isinstance(param, UninitializedTensorMixin)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options
 
@@ -55,8 +55,8 @@ class PerParameter(BucketOptimizer):
         real = as_real(p)
         state = self._fresh(group, real)
         if real is not p:
-            state = {k: warptape.view_as_complex(v) if v.shape == real.shape else v for k, v in state.items()}
-        return {"step": warptape.zeros((), dtype=warptape.float32), **state} if self._counts_steps else state
+            state = {k: wt.view_as_complex(v) if v.shape == real.shape else v for k, v in state.items()}
+        return {"step": wt.zeros((), dtype=wt.float32), **state} if self._counts_steps else state
 
     def _fresh(self, group: dict[str, Any], p: Tensor) -> dict[str, Tensor]:
         raise NotImplementedError

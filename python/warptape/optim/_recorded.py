@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 
 def check_recorded(differentiable: bool, master_weights: bool) -> None:
@@ -20,9 +20,9 @@ def check_unscaled(optimizer: Any) -> None:
         raise RuntimeError("a recorded step (`differentiable=True`) takes no GradScaler")
 
 
-def descend(p: Tensor, direction: Tensor, lr: Any) -> None:
+def descend(p: Tensor, direction: Tensor, lr: float | Tensor) -> None:
     """``p -= lr * direction``; a rate that is a tensor has a gradient too."""
-    if isinstance(lr, warptape.Tensor):
+    if isinstance(lr, wt.Tensor):
         p.addcmul_(direction, lr.to(direction.device), value=-1)
     else:
         p.add_(direction, alpha=-lr)

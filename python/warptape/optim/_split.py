@@ -1,65 +1,76 @@
-"""Parameters that ranks have parts of, under optimizers whose updates read more than single elements."""
+"""Parameters that are spread over ranks (DTensors), and what an update of one reads of it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warptape import Tensor
+from warptape.core import Tensor
 
-_SCOPES = {"parameter": "all of a parameter", "all": "all parameters"}
+from ..core.placed import Placed
+
+if TYPE_CHECKING:
+    pass
 
 
-def refuse_split(optimizer: Any, params: list[Any]) -> None:
-    """RuntimeError for a parameter of which this rank has a part, where an update reads more than that."""
-    scope = optimizer.update_scope
-    if scope == "element" or (scope == "parameter" and optimizer._gathers_split):
+def whole_of(t: Any) -> Any:
+    """The whole of a DTensor, any other tensor as it is. Collective; not recorded."""
+    return t.detach().full_tensor() if isinstance(t, Placed) else t  # type: ignore[attr-defined]
+
+
+def _local(t: Any) -> Any:
+    """This rank's part of a DTensor, any other tensor as it is."""
+    return t.to_local() if isinstance(t, Placed) else t
+
+
+def _local_gradient(grad: Any, p: Any) -> Any:
+    if isinstance(grad, Placed) and grad.placements != p.placements:
+        grad = grad.redistribute(placements=p.placements)
+    return _local(grad)
+
+
+def update_parts(optimizer: Any, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
+    """An update that reads of each parameter single elements: on this rank's parts, which are plain tensors.
+    States stay DTensors."""
+    if group.get("differentiable") or not any(isinstance(p, Placed) for p in params):
+        optimizer._update(group, params, grads)
         return
-    for p in params:
-        if getattr(p, "_norm_groups", ()):
-            raise RuntimeError(
-                f"{type(optimizer).__name__}: an update reads {_SCOPES[scope]}, and of a parameter "
-                f"{list(p.full_shape)} this rank has a part {list(p.shape)}; take an elementwise optimizer "
-                "(SGD, AdamW), Muon or Adafactor, or do not shard the parameter"
-            )
+    states, parts = optimizer.state, [_local(p) for p in params]
+    given: list[dict[str, Any]] = []
+    for p, part in zip(params, parts):
+        given.append({k: _local(v) for k, v in states[p].items()})
+        if part is not p:
+            states[part] = dict(given[-1])
+    try:
+        optimizer._update(group, parts, [_local_gradient(grad, p) for p, grad in zip(params, grads)])
+    finally:
+        for p, part, before in zip(params, parts, given):
+            if part is not p:
+                now, state = states.pop(part), states[p]
+                for k, v in now.items():
+                    if k not in before or v is not before[k]:
+                        laid = isinstance(v, Tensor) and v.shape == part.shape and v.ndim
+                        state[k] = p.detach().like_local(v) if laid else v
 
 
-def _is_split(p: Any) -> bool:
-    """Whether this rank has a part of it; of a DTensor, too, whose products of parts round otherwise."""
-    if hasattr(type(p), "like_whole"):
-        return any(where.is_shard() for where in p.placements)
-    return bool(getattr(p, "_norm_groups", ()))
-
-
-def _gathered(p: Any, t: Any) -> Any:
-    """The whole of a tensor that lies as a parameter does."""
-    return t.full_tensor() if hasattr(type(t), "like_whole") else p.full_tensor(t)
-
-
-def _part_of(p: Any, whole: Any) -> Any:
-    """What lies of a whole tensor where a parameter does."""
-    return p.like_whole(whole) if hasattr(type(p), "like_whole") else p.part_of(whole)
-
-
-def update_split(
-    optimizer: Any, group: dict[str, Any], params: list[Tensor], grads: list[Any]
-) -> tuple[list[Tensor], list[Any]]:
-    """Updates the parameters that ranks have parts of: gathered, one after the other, on every rank, which
-    keeps its part. Returns the others. Collective."""
-    left: tuple[list[Tensor], list[Any]] = [], []
+def update_wholes(
+    optimizer: Any, group: dict[str, Any], params: list[Any], grads: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """An update that reads all of a parameter: of what is split the whole, one after the other, on every
+    rank, which keeps its part. Returns the others. Collective."""
+    left: tuple[list[Any], list[Any]] = [], []
     for p, grad in zip(params, grads):
-        if not _is_split(p):
+        if not isinstance(p, Placed):
             left[0].append(p)
             left[1].append(grad)
             continue
-        whole, state = _gathered(p, p.detach()), optimizer.state[p]
-        laid = [name for name in optimizer._laid_as_parameter if name in state]
-        state |= {name: _gathered(p, state[name]) for name in laid}
+        whole, state = whole_of(p).clone(), optimizer.state[p]
+        state |= {name: whole_of(state[name]) for name in optimizer._laid_as_parameter if name in state}
         optimizer.state[whole] = state
         try:
-            optimizer._update(group, [whole], [_gathered(p, grad)])
+            optimizer._update(group, [whole], [whole_of(grad)])
         finally:
             del optimizer.state[whole]
             laid = [name for name in optimizer._laid_as_parameter if name in state]
-            state |= {name: _part_of(p, state[name]) for name in laid}
-        p.copy_(_part_of(p, whole))
+            state |= {name: p.detach().like_whole(state[name]) for name in laid}
+        p.copy_(p.detach().like_whole(whole))
     return left

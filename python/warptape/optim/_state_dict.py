@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
+
+from ..core.placed import Placed
+from ..core.wrappers import is_wrapper
+from ._split import whole_of
 
 _COUNTERS = ("step", "mu_product", "mu", "eta")  # of all optimizers, NAdam and ASGD
 
 
-def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = None) -> Any:
+def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: wt.dtype | None = None) -> Any:
     """A copy of ``value`` of a saved state, with its tensors on ``param``'s device and of its dtype (or
     ``dtype``): the state may be that of an optimizer that goes on.
 
@@ -23,18 +27,23 @@ def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = N
         return value
     if isinstance(value, Mapping):
         if "master_param" in value:
-            dtype = warptape.float32
+            dtype = wt.float32
         return {k: cast_state(param, v, k, dtype) for k, v in value.items()}
     given, value = value, _own_tensor(value)
-    if key in _COUNTERS and not isinstance(value, warptape.Tensor):
-        value = warptape.tensor(float(value), dtype=warptape.float32)
-    if isinstance(value, warptape.Tensor):
+    if key in _COUNTERS and not isinstance(value, wt.Tensor):
+        value = wt.tensor(float(value), dtype=wt.float32)
+    if isinstance(value, wt.Tensor):
         if key in _COUNTERS:
-            dtype = warptape.float32
+            dtype = wt.float32
         elif not param.is_floating_point():
             dtype = value.dtype
+        if isinstance(param, Placed) and value.ndim and value.shape == param.shape:
+            value = param.like_whole(value)  # type: ignore[attr-defined]
+            part: Any = cast_state(param.detach().to_local(), value.to_local(), key, dtype)  # type: ignore[attr-defined]
+            return value.like_local(part)  # type: ignore[attr-defined]
+        value = whole_of(value)
         moved = value.to(dtype=dtype or param.dtype, device=param.device)
-        return moved.clone() if moved is given else moved
+        return moved.clone() if moved is given and not is_wrapper(given) else moved
     if isinstance(value, Iterable):
         return type(value)(cast_state(param, v, None, dtype) for v in value)  # type: ignore[call-arg]
     return value
@@ -44,10 +53,10 @@ def _own_tensor(value: Any) -> Any:
     """A tensor of ours, copied, if ``value`` is an array or a tensor of another library; else ``value``."""
     import numpy as np  # here, for it is half of what importing warptape would take
 
-    if isinstance(value, warptape.Tensor):
+    if isinstance(value, wt.Tensor):
         return value
     if isinstance(value, np.ndarray):
-        return warptape.from_numpy(np.array(value))
+        return wt.from_numpy(np.array(value))
     if hasattr(value, "__dlpack__"):
-        return warptape.from_dlpack(value).clone()
+        return wt.from_dlpack(value).clone()
     return value

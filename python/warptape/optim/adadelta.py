@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_range, options
@@ -25,12 +23,14 @@ class Adadelta(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> optimizer = torch.optim.Adadelta([torch.ones(1, requires_grad=True)], lr=1.0)
     """
 
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1.0,
+        lr: float | wt.Tensor = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0,
@@ -46,7 +46,7 @@ class Adadelta(PerParameter):
         super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
-        return {"square_avg": warptape.zeros_like(p), "acc_delta": warptape.zeros_like(p)}
+        return {"square_avg": wt.zeros_like(p), "acc_delta": wt.zeros_like(p)}
 
     def _advance(self, group, p, g, state, t, lr):
         rho, eps = group["rho"], group["eps"]

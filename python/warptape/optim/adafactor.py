@@ -3,9 +3,7 @@ to 6."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_range, options
@@ -27,6 +25,13 @@ class Adafactor(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> weight = torch.ones(4, 2, requires_grad=True)
+    >>> optimizer = torch.optim.Adafactor([weight], lr=1e-2)
+    >>> weight.sum().backward()
+    >>> optimizer.step()
+    >>> sorted(optimizer.state[weight])
+    ['col_var', 'row_var', 'step']
     """
 
     update_scope = "parameter"
@@ -38,7 +43,7 @@ class Adafactor(PerParameter):
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-2,
+        lr: float | wt.Tensor = 1e-2,
         beta2_decay: float = -0.8,
         eps: tuple[float | None, float] = (None, 1e-3),
         d: float = 1.0,
@@ -58,14 +63,14 @@ class Adafactor(PerParameter):
 
     def _fresh(self, group, p):
         if p.dim() < 2:
-            return {"variance": warptape.zeros_like(p)}
+            return {"variance": wt.zeros_like(p)}
         rows, columns = list(p.shape), list(p.shape)
         rows[-1] = columns[-2] = 1
         return {"row_var": p.new_zeros(rows), "col_var": p.new_zeros(columns)}
 
     def _advance(self, group, p, g, state, t, lr):
         low, low_rms = group["eps"]
-        low = warptape.finfo(p.dtype).eps if low is None else low
+        low = wt.finfo(p.dtype).eps if low is None else low
         weight = t ** group["beta2_decay"]
         scale = max(low_rms, _rms(p)) * min(lr, t**-0.5)
         if group["weight_decay"]:
@@ -81,5 +86,5 @@ class Adafactor(PerParameter):
         p.add_(update, alpha=-scale / max(1.0, _rms(update) / group["d"]))
 
 
-def _rms(t: Any) -> float:
+def _rms(t: wt.Tensor) -> float:
     return t.norm().item() / t.numel() ** 0.5 if t.numel() else 0.0

@@ -3,9 +3,7 @@ optimization", figure 1 with diagonal matrices."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_range, options
@@ -34,7 +32,7 @@ class Adagrad(PerParameter):
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-2,
+        lr: float | wt.Tensor = 1e-2,
         lr_decay: float = 0,
         weight_decay: float = 0,
         initial_accumulator_value: float = 0,
@@ -54,12 +52,15 @@ class Adagrad(PerParameter):
                 self.state[p].update(self._first_state(group, p))
 
     def share_memory(self) -> None:
-        """Moves the sums into memory that processes share."""
+        """Moves the sums into memory that processes share.
+
+        Worker processes that train one model asynchronously call it once before they start.
+        """
         for state in self.state.values():
             state["sum"].share_memory_()
 
     def _fresh(self, group, p):
-        return {"sum": warptape.full_like(p, group["initial_accumulator_value"])}
+        return {"sum": wt.full_like(p, group["initial_accumulator_value"])}
 
     def _update_sparse(self, group, params, grads):
         if group["weight_decay"]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ._recorded import check_recorded, check_unscaled, descend
 from .optimizer import (
@@ -78,16 +78,16 @@ class Adam(BucketOptimizer):
     ) -> None:
         # PyTorch would not know the group's key master_weights.
         defaults = options(locals(), *([] if master_weights else ["master_weights"]))
-        if isinstance(lr, warptape.Tensor) and foreach and not capturable:
+        if isinstance(lr, wt.Tensor) and foreach and not capturable:
             raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
         check_common_options(lr, weight_decay, differentiable, foreach, fused)
         check_recorded(differentiable, master_weights)
         check_range("epsilon value", eps)
         check_betas(betas)
-        if isinstance(betas[0], warptape.Tensor) != isinstance(betas[1], warptape.Tensor):
+        if isinstance(betas[0], wt.Tensor) != isinstance(betas[1], wt.Tensor):
             raise ValueError("betas must be either both floats or both Tensors")
         for i, beta in enumerate(betas):
-            if not isinstance(beta, warptape.Tensor):
+            if not isinstance(beta, wt.Tensor):
                 continue
             if foreach and not capturable:
                 raise ValueError(
@@ -109,9 +109,9 @@ class Adam(BucketOptimizer):
                 like = state.get("master_param", p)
                 # All at once: a step that is interrupted or runs out of memory here can be taken again.
                 state.update(
-                    step=warptape.zeros((), dtype=warptape.float32, device=p.device),
-                    exp_avg=warptape.zeros_like(like),
-                    exp_avg_sq=warptape.zeros_like(like),
+                    step=wt.zeros((), dtype=wt.float32, device=p.device),
+                    exp_avg=wt.zeros_like(like),
+                    exp_avg_sq=wt.zeros_like(like),
                 )
             if amsgrad and "max_exp_avg_sq" not in state:
                 # Also when amsgrad was turned on midway: the largest average so far is the present one.
@@ -161,9 +161,9 @@ class Adam(BucketOptimizer):
             )
         lr = group["lr"]
         beta1, beta2 = group["betas"]
-        update = warptape._fused_adamw_ if group["decoupled_weight_decay"] else warptape._fused_adam_
+        update = wt._fused_adamw_ if group["decoupled_weight_decay"] else wt._fused_adam_
         scaling = {} if self.found_inf is None else self._scaling(params[0])
-        warptape._foreach_add_(steps, 1)
+        wt._foreach_add_(steps, 1)
         try:
             update(
                 params,
@@ -183,7 +183,7 @@ class Adam(BucketOptimizer):
                 **scaling,
             )
         except BaseException:
-            warptape._foreach_add_(steps, -1)  # a refused update must not count as a step
+            wt._foreach_add_(steps, -1)  # a refused update must not count as a step
             raise
         if scaling:  # nor must one that the device left out
-            warptape._foreach_add_(steps, [scaling["found_inf"]] * len(steps), alpha=-1)
+            wt._foreach_add_(steps, [scaling["found_inf"]] * len(steps), alpha=-1)

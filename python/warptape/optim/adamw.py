@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warptape import Tensor
+from warptape.core import Tensor
 
 from .adam import Adam
 from .optimizer import ParamsT, options

@@ -3,9 +3,7 @@ Bottou, "Large-scale machine learning with stochastic gradient descent", section
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, options
@@ -27,12 +25,14 @@ class ASGD(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> optimizer = torch.optim.ASGD([torch.ones(1, requires_grad=True)], lr=0.01)
     """
 
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-2,
+        lr: float | wt.Tensor = 1e-2,
         lambd: float = 1e-4,
         alpha: float = 0.75,
         t0: float = 1e6,
@@ -46,9 +46,9 @@ class ASGD(PerParameter):
 
     def _fresh(self, group, p):
         return {
-            "eta": warptape.tensor(float(group["lr"]), dtype=warptape.float32),
-            "mu": warptape.ones((), dtype=warptape.float32),
-            "ax": warptape.zeros_like(p),
+            "eta": wt.tensor(float(group["lr"]), dtype=wt.float32),
+            "mu": wt.ones((), dtype=wt.float32),
+            "ax": wt.zeros_like(p),
         }
 
     def _advance(self, group, p, g, state, t, lr):

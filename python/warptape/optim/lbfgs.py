@@ -8,9 +8,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
+from ..core.placed import Placed
+from ._split import whole_of
 from .optimizer import Optimizer, ParamsT, as_real, options
 
 __all__ = ["LBFGS"]
@@ -38,6 +40,17 @@ class LBFGS(Optimizer):
     Raises:
         ValueError: several groups, or a negative learning rate.
         RuntimeError: another line search, when stepping.
+
+    >>> x = torch.tensor([3.0], requires_grad=True)
+    >>> optimizer = torch.optim.LBFGS([x], line_search_fn="strong_wolfe")
+    >>> def closure():
+    ...     optimizer.zero_grad()
+    ...     loss = ((x - 1) ** 2).sum()
+    ...     loss.backward()
+    ...     return loss
+    >>> start = optimizer.step(closure)
+    >>> start.item(), round(x.item(), 4)
+    (4.0, 1.0)
     """
 
     update_scope = "all"
@@ -53,7 +66,7 @@ class LBFGS(Optimizer):
         history_size: int = 100,
         line_search_fn: str | None = None,
     ) -> None:
-        if isinstance(lr, warptape.Tensor) and lr.numel() != 1:
+        if isinstance(lr, wt.Tensor) and lr.numel() != 1:
             raise ValueError("Tensor lr must be 1-element")
         if not lr >= 0.0:
             raise ValueError(f"Invalid learning rate: {lr}")
@@ -67,11 +80,17 @@ class LBFGS(Optimizer):
         return self.param_groups[0]["params"]
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Takes up to `max_iter` iterations. Returns the first call's loss."""
+        """Takes up to `max_iter` iterations. Returns the first call's loss.
+
+        Args:
+            closure: sets gradients to zero, computes the loss, calls backward and returns the loss.
+
+        Raises: RuntimeError for a line_search_fn that is unknown.
+        """
         group = self.param_groups[0]
         if group["line_search_fn"] not in (None, "strong_wolfe"):
             raise RuntimeError("only 'strong_wolfe' is supported")
-        with warptape.no_grad():
+        with wt.no_grad():
             return self._iterate(group, self.state[self._params[0]], closure)
 
     def _iterate(self, group: dict[str, Any], state: dict[str, Any], closure: Callable[[], Any]) -> Any:
@@ -152,18 +171,19 @@ class LBFGS(Optimizer):
         return found, calls
 
     def _evaluate(self, closure: Callable[[], Any]) -> tuple[Any, float, Tensor]:
-        with warptape.enable_grad():
+        with wt.enable_grad():
             loss = closure()
-        grads = [warptape.zeros_like(p) if p.grad is None else p.grad for p in self._params]
-        return loss, float(loss), warptape.cat([as_real(g).reshape(-1) for g in grads])
+        grads = [wt.zeros_like(p) if p.grad is None else p.grad for p in self._params]
+        return loss, float(loss), wt.cat([as_real(whole_of(g)).reshape(-1) for g in grads])
 
     def _copies(self) -> list[Tensor]:
-        return [as_real(p).clone() for p in self._params]
+        return [as_real(whole_of(p)).clone() for p in self._params]
 
     def _move(self, origin: list[Tensor], t: float, d: Tensor) -> None:
         """Sets the parameters to origin + t * d."""
         for p, start, step in zip(self._params, origin, d.split([start.numel() for start in origin])):
-            as_real(p).copy_(start.add(step.view(start.shape), alpha=t))
+            moved = start.add(step.view(start.shape), alpha=t)
+            as_real(p).copy_(p.detach().like_whole(moved) if isinstance(p, Placed) else moved)  # type: ignore[attr-defined]
 
 
 class _Point(NamedTuple):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_betas, check_range, options
@@ -27,12 +25,14 @@ class NAdam(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> optimizer = torch.optim.NAdam([torch.ones(1, requires_grad=True)], lr=2e-3)
     """
 
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 2e-3,
+        lr: float | wt.Tensor = 2e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -51,9 +51,9 @@ class NAdam(PerParameter):
 
     def _fresh(self, group, p):
         return {
-            "mu_product": warptape.ones((), dtype=warptape.float32),
-            "exp_avg": warptape.zeros_like(p),
-            "exp_avg_sq": warptape.zeros_like(p),
+            "mu_product": wt.ones((), dtype=wt.float32),
+            "exp_avg": wt.zeros_like(p),
+            "exp_avg_sq": wt.zeros_like(p),
         }
 
     def _advance(self, group, p, g, state, t, lr):

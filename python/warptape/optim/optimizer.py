@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
-import warptape
-from warptape import Tensor
+from warptape import _C
+from warptape import core as wt
+from warptape.core import Tensor
 
-from ..autograd.profiler import is_recording, record_function
+from ..autograd.ranges import is_recording, record_function
 from ..core.hooks import RemovableHandle, add_hook
-from ._split import refuse_split, update_split
+from ..core.placed import is_gathered
+from ._split import update_parts, update_wholes
 from ._state_dict import cast_state
 
 __all__ = [
@@ -48,12 +50,14 @@ required = _Required()
 
 
 def register_optimizer_step_pre_hook(hook: Callable) -> RemovableHandle:
-    """Registers ``hook(optimizer, args, kwargs)`` to run before ``step`` of every optimizer."""
+    """Registers ``hook(optimizer, args, kwargs)`` to run before ``step`` of every optimizer.
+    Returns a handle whose `remove()` takes the hook away."""
     return add_hook(_global_pre_hooks, hook)
 
 
 def register_optimizer_step_post_hook(hook: Callable) -> RemovableHandle:
-    """Registers ``hook(optimizer, args, kwargs)`` to run after ``step`` of every optimizer."""
+    """Registers ``hook(optimizer, args, kwargs)`` to run after ``step`` of every optimizer.
+    Returns a handle whose `remove()` takes the hook away."""
     return add_hook(_global_post_hooks, hook)
 
 
@@ -64,9 +68,7 @@ def _with_hooks(step: Callable) -> Callable:
     def hooked_step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if "_in_hooked_step" not in self.__dict__:  # a wrapper of an optimizer that calls no __init__
             return step(self, *args, **kwargs)
-        warptape._C._refuse_replay("it calls an optimizer")
-        if self.update_scope != "element":  # parameters may have been split since they were handed in
-            refuse_split(self, [p for group in self.param_groups for p in group["params"]])
+        _C._refuse_replay("it calls an optimizer")
         if (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
@@ -105,10 +107,10 @@ class Optimizer:
     param_groups: list[dict[str, Any]]  # no default: a wrapper finds its own by __getattr__
     #: What the update of an element reads: "element", its own gradient and state alone, as SGD and Adam;
     #: "parameter", all elements of its parameter, as Muon's orthogonalisation or a norm of the parameter;
-    #: "all", other parameters, as LBFGS. A class of yours that is not "element" must say so: of parameters
-    #: that ranks have parts of it would read too little, and is then refused.
+    #: "all", other parameters, as LBFGS. It says how ``BucketOptimizer`` updates DTensors: by elements on
+    #: this rank's parts, else on wholes. ``step`` of any other class sees DTensors, whose ops are of the
+    #: whole.
     update_scope: Literal["element", "parameter", "all"] = "element"
-    _gathers_split = False  # its step gathers parameters that ranks have parts of
     # What GradScaler sets around a step: the gradients' scale, and whether one of them is inf or nan.
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
@@ -116,7 +118,7 @@ class Optimizer:
     _takes_complex = True
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        if isinstance(params, warptape.Tensor):
+        if isinstance(params, wt.Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, "
                 f"but got {type(params).__name__}; put the tensor into a list"
@@ -189,7 +191,7 @@ class Optimizer:
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         params = param_group["params"]
-        if isinstance(params, warptape.Tensor):
+        if isinstance(params, wt.Tensor):
             params = [params]
         elif isinstance(params, set):
             raise TypeError(
@@ -215,22 +217,21 @@ class Optimizer:
 
     def _check_params(self, params: list[Any]) -> None:
         for p in params:
-            if not isinstance(p, warptape.Tensor):
+            if not isinstance(p, wt.Tensor):
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
                 )
-            if getattr(p, "is_gathered", False):
+            if is_gathered(p):
                 raise ValueError(
                     "can't optimize a parameter that fully_shard has gathered for a pass; call reshard() of "
                     "the sharded modules, and take their parameters then"
                 )
             if p.is_complex() and not self._takes_complex:
-                raise warptape.DtypeError(f"{type(self).__name__} does not support complex parameters")
+                raise wt.DtypeError(f"{type(self).__name__} does not support complex parameters")
             if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
                 raise ValueError(
                     "can't optimize a non-leaf Tensor; pass the leaf it was computed from, or detach it"
                 )
-        refuse_split(self, params)
         own = {id(p) for p in params}
         if len(own) != len(params):
             warnings.warn(
@@ -297,7 +298,7 @@ class Optimizer:
         >>> weight.grad is None
         True
         """
-        warptape._C._refuse_replay("it calls an optimizer")
+        _C._refuse_replay("it calls an optimizer")
         if set_to_none:
             for group in self.param_groups:
                 for p in group["params"]:
@@ -317,7 +318,7 @@ class Optimizer:
                 else:
                     by_kind.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
             for grads in by_kind.values():
-                warptape._foreach_zero_(grads)
+                wt._foreach_zero_(grads)
 
     # Saving and loading -----------------------------------------------------------------------------
 
@@ -335,8 +336,7 @@ class Optimizer:
                 index.setdefault(id(p), len(index))
         groups = [{**group, "params": [index[id(p)] for p in group["params"]]} for group in self.param_groups]
         state = {
-            index[id(key)] if isinstance(key, warptape.Tensor) else key: value
-            for key, value in self.state.items()
+            index[id(key)] if isinstance(key, wt.Tensor) else key: value for key, value in self.state.items()
         }
         packed: dict[str, Any] = {"state": state, "param_groups": groups}
         for hook in self._optimizer_state_dict_post_hooks.values():
@@ -393,27 +393,33 @@ class Optimizer:
     # Hooks ------------------------------------------------------------------------------------------
 
     def register_step_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """``hook(optimizer, args, kwargs)`` runs before ``step``; may return ``(new_args, new_kwargs)``."""
+        """``hook(optimizer, args, kwargs)`` runs before ``step``; may return ``(new_args, new_kwargs)``.
+        Returns a handle whose `remove()` takes the hook away."""
         return add_hook(self._optimizer_step_pre_hooks, hook)
 
     def register_step_post_hook(self, hook: Callable) -> RemovableHandle:
-        """``hook(optimizer, args, kwargs)`` runs after ``step``."""
+        """``hook(optimizer, args, kwargs)`` runs after ``step``.
+        Returns a handle whose `remove()` takes the hook away."""
         return add_hook(self._optimizer_step_post_hooks, hook)
 
     def register_state_dict_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """``hook(optimizer)`` runs before ``state_dict`` is written."""
+        """``hook(optimizer)`` runs before ``state_dict`` is written.
+        `prepend` puts it before other hooks. Returns a handle, whose `remove()` takes it away."""
         return add_hook(self._optimizer_state_dict_pre_hooks, hook, prepend=prepend)
 
     def register_state_dict_post_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """``hook(optimizer, state_dict)`` runs after ``state_dict`` is written; it may return another one."""
+        """``hook(optimizer, state_dict)`` runs after ``state_dict`` is written; it may return another one.
+        `prepend` puts it before other hooks. Returns a handle, whose `remove()` takes it away."""
         return add_hook(self._optimizer_state_dict_post_hooks, hook, prepend=prepend)
 
     def register_load_state_dict_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """``hook(optimizer, state_dict)`` runs before loading; it may return another state dict."""
+        """``hook(optimizer, state_dict)`` runs before loading; it may return another state dict.
+        `prepend` puts it before other hooks. Returns a handle, whose `remove()` takes it away."""
         return add_hook(self._optimizer_load_state_dict_pre_hooks, hook, prepend=prepend)
 
     def register_load_state_dict_post_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """``hook(optimizer)`` runs after loading."""
+        """``hook(optimizer)`` runs after loading.
+        `prepend` puts it before other hooks. Returns a handle, whose `remove()` takes it away."""
         return add_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend=prepend)
 
 
@@ -427,7 +433,7 @@ class _Plan:
         by_kind: dict[tuple[Any, Any, bool], list[int]] = {}
         for i, (p, kind) in enumerate(zip(params, types)):
             if kind is not _NoneType:
-                sparse = kind is not warptape.Tensor and p.grad.is_sparse  # type: ignore[union-attr]
+                sparse = kind is not wt.Tensor and p.grad.is_sparse  # type: ignore[union-attr]
                 by_kind.setdefault((p.device, dtypes[i], sparse), []).append(i)
         # The plain case: every parameter has a gradient and all are of one kind.
         self.whole = len(by_kind) == 1 and _NoneType not in types and not next(iter(by_kind))[2]
@@ -442,32 +448,41 @@ _NoneType = type(None)
 
 
 class BucketOptimizer(Optimizer):
-    """One whose step is ``_update(group, params, grads)`` on buckets: parameters of one device and dtype."""
+    """One whose step is ``_update(group, params, grads)`` on buckets: parameters of one device and dtype.
 
-    _gathers_split = True
+    A subclass writes `_update`; buckets let one kernel take many parameters, instead of one call for each.
+    """
+
     _laid_as_parameter: tuple[str, ...] = (
         "master_param",
     )  # the state that has an element for each of the parameter's
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
+        """Updates the parameters once. Returns ``closure()``'s loss, or None.
+
+        Args:
+            closure: computes the loss anew, with gradients; called once, before the update.
+        """
         loss = None
         if closure is not None:
-            with warptape.enable_grad():
+            with wt.enable_grad():
                 loss = closure()
         if self.found_inf is not None and not self.found_inf.is_cuda and self.found_inf.item():
             return loss
         # no_grad() by hand: the context manager would be a fifth of a small model's step.
-        recording = warptape.is_grad_enabled()
-        warptape._C._set_grad_enabled(recording and self.defaults.get("differentiable", False))
+        recording = wt.is_grad_enabled()
+        _C._set_grad_enabled(recording and self.defaults.get("differentiable", False))
         try:
             for group in self.param_groups:
                 for params, grads, sparse in self._buckets(group):
+                    if sparse:
+                        self._update_sparse(group, params, grads)
+                        continue
                     if self.update_scope == "parameter":
-                        params, grads = update_split(self, group, params, grads)
-                    (self._update_sparse if sparse else self._update)(group, params, grads)
+                        params, grads = update_wholes(self, group, params, grads)
+                    update_parts(self, group, params, grads)
         finally:
-            warptape._C._set_grad_enabled(recording)
+            _C._set_grad_enabled(recording)
         return loss
 
     def _scaling(self, param: Tensor) -> dict[str, Any]:
@@ -512,17 +527,18 @@ class BucketOptimizer(Optimizer):
         return [(some, [grads[i] for i in index], sparse) for index, some, sparse in plan.buckets]
 
 
-def as_real(t: Any) -> Any:
-    """A complex tensor as a view of pairs: to an optimizer both parts are parameters of their own."""
-    return warptape.view_as_real(t) if isinstance(t, warptape.Tensor) and t.is_complex() else t
+def as_real(t: Tensor) -> Any:
+    """A complex tensor [*] as a view of pairs [*, 2]: to an optimizer both parts are parameters of their own.
+    Other objects pass."""
+    return wt.view_as_real(t) if isinstance(t, wt.Tensor) and t.is_complex() else t
 
 
-def rate_of(lr: Any, param: Tensor) -> dict[str, Any]:
+def rate_of(lr: float | Tensor, param: Tensor) -> dict[str, Any]:
     """The learning rate as a fused update takes it. One that lies on the parameters' device stays there, so
     that a captured step reads it at each replay."""
     if type(lr) is float:
         return {"lr": lr}
-    on_device = isinstance(lr, warptape.Tensor) and lr.is_cuda and param.is_cuda
+    on_device = isinstance(lr, wt.Tensor) and lr.is_cuda and param.is_cuda
     return {"lr": 0.0, "lr_tensor": lr} if on_device else {"lr": float(lr)}
 
 
@@ -537,13 +553,18 @@ def _split_names(params: list[Any]) -> dict[str, Any]:
 
 
 def options(given: dict[str, Any], *but: str) -> dict[str, Any]:
-    """The options among a constructor's ``locals()``: all but itself, ``params`` and ``but``."""
+    """The options among a constructor's ``locals()``, `given`: all but itself, ``params`` and the names
+    `but`."""
     left_out = ("self", "params", "__class__", *but)
     return {name: value for name, value in given.items() if name not in left_out}
 
 
 def check_common_options(
-    lr: Any, weight_decay: Any, differentiable: bool, foreach: bool | None, fused: bool | None
+    lr: float | Tensor,
+    weight_decay: float | Tensor,
+    differentiable: bool,
+    foreach: bool | None,
+    fused: bool | None,
 ) -> None:
     """Refuses option values that no optimizer here can serve.
 
@@ -551,7 +572,7 @@ def check_common_options(
         ValueError: a negative learning rate or weight decay, or an ``lr`` tensor of more than one element.
         RuntimeError: ``fused`` together with ``foreach`` or ``differentiable``.
     """
-    if isinstance(lr, warptape.Tensor) and lr.numel() != 1:
+    if isinstance(lr, wt.Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
     if not lr >= 0.0:
         raise ValueError(f"Invalid learning rate: {lr}")
@@ -564,12 +585,12 @@ def check_common_options(
 
 
 def check_range(name: str, value: float, low: float = 0.0, below: float = float("inf")) -> None:
-    """ValueError unless low <= value < below."""
+    """ValueError unless low <= value < below; `name` is what the error calls the option."""
     if not low <= value < below:
         raise ValueError(f"Invalid {name}: {value}")
 
 
 def check_betas(betas: tuple[Any, Any]) -> None:
-    """ValueError unless both lie in [0, 1)."""
+    """ValueError unless both decays of Adam and its kin lie in [0, 1)."""
     for i, beta in enumerate(betas):
         check_range(f"beta parameter at index {i}", beta, below=1.0)

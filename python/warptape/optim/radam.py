@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_betas, check_range, options
@@ -26,12 +24,14 @@ class RAdam(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> optimizer = torch.optim.RAdam([torch.ones(1, requires_grad=True)], lr=1e-3)
     """
 
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-3,
+        lr: float | wt.Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -47,7 +47,7 @@ class RAdam(PerParameter):
         super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
-        return {"exp_avg": warptape.zeros_like(p), "exp_avg_sq": warptape.zeros_like(p)}
+        return {"exp_avg": wt.zeros_like(p), "exp_avg_sq": wt.zeros_like(p)}
 
     def _advance(self, group, p, g, state, t, lr):
         beta1, beta2 = group["betas"]

@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_range, options
@@ -36,7 +34,7 @@ class RMSprop(PerParameter):
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-2,
+        lr: float | wt.Tensor = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0,
@@ -53,11 +51,11 @@ class RMSprop(PerParameter):
         super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
-        state = {"square_avg": warptape.zeros_like(p)}
+        state = {"square_avg": wt.zeros_like(p)}
         if group["momentum"] > 0:
-            state["momentum_buffer"] = warptape.zeros_like(p)
+            state["momentum_buffer"] = wt.zeros_like(p)
         if group["centered"]:
-            state["grad_avg"] = warptape.zeros_like(p)
+            state["grad_avg"] = wt.zeros_like(p)
         return state
 
     def _advance(self, group, p, g, state, t, lr):

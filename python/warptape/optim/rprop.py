@@ -3,9 +3,7 @@ algorithm", section D, without taking steps back."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import warptape
+from warptape import core as wt
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, options
@@ -25,12 +23,19 @@ class Rprop(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> optimizer = torch.optim.Rprop([weight], lr=0.1)
+    >>> (3 * weight).sum().backward()
+    >>> optimizer.step()
+    >>> weight
+    tensor([0.9000], requires_grad=True)
     """
 
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-2,
+        lr: float | wt.Tensor = 1e-2,
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50),
         *,
@@ -44,14 +49,14 @@ class Rprop(PerParameter):
         super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
-        return {"prev": warptape.zeros_like(p), "step_size": warptape.full_like(p, float(group["lr"]))}
+        return {"prev": wt.zeros_like(p), "step_size": wt.full_like(p, float(group["lr"]))}
 
     def _advance(self, group, p, g, state, t, lr):
         shrink, grow = group["etas"]
         agreement = g * state["prev"]
         old = state["step_size"]
-        size = warptape.where(agreement < 0, old * shrink, old)
-        size = old.copy_(warptape.where(agreement > 0, old * grow, size).clamp_(*group["step_sizes"]))
+        size = wt.where(agreement < 0, old * shrink, old)
+        size = old.copy_(wt.where(agreement > 0, old * grow, size).clamp_(*group["step_sizes"]))
         g = g.masked_fill(agreement < 0, 0)
         p.addcmul_(g.sign(), size, value=-1)
         state["prev"].copy_(g)

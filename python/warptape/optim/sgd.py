@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ._recorded import check_recorded, check_unscaled, descend
 from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options, options, rate_of
@@ -95,7 +95,7 @@ class SGD(BucketOptimizer):
             return  # a velocity that starts from inf never recovers
         old = [i for i, v in enumerate(velocities) if v is not None]
         for i in fresh:  # parameters that get their first gradient now start their velocity from it
-            velocities[i] = warptape.empty_like(states[i].get("master_param", params[i]))
+            velocities[i] = wt.empty_like(states[i].get("master_param", params[i]))
         for some, first in ((fresh, True), (old, False)):
             if some:
                 p, g, v = ([every[i] for i in some] for every in (params, grads, velocities))
@@ -140,7 +140,7 @@ class SGD(BucketOptimizer):
             params, grads, velocities = ([*map(as_real, ts)] for ts in (params, grads, velocities))
         lr = group["lr"]
         weight_decay = group["weight_decay"]
-        warptape._fused_sgd_(
+        wt._fused_sgd_(
             params,
             grads,
             velocities,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_betas, check_range, options
@@ -34,7 +34,7 @@ class SparseAdam(PerParameter):
     def __init__(
         self,
         params: ParamsT,
-        lr: Any = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[Any, Any] = (0.9, 0.999),
         eps: float = 1e-8,
         maximize: bool = False,
@@ -58,7 +58,7 @@ class SparseAdam(PerParameter):
     _update_sparse = PerParameter._update
 
     def _fresh(self, group, p):
-        return {"exp_avg": warptape.zeros_like(p), "exp_avg_sq": warptape.zeros_like(p)}
+        return {"exp_avg": wt.zeros_like(p), "exp_avg_sq": wt.zeros_like(p)}
 
     def _advance(self, group, p, g, state, t, lr):
         g = g.coalesce()  # the update is not linear

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 from warptape.nn import Module
 from warptape.nn.modules.batchnorm import _BatchNorm
 
 from .lr_scheduler import LRScheduler
 from .lr_scheduler.base import per_group
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+    from warptape.optim import Optimizer
 
 __all__ = [
     "SWALR",
@@ -28,20 +32,37 @@ __all__ = [
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Callable[..., Any]:
-    """average * decay + weight * (1 - decay)."""
+    """average * decay + weight * (1 - decay).
+
+    Args:
+        decay: the share of the old average, in [0, 1].
+
+    Raises: ValueError for another decay.
+
+    >>> average = torch.optim.swa_utils.get_ema_avg_fn(0.9)
+    >>> average(torch.tensor(1.0), torch.tensor(2.0), 0)
+    tensor(1.1000)
+    """
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"Invalid decay value {decay}. Please provide a value in [0,1] range.")
 
-    def average(averaged: Any, weight: Any, n: Any) -> Any:
+    def average(averaged: wt.Tensor, weight: wt.Tensor, n: int | wt.Tensor) -> Any:
         return averaged * decay + weight * (1 - decay)
 
     return average
 
 
 def get_swa_avg_fn() -> Callable[..., Any]:
-    """The mean of all weights so far."""
+    """The mean of all weights so far.
 
-    def average(averaged: Any, weight: Any, n: Any) -> Any:
+    From Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (2018).
+
+    >>> average = torch.optim.swa_utils.get_swa_avg_fn()
+    >>> average(torch.tensor(1.0), torch.tensor(4.0), 2)
+    tensor(2.)
+    """
+
+    def average(averaged: wt.Tensor, weight: wt.Tensor, n: int | wt.Tensor) -> Any:
         return averaged + (weight - averaged) / (n + 1)
 
     return average
@@ -56,12 +77,21 @@ def _in_place(average: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[..., Any]:
-    """`get_ema_avg_fn` over lists, in place."""
+    """`get_ema_avg_fn` over lists, in place.
+
+    Args:
+        decay: the share of the old average, in [0, 1].
+
+    Returns: a function of (averages, weights, number of averaged models).
+    """
     return _in_place(get_ema_avg_fn(decay))
 
 
 def get_swa_multi_avg_fn() -> Callable[..., Any]:
-    """`get_swa_avg_fn` over lists, in place."""
+    """`get_swa_avg_fn` over lists, in place.
+
+    Returns: a function of (averages, weights, number of averaged models).
+    """
     return _in_place(get_swa_avg_fn())
 
 
@@ -84,7 +114,7 @@ class AveragedModel(Module):
     def __init__(
         self,
         model: Module,
-        device: Any = None,
+        device: Device = None,
         avg_fn: Callable[..., Any] | None = None,
         multi_avg_fn: Callable[..., Any] | None = None,
         use_buffers: bool = False,
@@ -95,16 +125,24 @@ class AveragedModel(Module):
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)
-        self.register_buffer("n_averaged", warptape.tensor(0, dtype=warptape.long, device=device))
+        self.register_buffer("n_averaged", wt.tensor(0, dtype=wt.long, device=device))
         self.avg_fn, self.multi_avg_fn, self.use_buffers = avg_fn, multi_avg_fn, use_buffers
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The averaged model's."""
+        """The averaged model's.
+
+        Args:
+            *args, **kwargs: what the model takes.
+        """
         return self.module(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
-        """Takes the model's present parameters into the averages."""
-        with warptape.no_grad():
+        """Takes the model's present parameters into the averages.
+
+        Args:
+            model: of the same parameters, in the same order.
+        """
+        with wt.no_grad():
             kinds = (Module.parameters, Module.buffers) if self.use_buffers else (Module.parameters,)
             both = chain(*(zip(of(self.module), of(model)) for of in kinds))
             pairs = [(a, p.detach().to(a.device)) for a, p in both]
@@ -124,7 +162,7 @@ class AveragedModel(Module):
             self.n_averaged += 1
 
 
-def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+def update_bn(loader: Iterable[Any], model: Module, device: Device = None) -> None:
     """Sets the running statistics of all batch norms to those of one pass over the data. The model's mode and
     the norms' momentum stay."""
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
@@ -137,7 +175,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
         m.momentum = None  # the plain mean of all batches
     model.train()
     try:
-        with warptape.no_grad():
+        with wt.no_grad():
             for batch in loader:
                 x = batch[0] if isinstance(batch, (list, tuple)) else batch
                 model(x if device is None else x.to(device))
@@ -163,14 +201,14 @@ class SWALR(LRScheduler):
 
     def __init__(
         self,
-        optimizer: Any,
-        swa_lr: Any,
+        optimizer: Optimizer,
+        swa_lr: float | Sequence[float],
         anneal_epochs: int = 10,
         anneal_strategy: str = "cos",
         last_epoch: int = -1,
     ) -> None:
         for group, rate in zip(optimizer.param_groups, per_group(optimizer, swa_lr, "swa_lr")):
-            group["swa_lr"] = rate.clone() if isinstance(rate, warptape.Tensor) else rate
+            group["swa_lr"] = rate.clone() if isinstance(rate, wt.Tensor) else rate
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
                 f"anneal_strategy must by one of 'cos' or 'linear', instead got {anneal_strategy}"

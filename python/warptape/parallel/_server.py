@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .. import distributed as dist
 from .._C import _distributed as _C
-from .._tensor import Tensor
+from ..core import Tensor
 from ..nn import Parameter
 from ..optim import Optimizer
 
@@ -22,7 +22,7 @@ PUSH, DONE = 0, 1  # what a request is
 
 def flat_of(tensors: Sequence[Tensor]) -> Tensor:
     """Copies one after the other in one flat tensor on the CPU."""
-    return warptape.cat([t.detach().cpu().reshape(-1) for t in tensors])
+    return wt.cat([t.detach().cpu().reshape(-1) for t in tensors])
 
 
 def parts_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
@@ -32,7 +32,7 @@ def parts_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 def load(parameters: Sequence[Parameter], flat: Tensor) -> None:
     """Takes what flat_of gave elsewhere."""
-    with warptape.no_grad():
+    with wt.no_grad():
         for parameter, part in zip(parameters, parts_of(flat, parameters), strict=True):
             parameter.copy_(part)
 
@@ -89,14 +89,14 @@ class Server:
 
     def _receive(self) -> bool:
         """Takes one request; whether it was a worker's last."""
-        header = warptape.empty(2 + len(self.parameters), dtype=warptape.int64, device="cpu")
+        header = wt.empty(2 + len(self.parameters), dtype=wt.int64, device="cpu")
         worker = self.requests._ranks.index(dist.recv(header, group=self.requests))
         kind, version, *given = header.tolist()
         if kind == DONE:
             self.take(worker)
             return True
         count = sum(p.numel() for p in self.parameters)
-        flat = warptape.empty(count, dtype=self.parameters[0].dtype, device="cpu")
+        flat = wt.empty(count, dtype=self.parameters[0].dtype, device="cpu")
         dist.recv(flat, group=self.requests, group_src=worker)
         self.received += flat.numel() * flat.element_size()
         parts = zip(given, parts_of(flat, self.parameters), strict=True)
@@ -153,7 +153,7 @@ class Server:
         """A step with the mean of what was pushed; a parameter to which nobody has a gradient gets none."""
         for parameter, column in zip(self.parameters, zip(*pushed, strict=True), strict=True):
             given = [g for g in column if g is not None]
-            parameter.grad = warptape.stack(given).sum(0) / len(pushed) if given else None
+            parameter.grad = wt.stack(given).sum(0) / len(pushed) if given else None
         self.optimizer.step()
         self.version += 1
 
@@ -163,7 +163,7 @@ class Server:
 
     def _reply(self, worker: int) -> None:
         self.waiting.remove(worker)
-        header, flat = warptape.tensor([self.version], device="cpu"), flat_of(self.parameters)
+        header, flat = wt.tensor([self.version], device="cpu"), flat_of(self.parameters)
         self.sent += flat.numel() * flat.element_size()
         self.replies_due.put((worker, [header, flat]))
 

@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import warptape
-
+from .. import core as wt
 from .. import nn
-from .._tensor import Tensor
 from ..autograd import Function
+from ..core import Tensor
+from ..core.placed import replicas
 from ..core.pytree import tree_leaves, tree_map
 from ..distributed import DeviceMesh, ReduceOp, all_gather_object, all_reduce, all_reduce_coalesced
 from ..distributed.optim import ZeroRedundancyOptimizer
-from ..nn.modules._state import _IncompatibleKeys
+from ..nn.modules.state import _IncompatibleKeys
 from ..nn.parallel import DistributedDataParallel
 from ..optim import Optimizer
 from .context import SharedSequence, shard_sequence
+from .dtensor.tensor import DTensor, plain, whole_of
 from .pipeline import PipelineSchedule, rng
 from .pipeline.partition import chunk_batch
 from .tensor import split_randomness
-from .tensor.placement import ParallelParameter
 
 
 class Names:
@@ -56,14 +56,14 @@ class _Nothing(Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
         ctx.like = [(t.shape, t.dtype, t.device) for t in tensors]
-        return warptape.zeros((), dtype=tensors[0].dtype, device=tensors[0].device)
+        return wt.zeros((), dtype=tensors[0].dtype, device=tensors[0].device)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        return tuple(warptape.zeros(s, dtype=dtype, device=device) for s, dtype, device in ctx.like)
+        return tuple(wt.zeros(s, dtype=dtype, device=device) for s, dtype, device in ctx.like)
 
 
-def weighed(loss_fn: Callable[..., Tensor], output: Any, target: tuple[Any, Tensor]) -> Tensor:
+def weighted(loss_fn: Callable[..., Tensor], output: Any, target: tuple[Any, Tensor]) -> Tensor:
     """loss_fn of a target that has its factor [1] beside it. Where nothing counts it is not called: its
     gradient would be 0 * NaN."""
     factor = target[1].reshape(())
@@ -115,7 +115,7 @@ class ParallelModel(nn.Module):
         if "copies" in axes and zero < 2:
             all_ = axes["copies"].get_group()
             for p in self._own:
-                over = getattr(p, "_replicas", all_)
+                over = replicas(p, all_)
                 if over is not all_ or "pp" in axes:
                     self._averaged[p] = over
 
@@ -151,11 +151,16 @@ class ParallelModel(nn.Module):
         return self._mean(losses)
 
     def evaluate(self, *args: Any, target: Any, **kwargs: Any) -> Tensor:
-        """As step, without gradients. The mode, train() or eval(), is yours to set."""
+        """As step, without gradients. The mode, train() or eval(), is yours to set.
+
+        Args:
+            *args, **kwargs: what the model takes.
+            target: for the loss.
+        """
         losses: list[Tensor] = []
         piped = isinstance(self._runner, PipelineSchedule)
         args, kwargs, target, _ = self._cut(args, kwargs, target, self.n_microbatches if piped else 1)
-        with self._part_of_batch(), warptape.no_grad():
+        with self._part_of_batch(), wt.no_grad():
             if piped:
                 self._runner.eval(*args, target=target, losses=losses, **kwargs)
             else:
@@ -163,7 +168,13 @@ class ParallelModel(nn.Module):
         return self._mean(losses)
 
     def optimizer(self, cls: type[Optimizer], params: Any = None, **options: Any) -> Optimizer:
-        """cls(params, **options); with zero=1 each rank along "dp" and "cp" keeps the state of its share."""
+        """cls(params, **options); with zero=1 each rank along "dp" and "cp" keeps the state of its share.
+
+        Args:
+            cls: an optimizer's class.
+            params: this rank's parameters if None.
+            **options: of the optimizer.
+        """
         params = self._own if params is None else params
         if self.zero == 1 and "copies" in self._axes:
             return ZeroRedundancyOptimizer(params, cls, self._axes["copies"].get_group(), **options)
@@ -174,21 +185,37 @@ class ParallelModel(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """Names are those in the whole model."""
+        """Names are those in the whole model.
+
+        Args:
+            prefix: of all names.
+            recurse: accepted, without effect.
+            remove_duplicate: whether a shared parameter comes once.
+        """
         for p in self._own:
             names = self._names.parameters[id(p)]
             for name in names[:1] if remove_duplicate else names:
                 yield (f"{prefix}.{name}" if prefix else name), p
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As a module's."""
+        """As a module's.
+
+        Args:
+            set_to_none: whether gradients go away.
+        """
         for stage in self.stages:
             stage.zero_grad(set_to_none)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> Any:
-        """What this rank has of the model's. warptape.distributed.checkpoint saves and loads the model."""
+        """What this rank has of the model's. warptape.distributed.checkpoint saves and loads the model.
+
+        Args:
+            destination: a dict to fill.
+            prefix: of all names.
+            keep_vars: whether tensors keep their history.
+        """
         out = OrderedDict[str, Any]() if destination is None else destination
         local: dict[str, Any] = {}
         for name, p in self.named_parameters(remove_duplicate=False):
@@ -202,8 +229,8 @@ class ParallelModel(nn.Module):
         """The state_dict of the model in one process, on every rank. Collective."""
         out = self.state_dict()
         for p in self._own:
-            if isinstance(p, ParallelParameter):
-                out |= dict.fromkeys(self._names.parameters[id(p)], p.full_tensor())
+            if isinstance(p, DTensor):
+                out |= dict.fromkeys(self._names.parameters[id(p)], whole_of(p))
         if "pp" in self._axes:
             all_: list[Any] = [None] * self._axes["pp"].size()
             values = {name: value.detach() for name, value in out.items()}
@@ -228,11 +255,11 @@ class ParallelModel(nn.Module):
             raise RuntimeError(
                 f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(faults)}"
             )
-        with warptape.no_grad():
+        with wt.no_grad():
             for name, mine in self.state_dict(keep_vars=True).items():
                 given = state_dict.get(name, mine)
                 if given is not mine:
-                    mine.copy_(mine.part_of(given) if isinstance(mine, ParallelParameter) else given)
+                    mine.copy_(mine.like_whole(given) if isinstance(mine, DTensor) else given)
         return _IncompatibleKeys(missing, unexpected)
 
     # ---- parts of a step ----
@@ -274,7 +301,7 @@ class ParallelModel(nn.Module):
         except ValueError as error:
             problem = str(error)
         if "dp" in self._axes and (problem or rows != self._rows):
-            most = warptape.tensor([rows, -rows], dtype=warptape.int64, device=self._device)
+            most = wt.tensor([rows, -rows], dtype=wt.int64, device=self._device)
             all_reduce(most, ReduceOp.MAX, self._axes["dp"].get_group())
             largest, smallest = most[0].item(), -most[1].item()
             if not problem and smallest < largest:
@@ -294,7 +321,7 @@ class ParallelModel(nn.Module):
         """By how much the mean loss of each micro-batch [n] counts, so that the mean over micro-batches and
         copies is the mean over all that they count."""
         counts = [float(self._counted(target)) for target in targets]
-        here = warptape.tensor(counts, dtype=warptape.float64, device=self._device)
+        here = wt.tensor(counts, dtype=wt.float64, device=self._device)
         total, copies = here.sum(), 1
         if "copies" in self._axes:
             copies = self._axes["copies"].size()
@@ -329,7 +356,7 @@ class ParallelModel(nn.Module):
             for p in parameters:
                 over = left.pop(p, None)
                 if over is not None and p.grad is not None:
-                    grads.setdefault((over, p.dtype), []).append(p.grad)
+                    grads.setdefault((over, p.dtype), []).append(plain(p.grad))
             for (over, _), alike in grads.items():
                 travelling.append(self._average(alike, over))
 
@@ -343,7 +370,7 @@ class ParallelModel(nn.Module):
         return all_reduce_coalesced(gradients, ReduceOp.AVG, group, async_op=True)
 
     def _mean(self, losses: Sequence[Tensor]) -> Tensor:
-        total = warptape.zeros((), dtype=warptape.float64, device=self._device)
+        total = wt.zeros((), dtype=wt.float64, device=self._device)
         for loss in losses:
             total += loss.detach().double() / len(losses)
         if "pp" in self._axes:  # the last stage's rank has it

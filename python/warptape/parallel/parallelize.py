@@ -9,21 +9,22 @@ from functools import partial
 from typing import Any
 
 from .. import nn
-from .._tensor import Tensor
+from ..core import Tensor
+from ..core.placed import set_replicas
 from ..distributed import DeviceMesh, init_device_mesh
-from ..distributed._state import state
+from ..distributed.state import state
 from ..nn.parallel import DistributedDataParallel
 from ..utils.checkpoint import checkpoint
 from .context.api import ATTENTIONS
+from .dtensor.tensor import DTensor
 from .experts.layer import balance_over, check_experts, expert_parallel, mixtures
-from .model import Names, ParallelModel, weighed
+from .model import Names, ParallelModel, weighted
 from .pipeline import PipelineScheduleMulti, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
 from .pipeline.schedules import rank_of
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
-from .shard.api import check_options
+from .shard.checks import check_options
 from .tensor import parallelize_module
-from .tensor.placement import ParallelParameter
 from .tensor.plan import check_plan
 
 AXES = ("dp", "cp", "tp", "pp")
@@ -102,7 +103,7 @@ def parallelize(
     if counted is not None:
         if not callable(counted):
             raise TypeError(f"parallelize: expected counted to be callable, got {type(counted).__name__}")
-        loss_fn = partial(weighed, loss_fn)
+        loss_fn = partial(weighted, loss_fn)
     sharing = tuple(name for name in axes if name in ("dp", "cp"))
     _check_experts(model, [axes[name].size() for name in sharing], ep)
     _check_schedule(schedule, chunks)
@@ -122,7 +123,7 @@ def parallelize(
     if "tp" in axes:
         parallelize_module(model, axes["tp"], plan)
     if sharing:
-        axes["copies"] = mesh[sharing]._flatten() if len(sharing) == 2 else axes[sharing[0]]
+        axes["copies"] = mesh[sharing].flatten() if len(sharing) == 2 else axes[sharing[0]]
         axes |= _share_experts(model, mesh, axes["copies"], ep)
     for _, layer in mixtures(model):
         layer.loss_scale = 1 / n_microbatches
@@ -235,7 +236,7 @@ def _check_model(
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("parallelize: no parameter of the model requires grad; thaw what is to be trained")
     for name, p in model.named_parameters():
-        if isinstance(p, ParallelParameter):
+        if isinstance(p, DTensor):
             raise ValueError(f"parallelize: {name} is already sharded; give the model as it was")
         if p.device.type != mesh.device_type:
             raise ValueError(
@@ -274,7 +275,7 @@ def _share_experts(model: nn.Module, mesh: DeviceMesh, copies: DeviceMesh, ep: i
         expert_parallel(model, split["ep"])
         for _, layer in mixtures(model):
             for p in layer.experts.parameters():
-                p._replicas = split["replicas"].get_group()  # type: ignore[attr-defined]
+                set_replicas(p, split["replicas"].get_group())
     balance_over(model, copies.get_group())
     return {name: split[name] for name in ("replicas", "ep")} if ep > 1 else {}
 
@@ -364,9 +365,7 @@ def _shard(
             owners.setdefault(id(p), set()).add(id(m))
     given = {"reshard_after_forward": reshard, "mp_policy": policy or MixedPrecisionPolicy()}
     for _, mixture in mixtures(root) if "ep" in axes else ():
-        experts: Any = fully_shard(mixture.experts, mesh=axes["replicas"], **given)  # type: ignore[arg-type]
-        # Its whole has not the hook of expert_parallel, so the sum is divided by all copies.
-        experts.set_gradient_divide_factor(axes["copies"].size())
+        fully_shard(mixture.experts, mesh=axes["replicas"], **given)  # type: ignore[arg-type]
     given["mesh"] = axes["copies"]
     for layer in {id(m): m for m in layers if id(m) in inside}.values():
         own = {id(m) for m in layer.modules()}

@@ -1,8 +1,8 @@
 """The parameter server of the textbooks, over send and recv of process groups.
 
 Some ranks, the servers, keep the parameters; workers push gradients to them and pull parameters. Where the
-servers are is the placement, when a worker may go on is the mode. `docs/parameter_server.md` has what it
-costs and why collectives won; for work, use DistributedDataParallel or fully_shard.
+servers are is the placement, when a worker may go on is the mode. `docs/guides/parameter_server.md` has
+what it costs and why collectives won; for work, use DistributedDataParallel or fully_shard.
 
 Asynchronous: J. Dean et al., "Large Scale Distributed Deep Networks" (2012), section 4.1 (Downpour SGD).
 Bounded: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .. import distributed as dist
-from .._tensor import Tensor
-from ..distributed._state import Group, resolve
+from ..core import Tensor
+from ..distributed.state import Group, resolve
 from ..nn import Module, Parameter
 from ..optim import Optimizer
 from ._server import DONE, PUSH, Server, flat_of, load
@@ -167,8 +167,8 @@ class ParameterServer:
             if i == self.rank:
                 continue
             given = [int(p.grad is not None) for p in owned]
-            self._send(i, warptape.tensor([PUSH, self._versions[i], *given], device="cpu"))
-            self._send(i, flat_of([warptape.zeros_like(p) if p.grad is None else p.grad for p in owned]))
+            self._send(i, wt.tensor([PUSH, self._versions[i], *given], device="cpu"))
+            self._send(i, flat_of([wt.zeros_like(p) if p.grad is None else p.grad for p in owned]))
         if self.server is not None:
             copies = [None if p.grad is None else p.grad.cpu().clone() for p in self._owned[self.rank]]
             self.server.take(self.rank, self._versions[self.rank], copies)
@@ -176,7 +176,7 @@ class ParameterServer:
             if i == self.rank and self.server is not None:
                 self._versions[i], flat = self.server.pull()
             else:
-                version, flat = warptape.zeros(1, dtype=warptape.int64, device="cpu"), flat_of(owned)
+                version, flat = wt.zeros(1, dtype=wt.int64, device="cpu"), flat_of(owned)
                 for tensor in (version, flat):
                     dist.recv(tensor, group=self._replies[i], group_src=i)
                 self._versions[i] = int(version.item())
@@ -205,7 +205,7 @@ class ParameterServer:
         if self.rank in self.workers:
             for i, owned in enumerate(self._owned):
                 if i != self.rank:
-                    self._send(i, warptape.tensor([DONE] + [0] * (1 + len(owned)), device="cpu"))
+                    self._send(i, wt.tensor([DONE] + [0] * (1 + len(owned)), device="cpu"))
         if here is not None:
             if self.rank in self.workers:
                 here.take(self.rank)

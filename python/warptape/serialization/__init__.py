@@ -1,7 +1,7 @@
 """save() and load(): objects that hold tensors, in files that PyTorch reads and writes too.
 
 Loading takes a closed list of types unless told otherwise, so that a file from elsewhere cannot run code, and
-checks what it reads: `docs/files.md` has the details.
+checks what it reads: `docs/reference/files.md` has the details.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ import os
 import warnings
 from collections.abc import Callable
 from mmap import MAP_SHARED
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _C
 from .._missing import install_getattr as _install_getattr
+from ..core import offer, offered
 from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
 from ._endianness import LoadEndianness, get_default_load_endianness, set_default_load_endianness
 from ._mmap import get_default_mmap_options, set_default_mmap_options
+
+if TYPE_CHECKING:
+    from warptape.core.types import FileLike
 
 __all__ = [
     "LoadEndianness",
@@ -52,7 +57,11 @@ def set_crc32_options(compute_crc32: bool) -> None:
 
 
 def get_crc32_options() -> bool:
-    """Whether save() writes checksums."""
+    """Whether save() writes checksums; `set_crc32_options` chooses.
+
+    >>> torch.serialization.get_crc32_options()
+    True
+    """
     return _checksums
 
 
@@ -63,7 +72,7 @@ MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | _C.device | str | dict[str
 
 
 def save(
-    obj: Any,
+    obj: object,
     f: Any,
     pickle_module: Any = None,
     pickle_protocol: int = DEFAULT_PROTOCOL,
@@ -92,8 +101,8 @@ def save(
     {'weight': tensor([1., 1.])}
     """
     from ._archive import pieces
-    from ._files import replace_file, write_all
     from ._pickler import LegacyPickler, Pickler
+    from .files import replace_file, write_all
 
     if getattr(pickle_module, "__name__", "pickle") != "pickle":
         raise ValueError(f"save: pickle_module {pickle_module.__name__!r} is not supported; leave it out")
@@ -117,7 +126,7 @@ def save(
         )
 
 
-def _weights_only(asked: bool | None, pickle_module: Any) -> bool:
+def _weights_only(asked: bool | None, pickle_module: ModuleType | None) -> bool:
     """What load() was asked for, with what the environment says."""
     always, never = (
         os.environ.get(name, "").lower() in ("1", "y", "yes", "true")
@@ -142,15 +151,14 @@ def _weights_only(asked: bool | None, pickle_module: Any) -> bool:
 
 def normalize_storage_type(storage_type: type) -> type:
     """The class of storages of that name in host memory: torch.cuda.FloatStorage -> torch.FloatStorage."""
-    import warptape
-
-    return getattr(warptape, storage_type.__name__)
+    found: type = getattr(offered("root"), storage_type.__name__)
+    return found
 
 
 def load(
-    f: Any,
-    map_location: Any = None,
-    pickle_module: Any = None,
+    f: FileLike,
+    map_location: MAP_LOCATION | None = None,
+    pickle_module: ModuleType | None = None,
     *,
     weights_only: bool | None = None,
     mmap: bool | None = None,
@@ -225,7 +233,7 @@ def default_restore_location(storage: Any, location: str) -> Any:
     return restore(storage, location)
 
 
-def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
+def get_unsafe_globals_in_checkpoint(f: FileLike) -> list[str]:
     """The names in a file that load() refuses unless they are allowed. Nothing of the file is run.
 
     Raises: what load() raises for a damaged file.
@@ -238,6 +246,20 @@ def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
         return _read.unsafe_names(file)
 
 
+def _mapped() -> type:
+    from .files import Mapped
+
+    return Mapped
+
+
+def _rebuild_coded() -> Callable[..., Any]:
+    from .names import rebuild_coded
+
+    return rebuild_coded
+
+
+offer("mapped files", _mapped)
+offer("rebuild_coded", _rebuild_coded)
 # Private in PyTorch, too, and called all the same.
 _zip_names = ("_is_zipfile", "_open_file_like", "_open_zipfile_reader", "_open_zipfile_writer")
 _install_getattr(

@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from .. import _C
 from ._errors import FileError
@@ -44,7 +44,7 @@ class Source:
     """Positioned reads from a path's file, from a file object (its part behind where it stands), or of a
     mapping."""
 
-    def __init__(self, file: Any, mapped: memoryview | None = None) -> None:
+    def __init__(self, file: IO[bytes], mapped: memoryview | None = None) -> None:
         self.file, self.mapped = file, mapped
         # Others may have a descriptor of something else, as a compressed file has
         plain = type(file) in (io.BufferedReader, io.FileIO, io.BufferedRandom)

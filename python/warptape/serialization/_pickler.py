@@ -9,21 +9,24 @@ import pickle
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
-
-import warptape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _C
-from .._functions import _find_op
-from .._interchange import raw_bytes
-from .._tensor import Tensor
-from ..storage import UntypedStorage, storage_class_of
-from . import _names
+from ..core import Tensor, offered
+from ..core.functions import _find_op
+from ..core.interchange import raw_bytes
+from ..core.protocols import TapedByValue
+from ..core.storage import UntypedStorage, storage_class_of, storage_on
+from ..core.wrappers import is_wrapper, reduced
+from . import names as _names
+
+if TYPE_CHECKING:
+    from warptape import core as wt
 
 
-class Call(NamedTuple):
+class PickledCall(NamedTuple):
     """A call to write in the place of an object."""
 
     what: Any
@@ -47,6 +50,7 @@ _META = Global("torch._utils", "_rebuild_meta_tensor_no_storage")
 _PARAMETER, _PARAMETER_WITH_STATE = (
     Global("torch._utils", f"_rebuild_parameter{end}") for end in ("", "_with_state")
 )
+_WRAPPER = Global("torch._utils", "_rebuild_wrapper_subclass")
 _FROM_TYPE = Global("torch._tensor", "_rebuild_from_type_v2")
 _SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
 _NESTED, _NESTED_TYPE = (
@@ -55,7 +59,7 @@ _NESTED, _NESTED_TYPE = (
 _ORDERED = Global("collections", "OrderedDict")
 _LAYOUT = Global("torch.serialization", "_get_layout")
 _PLACES = {"_functions": "torch", "_nn": "torch.nn.functional", "_linalg": "torch.linalg"}  # of ops
-_OWN_TENSORS = (Tensor.__reduce_ex__, warptape.nn.Parameter.__reduce_ex__)
+_OWN_TENSORS = (Tensor.__reduce_ex__, offered("Parameter").__reduce_ex__)
 
 
 def _state_of(t: Tensor) -> Any:
@@ -92,7 +96,7 @@ def _number(n: int) -> bytes:
     return pickle.LONG1 + bytes((len(data),)) + data
 
 
-def _numbers(values: Any) -> bytes:
+def _numbers(values: Sequence[int]) -> bytes:
     """A tuple of them."""
     data = b"".join(map(_number, values))
     if len(values) < 4:
@@ -152,14 +156,16 @@ class Pickler(_PythonPickler):
         self.write(_name(module, short))
         self.memoize(obj)
 
-    def save_reduce(self, func: Any, args: Any, *rest: Any, obj: Any = None) -> None:
+    def save_reduce(
+        self, func: Callable[..., Any], args: tuple[Any, ...], *rest: Any, obj: Any = None
+    ) -> None:
         """Writes what `__reduce_ex__` returned; of an op, PyTorch's name."""
         if func is _find_op and args[0] in _PLACES:
             self.save(_named(_PLACES[args[0]], args[1]))
         else:
             super().save_reduce(func, args, *rest, obj=obj)
 
-    def _bytes(self, obj: bytes) -> None:
+    def _bytes(self, obj: Any) -> None:
         self.save_reduce(codecs.encode, (obj.decode("latin-1"), "latin1"), obj=obj)
 
     def _dtype(self, obj: Any) -> None:
@@ -177,7 +183,7 @@ class Pickler(_PythonPickler):
     def reducer_override(self, obj: Any) -> Any:
         """What stands for a tensor, and what its arguments are made of."""
         kind = type(obj)
-        if kind is Call:
+        if kind is PickledCall:
             return tuple(obj)
         if kind is _C.Size:
             return _C.Size, (tuple(obj),)
@@ -188,8 +194,8 @@ class Pickler(_PythonPickler):
         if isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
             return self._tensor(obj)
         if getattr(kind, "is_nested", False) is True:
-            return _FROM_TYPE, (_NESTED, _NESTED_TYPE, (obj._parts(),), {})
-        if getattr(kind, "_by_value", False):  # a sparse tensor
+            return _FROM_TYPE, (_NESTED, _NESTED_TYPE, obj.__reduce_ex__(4)[1], {})
+        if issubclass(kind, TapedByValue):  # a sparse tensor
             parts = obj.__reduce_ex__(4)[1][1]
             return _SPARSE, (obj.layout, parts)
         return NotImplemented
@@ -199,7 +205,7 @@ class Pickler(_PythonPickler):
     def _tensor(self, t: Tensor) -> tuple[Any, tuple[Any, ...]]:
         kind, state = type(t), _state_of(t)
         make, args = self._rebuilt(t)
-        if kind is warptape.nn.Parameter:
+        if kind is offered("Parameter"):
             args = (t.data, t.requires_grad, OrderedDict())
             return (_PARAMETER_WITH_STATE, (*args, state)) if state else (_PARAMETER, args)
         if kind is not Tensor or state:
@@ -207,15 +213,17 @@ class Pickler(_PythonPickler):
         return make, args
 
     def _rebuilt(self, t: Tensor) -> tuple[Global, tuple[Any, ...]]:
+        if is_wrapper(t):
+            return _WRAPPER, reduced(t)[1]
         size, stride = tuple(t.shape), t.stride()
         if t.is_meta:
             return _META, (t.dtype, size, stride, t.requires_grad)
         typed = storage_class_of(t.dtype)
-        storage = typed._on(_C._storage_bytes(t))
+        storage = storage_on(typed, _C._storage_bytes(t))
         args: tuple[Any, ...] = (storage, t.storage_offset(), size, stride, t.requires_grad, OrderedDict())
         return (_TENSOR, args) if typed is not UntypedStorage else (_TENSOR3, (*args, t.dtype))
 
-    def _key(self, data: Tensor, dtype: Any) -> int:
+    def _key(self, data: Tensor, dtype: wt.dtype) -> int:
         """The number of a storage, whose bytes lie in a record of their own."""
         place = data.data_ptr(), data.numel()
         key, before = self.keys.get(place, (len(self.storages), dtype))

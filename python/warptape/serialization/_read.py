@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
-
-import warptape
+from typing import IO, Any
 
 from .. import _C
-from .._interchange import raw_bytes
-from .._tensor import Tensor
-from ..storage import TypedStorage, UntypedStorage
-from . import _endianness, _names
+from ..core import Tensor, offered
+from ..core.interchange import raw_bytes
+from ..core.storage import TypedStorage, UntypedStorage, storage_on
+from . import _endianness
+from . import names as _names
 from ._archive import LOCAL, Archive, Source
 from ._errors import FileError, UnpicklingError
-from ._files import Mapped
 from ._unpickler import Survey, Unpickler
+from .files import Mapped
 
 _LEGACY_START = b"\x80\x02\x8a\n" + _names.LEGACY_MAGIC.to_bytes(10, "little")
 _VERSIONS = range(1, 11)  # of the archive's layout, which PyTorch reads
@@ -31,7 +30,7 @@ class _PlacementFailed(BaseException):
 def restore(storage: UntypedStorage, location: str) -> UntypedStorage:
     """The storage at a location of a file. RuntimeError for a device that is not here."""
     if location.startswith("cuda"):
-        if not warptape.cuda.is_available():
+        if not offered("cuda").is_available():
             raise RuntimeError(
                 "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. "
                 "If you are running on a CPU-only machine, please use torch.load with "
@@ -85,14 +84,14 @@ class _Storages:
                 width = kind.dtype.itemsize // (2 if kind.dtype.is_complex else 1)
                 held = held.reshape(-1, width).flip(1).reshape(-1)
             try:
-                self.placed[key] = self.place(UntypedStorage._on(held), location)._bytes
+                self.placed[key] = self.place(storage_on(UntypedStorage, held), location)._bytes
             except Exception as error:
                 raise _PlacementFailed(error) from error
         placed = self.placed[key]
         if view is not None:
             begin, end = (n * kind.dtype.itemsize for n in view)
             placed = placed[begin:end]
-        return (kind if issubclass(kind, TypedStorage) else TypedStorage)._on(placed)
+        return storage_on(kind if issubclass(kind, TypedStorage) else TypedStorage, placed)
 
 
 def _is_module(pid: Any) -> bool:
@@ -141,7 +140,7 @@ def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
     return Trusting
 
 
-def _unpickle(file: Any, limit: int, storages: _Storages, module: Any, options: dict[str, Any]) -> Any:
+def _unpickle(file: IO[bytes], limit: int, storages: _Storages, module: Any, options: dict[str, Any]) -> Any:
     try:
         if module is None:
             return Unpickler(file, limit, storages, options.get("encoding", "utf-8")).load()
@@ -151,7 +150,7 @@ def _unpickle(file: Any, limit: int, storages: _Storages, module: Any, options: 
 
 
 def from_file(
-    file: Any, map_location: Any, module: Any, options: dict[str, Any], mmap: bool, shared: bool = False
+    file: IO[bytes], map_location: Any, module: Any, options: dict[str, Any], mmap: bool, shared: bool = False
 ) -> Any:
     """The object in a file.
 
@@ -194,10 +193,10 @@ def from_safetensors(path: str, map_location: Any) -> dict[str, Tensor]:
             "Use a device string or torch.device instead."
         )
     device = "cpu" if map_location is None else map_location
-    return warptape.utils.safetensors.load_file(path, device=device)
+    return offered("safetensors").load_file(path, device=device)
 
 
-def unsafe_names(file: Any) -> list[str]:
+def unsafe_names(file: IO[bytes]) -> list[str]:
     """What in a file's pickle is not on the closed list."""
     source = Source(file)
     if _is_legacy(source):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
-from . import _names
+from . import names as _names
 from ._errors import FileError, UnpicklingError
 
 # What these have runs programs or changes the process: no one may allow it.
@@ -38,7 +38,7 @@ class Unpickler:
     """
 
     def __init__(
-        self, file: Any, limit: int, persistent_load: Callable[[Any], Any], encoding: str = "utf-8"
+        self, file: IO[bytes], limit: int, persistent_load: Callable[[Any], Any], encoding: str = "utf-8"
     ) -> None:
         self.file, self.limit, self.persistent_load = file, limit, persistent_load
         self.encoding = encoding
@@ -156,7 +156,7 @@ class Unpickler:
         else:
             self._call(code)
 
-    def _fill(self, target: Any, items: list[Any]) -> Any:
+    def _fill(self, target: object, items: list[Any]) -> Any:
         """Adds items to a container."""
         if any(i is _MARK for i in items):
             raise UnpicklingError("the pickle is damaged: a mark is left")
@@ -229,13 +229,13 @@ class Unpickler:
             return maker(lambda *given: self.make(make, given), cls, inner, state)
         return maker(*args)
 
-    def new(self, cls: Any, args: tuple[Any, ...]) -> Any:
+    def new(self, cls: type, args: tuple[Any, ...]) -> Any:
         """An object of a class that a user allowed."""
         if not _names.is_allowed(cls) or not isinstance(cls, type):
             return self.make(cls, args)
         return cls.__new__(cls, *args)
 
-    def build(self, obj: Any, state: Any) -> None:
+    def build(self, obj: object, state: Any) -> None:
         """Gives an object its attributes."""
         if _names.is_allowed(type(obj)):
             if hasattr(obj, "__setstate__"):
@@ -255,7 +255,7 @@ class Unpickler:
 class Survey(Unpickler):
     """Collects the names in a pickle that are neither on the closed list nor allowed; makes nothing."""
 
-    def __init__(self, file: Any, limit: int) -> None:
+    def __init__(self, file: IO[bytes], limit: int) -> None:
         super().__init__(file, limit, lambda _: None)
         self.names: set[str] = set()
 
@@ -268,13 +268,13 @@ class Survey(Unpickler):
     def make(self, what: Any, args: tuple[Any, ...]) -> Any:
         return _Anything()
 
-    def new(self, cls: Any, args: tuple[Any, ...]) -> Any:
+    def new(self, cls: type, args: tuple[Any, ...]) -> Any:
         return _Anything()
 
-    def build(self, obj: Any, state: Any) -> None:
+    def build(self, obj: object, state: Any) -> None:
         pass
 
-    def _fill(self, target: Any, items: list[Any]) -> Any:
+    def _fill(self, target: object, items: list[Any]) -> Any:
         return target
 
 

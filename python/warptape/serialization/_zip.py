@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ._archive import LOCAL, Archive, Source, pieces
-from ._files import replace_file, write_all
+from .files import replace_file, write_all
+
+if TYPE_CHECKING:
+    from warptape.core.types import FileLike
 
 
-def _is_zipfile(f: Any) -> bool:
+def _is_zipfile(f: IO[bytes]) -> bool:
     """Whether a record of an archive begins where the file stands."""
     start = f.tell()
     found = f.read(len(LOCAL))
@@ -20,7 +23,7 @@ def _is_zipfile(f: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _open_file_like(name_or_buffer: Any, mode: str) -> Iterator[Any]:
+def _open_file_like(name_or_buffer: FileLike, mode: str) -> Iterator[Any]:
     """A path opened, or a file as it is."""
     if isinstance(name_or_buffer, (str, os.PathLike)):
         with open(name_or_buffer, mode) as file:
@@ -34,7 +37,7 @@ def _open_file_like(name_or_buffer: Any, mode: str) -> Iterator[Any]:
 class _Reader:
     """The records of an archive, by their names below its folder, each checked as it is read."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._archive = Archive(Source(file))
         self._folder = next(iter(self._archive.records), "").partition("/")[0] + "/"
 
@@ -61,7 +64,7 @@ class _Reader:
 
 
 @contextlib.contextmanager
-def _open_zipfile_reader(name_or_buffer: Any) -> Iterator[_Reader]:
+def _open_zipfile_reader(name_or_buffer: FileLike) -> Iterator[_Reader]:
     """Reads the records of a path, or of a file behind where it stands."""
     with _open_file_like(name_or_buffer, "rb") as file:
         yield _Reader(file)
@@ -73,7 +76,7 @@ class _Writer:
     def __init__(self) -> None:
         self.records: list[tuple[str, Any]] = []
 
-    def write_record(self, name: str, data: Any, size: int) -> None:
+    def write_record(self, name: str, data: bytes | memoryview, size: int) -> None:
         """Adds a record of the first `size` bytes of a str, a buffer or a storage."""
         if isinstance(data, str):
             data = data.encode()
@@ -91,7 +94,7 @@ class _Writer:
 
 
 @contextlib.contextmanager
-def _open_zipfile_writer(name_or_buffer: Any) -> Iterator[_Writer]:
+def _open_zipfile_writer(name_or_buffer: FileLike) -> Iterator[_Writer]:
     """Writes what the block adds to a path, or to a file open for writing."""
     writer = _Writer()
     yield writer

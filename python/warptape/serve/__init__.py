@@ -1,4 +1,4 @@
-"""Models behind HTTP and gRPC: `warptape serve`, and `Server` for embedding; see docs/serving.md."""
+"""Models behind HTTP and gRPC: `warptape serve`, and `Server` for embedding; see docs/guides/serving.md."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`warptape serve`, also `python -m warptape.serve`: a folder of models behind HTTP and gRPC."""
+"""`warptape serve`, also `python -m warptape.serve`: a model or a folder of models behind HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -9,19 +9,36 @@ import sys
 from dataclasses import fields
 from typing import IO, Any
 
+from ..inference.hub_models import download, is_hub_name
 from . import admin
+from . import options as model_options
 from .settings import Settings
 
 EPILOG = "Orders to a server that runs: warptape serve rollback|load|unload NAME, warptape serve index."
-EXPECTED = "expected a repository, REPOSITORY/<model>/<version>/ with a version's files, as models/llama/1"
+EXPECTED = (
+    "expected a model's folder, a GGUF file, owner/name of Hugging Face's hub, or a repository as models/, "
+    "with models/llama/1"
+)
 ERRORS = (ValueError, OSError, ImportError)  # what wrong arguments raise: one line, no traceback
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The flags, those of Settings among them."""
-    parser.add_argument("repository", help="a folder with REPOSITORY/<model>/<version>/")
+    """The flags, those of Settings among them.
+
+    Args:
+        parser: gets them.
+    """
+    parser.add_argument(
+        "model",
+        help="a model's folder or GGUF file, which gets the last part of its path as name; owner/name of a "
+        "model on Hugging Face's hub, which is downloaded; or a repository, REPOSITORY/<model>/<version>/",
+    )
+    parser.add_argument("--name", help="what clients call the model; default: see above")
     parser.add_argument("--token", action="append", default=[], help="a bearer token that clients must send")
     parser.add_argument("--token-file", action="append", default=[], help="a file with a token in each line")
+    admins = "that orders need: load, unload, rollback, adapters; default: any token"
+    parser.add_argument("--admin-token", action="append", default=[], help=f"a bearer token {admins}")
+    parser.add_argument("--admin-token-file", action="append", default=[], help="a file with such tokens")
     parser.add_argument(
         "--access-log", default="-", help="where lines of JSON go: a file, - (standard output) or off"
     )
@@ -44,12 +61,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             help=each.metadata["help"].replace("%", "%%") + default,
             metavar=kind.__name__.upper(),
         )
+    model_options.add_flags(parser)
 
 
-def tokens_of(options: argparse.Namespace) -> list[str]:
-    """All tokens; lines that are empty or begin with # are none. ValueError for a file without any."""
-    tokens = list(options.token)
-    for path in options.token_file:
+def tokens_of(given: list[str], files: list[str]) -> list[str]:
+    """All tokens; lines that are empty or begin with # are none. ValueError for a file without any.
+
+    Args:
+        given: of the command line.
+        files: with more.
+    """
+    tokens = list(given)
+    for path in files:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file]
         found = [line for line in lines if line and not line.startswith("#")]
@@ -60,21 +83,61 @@ def tokens_of(options: argparse.Namespace) -> list[str]:
 
 
 def log_file(name: str) -> IO[str] | None:
-    """Where the access log goes."""
+    """Where the access log goes.
+
+    Args:
+        name: a path, "-" for standard output or "off".
+    """
     if name == "off":
         return None
     return sys.stdout if name == "-" else open(name, "a", encoding="utf-8")
 
 
 def is_model(folder: str) -> bool:
-    """Whether a folder is a model's, or that of a model with its versions, and no repository."""
+    """Whether a path is a model: its folder, a folder with its versions, or a GGUF file.
+
+    Args:
+        folder: a path.
+    """
+    if not os.path.isdir(folder):
+        return folder.endswith(".gguf") and os.path.isfile(folder)
     folders = [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.isdigit())]
     names = [name for each in folders if os.path.isdir(each) for name in os.listdir(each)]
     return any(name.endswith((".safetensors", ".gguf")) or name == "config.json" for name in names)
 
 
+def repository_of(options: argparse.Namespace) -> Any:
+    """What is to be served: a repository's folder, or a model as one.
+
+    Args:
+        options: of the command line.
+
+    Raises: FileNotFoundError where nothing is, ValueError for options of a model beside a repository.
+    """
+    from .repository import ModelFolder
+
+    given, name = options.model, options.name
+    if not os.path.exists(given) and is_hub_name(given):
+        name, given = name or given.partition("@")[0], download(given)
+    if not os.path.isdir(given) and not is_model(given):
+        raise FileNotFoundError(f"{given} is no folder: {EXPECTED}")
+    parameters = model_options.given(options)
+    if is_model(given):
+        return ModelFolder(given, name, parameters)
+    if parameters or name is not None:
+        flag = model_options.OPTIONS[next(iter(parameters))].flag if parameters else "--name"
+        raise ValueError(
+            f"{flag} is for a single model; {given} is a repository, whose models have config.json"
+        )
+    return given
+
+
 def serve(options: argparse.Namespace) -> int:
-    """Runs a server until it is told to end; the exit status."""
+    """Runs a server until it is told to end; the exit status.
+
+    Args:
+        options: of the command line.
+    """
     try:
         from .server import Server
     except ImportError as error:
@@ -82,28 +145,29 @@ def serve(options: argparse.Namespace) -> int:
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level="WARNING")
     limits: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(Settings)}
-    if not os.path.isdir(options.repository):
-        raise FileNotFoundError(f"{options.repository} is no folder: {EXPECTED}")
-    if is_model(options.repository):
-        raise ValueError(f"{options.repository} is a model's folder: {EXPECTED}")
     server = Server(
-        options.repository,
-        token=tokens_of(options),
+        repository_of(options),
+        token=tokens_of(options.token, options.token_file),
+        admin_token=tokens_of(options.admin_token, options.admin_token_file),
         access_log=log_file(options.access_log),
         control=options.control,
         load=options.load,
         **limits,
     )
-    print(f"warptape serve: {options.repository} at {server.url}", file=sys.stderr, flush=True)
+    print(f"warptape serve: {options.model} at {server.url}", file=sys.stderr, flush=True)
     if server.models.repository is not None and not server.models.repository.names():
-        text = f"warptape serve: {options.repository} has no model yet; {EXPECTED}"
+        text = f"warptape serve: {options.model} has no model yet; {EXPECTED}"
         print(text, file=sys.stderr, flush=True)
     server.run()
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 after a drain, 1 with a line on standard error, 2 for wrong flags."""
+    """The exit status: 0 after a drain, 1 with a line on standard error, 2 for wrong flags.
+
+    Args:
+        arguments: those of the process if None.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="warptape serve", description=__doc__, epilog=EPILOG)
     add_options(parser)

@@ -20,7 +20,14 @@ class OrderError(RuntimeError):
 
 
 def send(url: str, path: str, body: dict[str, Any], token: str | None) -> Any:
-    """The answer to a POST. Raises: OrderError."""
+    """The answer to a POST. Raises: OrderError.
+
+    Args:
+        url: of the server.
+        path: of the order.
+        body: becomes JSON.
+        token: of an admin, or None.
+    """
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
@@ -38,7 +45,11 @@ def send(url: str, path: str, body: dict[str, Any], token: str | None) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one order and prints what came of it; the exit status. Raises: OrderError."""
+    """Runs one order and prints what came of it; the exit status. Raises: OrderError.
+
+    Args:
+        arguments: of the command line.
+    """
     parser = argparse.ArgumentParser(prog="warptape serve", description=__doc__)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("model", nargs="?", help="its name; not of index")

@@ -6,66 +6,38 @@ what handlers record: "model", "version", "prompt_tokens", "completion_tokens", 
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import hashlib
-import hmac
 import json
 import logging
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping, MutableMapping
 from datetime import datetime, timezone
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Router
 
 from .errors import ApiError, api_error, error_response
 from .settings import Settings
 from .sites import Sites
+from .tokens import Tokens, is_order
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 log = logging.getLogger("warptape.serve")
 LIVE = ("/livez", "/v2/health/live")
 READY = ("/readyz", "/v2/health/ready")
+# What a page of an allowed origin may send.
+ASKED = {
+    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-headers": "*, Authorization",
+    "access-control-max-age": "600",
+}
 LEFT = 499  # of a client that did not wait, in the log
-
-
-class Tokens:
-    """The bearer tokens that are taken; none: everybody is.
-
-    Raises: ValueError for an empty token, or one that no header can have.
-    """
-
-    def __init__(self, tokens: Iterable[str]) -> None:
-        self._digests: list[tuple[bytes, str]] = []
-        for token in tokens:
-            if not token or not token.isascii() or not token.isprintable() or " " in token:
-                raise ValueError("a token must be printable ASCII without spaces, and not empty")
-            digest = hashlib.sha256(token.encode()).digest()
-            self._digests.append((digest, digest.hex()[:8]))
-
-    def __bool__(self) -> bool:
-        return bool(self._digests)
-
-    def key(self, authorization: bytes | None) -> str | None:
-        """The name in the log of whoever has this header; None for nobody. Takes the same time for every
-        wrong token."""
-        if not self._digests:
-            return ""
-        scheme, _, token = (authorization or b"").partition(b" ")
-        if scheme.lower() == b"basic":  # a browser, whose user gave the token as password
-            with contextlib.suppress(ValueError):
-                scheme, token = b"bearer", base64.b64decode(token, validate=True).partition(b":")[2]
-        given = hashlib.sha256(token.strip()).digest()
-        found = None
-        for digest, name in self._digests:
-            if hmac.compare_digest(digest, given):
-                found = name
-        return found if scheme.lower() == b"bearer" else None
 
 
 class _Key:
@@ -78,7 +50,11 @@ class _Key:
 
 
 class Gate:
-    """How many requests are worked on: in all, and of each token."""
+    """How many requests are worked on: in all, and of each token.
+
+    Args:
+        settings: the limits.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -86,7 +62,11 @@ class Gate:
         self._keys: dict[str, _Key] = {}
 
     def enter(self, key: str) -> _Key:
-        """Lets a request in. ApiError 429 where it must come again later."""
+        """Lets a request in. ApiError 429 where it must come again later.
+
+        Args:
+            key: the client's token.
+        """
         s, now = self._settings, time.monotonic()
         if self.running >= s.max_requests:
             raise ApiError(429, f"{s.max_requests} requests wait already", code="overloaded", retry_after=1)
@@ -107,7 +87,11 @@ class Gate:
         return state
 
     def leave(self, state: _Key) -> None:
-        """A request ended."""
+        """A request ended.
+
+        Args:
+            state: what `enter` gave.
+        """
         state.running -= 1
         self.running -= 1
 
@@ -136,11 +120,12 @@ class App:
         self._sites = Sites(settings, bool(tokens))
         self.draining = False
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             raise RuntimeError(f"no {scope['type']} here")
         start, headers = time.monotonic(), dict(scope["headers"])
+        shared = self._sites.shared(headers)
         given = headers.get(b"x-request-id", b"")
         name = given.decode("latin-1") if 0 < len(given) <= 64 and given.isalnum() else uuid.uuid4().hex
         notes = scope["warptape"] = {
@@ -151,11 +136,11 @@ class App:
         scope["app"] = self  # starlette raises HTTPException then, in place of plain text
         status = 0
 
-        async def answer(message: Any) -> None:
+        async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", name.encode())]
+                extra = [(b"x-request-id", name.encode()), *shared]
                 if self.draining or status in (408, 413):
                     extra.append((b"connection", b"close"))
                 message["headers"] = [*message.get("headers", ()), *extra]
@@ -164,6 +149,9 @@ class App:
         state = None
         try:
             path, method = scope["path"], scope["method"]
+            if method == "OPTIONS" and shared and b"access-control-request-method" in headers:
+                await Response(status_code=204, headers=ASKED)(scope, receive, answer)
+                return
             if path in LIVE and method == "GET":
                 await JSONResponse({"live": True})(scope, receive, answer)
                 return
@@ -196,13 +184,21 @@ class App:
             if self._log is not None:
                 self._write(scope, notes, status or LEFT, time.monotonic() - start)
 
-    def _admit(self, scope: Any, headers: Any, notes: Any, path: str, method: str) -> _Key | None:
+    def _admit(
+        self, scope: Scope, headers: Mapping[bytes, bytes], notes: dict[str, Any], path: str, method: str
+    ) -> _Key | None:
         """Checks who asks, from where, for how much. ApiError where not."""
         self._sites.check(headers, method)
-        key = self._tokens.key(headers.get(b"authorization"))
+        given = headers.get(b"authorization")
+        if given is None and b"x-api-key" in headers:  # Anthropic's clients
+            given = b"Bearer " + headers[b"x-api-key"]
+        key = self._tokens.key(given)
         if key is None:
-            what = "is wrong" if b"authorization" in headers else "is missing"
+            what = "is wrong" if given is not None else "is missing"
             raise ApiError(401, f"the bearer token {what}", code="invalid_api_key")
+        if is_order(path) and not self._tokens.may_order(given, path):
+            text = "this order needs the token of an admin, see --admin-token"
+            raise ApiError(403, text, code="not_an_admin")
         notes["key"] = key
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._settings.max_body_bytes:
@@ -218,9 +214,12 @@ class App:
             if not 0 < seconds < float("inf"):
                 raise ApiError(400, "X-Request-Timeout must be a number of seconds above 0")
             notes["deadline"] = min(notes["deadline"], time.monotonic() + seconds)
-        return self.gate.enter(key)
+        state = self.gate.enter(key)
+        if self._tokens.several:  # of two clients that wait the one with less on its way comes first
+            notes["turn"] = state.running
+        return state
 
-    def _counted(self, receive: Any, headers: Any) -> Any:
+    def _counted(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Any:
         """The body of a request without a Content-Length is counted as it comes."""
         if b"transfer-encoding" not in headers:
             return receive
@@ -236,12 +235,14 @@ class App:
 
         return counted
 
-    async def _refuse(self, error: ApiError, scope: Any, receive: Any, answer: Any, status: int) -> None:
+    async def _refuse(
+        self, error: ApiError, scope: Scope, receive: Receive, answer: Send, status: int
+    ) -> None:
         scope["warptape"].setdefault("error", error.message)
         if not status:
             await error_response(error, scope["path"])(scope, receive, answer)
 
-    def _write(self, scope: Any, notes: dict[str, Any], status: int, seconds: float) -> None:
+    def _write(self, scope: Scope, notes: dict[str, Any], status: int, seconds: float) -> None:
         client = scope.get("client")
         line = {
             "time": now(),
@@ -259,7 +260,11 @@ class App:
         self.note(line)
 
     def note(self, line: dict[str, Any]) -> None:
-        """Writes a line of the access log."""
+        """Writes a line of the access log.
+
+        Args:
+            line: becomes JSON.
+        """
         if self._log is None:
             return
         try:

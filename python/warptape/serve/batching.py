@@ -33,7 +33,11 @@ class BatchError(RuntimeError):
 
 
 class CostCurve:
-    """Seconds that a batch takes by its size, from those measured; grows with the size."""
+    """Seconds that a batch takes by its size, from those measured; grows with the size.
+
+    Args:
+        weight: of a new measurement in the mean.
+    """
 
     def __init__(self, weight: float = 0.2) -> None:
         self._weight = weight
@@ -41,7 +45,12 @@ class CostCurve:
         self._curve: list[tuple[int, float]] = []
 
     def add(self, size: int, seconds: float) -> None:
-        """A measurement: the mean moves towards it."""
+        """A measurement: the mean moves towards it.
+
+        Args:
+            size: rows.
+            seconds: of the batch.
+        """
         old = self._measured.get(size)
         self._measured[size] = seconds if old is None else old + self._weight * (seconds - old)
         best, curve = 0.0, []
@@ -60,7 +69,11 @@ class CostCurve:
         return list(self._curve)
 
     def seconds(self, size: int) -> float:
-        """Of a size: between two measured ones on the line, beyond the last in proportion. 0 if unknown."""
+        """Of a size: between two measured ones on the line, beyond the last in proportion. 0 if unknown.
+
+        Args:
+            size: rows.
+        """
         curve = self._curve
         if not curve:
             return 0.0
@@ -93,7 +106,12 @@ class Request:
 
 @dataclass(eq=False)
 class Batch:
-    """Requests to be computed by one call."""
+    """Requests to be computed by one call.
+
+    Args:
+        requests: in order.
+        started: when it began.
+    """
 
     requests: list[Request]
     started: float = 0.0
@@ -106,7 +124,13 @@ class Batch:
 
 @dataclass
 class Decision:
-    """What to do now: compute the batch, answer those whose time is over, ask again at `wake`."""
+    """What to do now: compute the batch, answer those whose time is over, ask again at `wake`.
+
+    Args:
+        batch: None for nothing now.
+        expired: whose time is over.
+        wake: None for never.
+    """
 
     batch: Batch | None = None
     expired: list[Request] = field(default_factory=list)
@@ -130,12 +154,20 @@ class Batcher:
         self.waiting = 0
 
     def priority_of(self, asked: int) -> int:
-        """The level of a request: what it asks for where there is such a level, else the default."""
+        """The level of a request: what it asks for where there is such a level, else the default.
+
+        Args:
+            asked: by the client; 0 for none.
+        """
         s = self.settings
         return asked if 1 <= asked <= s.priority_levels else s.default_priority_level
 
     def add(self, request: Request) -> None:
-        """Raises: QueueFullError."""
+        """Raises: QueueFullError.
+
+        Args:
+            request: waits from now on.
+        """
         limit = self.settings.max_queue_size
         if limit and self.waiting >= limit:
             raise QueueFullError(f"{self.waiting} requests wait, as many as max_queue_size lets")
@@ -143,7 +175,11 @@ class Batcher:
         self.waiting += 1
 
     def remove(self, request: Request) -> None:
-        """Of a caller that went away; one that is being computed is computed."""
+        """Of a caller that went away; one that is being computed is computed.
+
+        Args:
+            request: that was added.
+        """
         queue = self._queues.get(request.priority)
         if queue and request in queue:
             queue.remove(request)
@@ -173,7 +209,11 @@ class Batcher:
         return low
 
     def delay(self, rows: int) -> float:
-        """Seconds that the first of a batch may wait for others, so that it still meets the target."""
+        """Seconds that the first of a batch may wait for others, so that it still meets the target.
+
+        Args:
+            rows: of the batch.
+        """
         delay = self.settings.max_queue_delay_microseconds / 1e6
         target = self.settings.latency_target_ms
         return delay if target is None else max(0.0, min(delay, target / 1e3 - 2 * self.curve.seconds(rows)))
@@ -219,7 +259,11 @@ class Batcher:
         return None
 
     def next(self, now: float) -> Decision:
-        """The decision at a time. A batch in it counts as running until `done`."""
+        """The decision at a time. A batch in it counts as running until `done`.
+
+        Args:
+            now: of a clock that never goes back.
+        """
         made = Decision(expired=self._expire(now))
         if not self.waiting:
             return made
@@ -245,21 +289,35 @@ class Batcher:
         return made
 
     def done(self, batch: Batch, seconds: float | None) -> None:
-        """After a batch was computed; None where it failed, which says nothing of its cost."""
+        """After a batch was computed; None where it failed, which says nothing of its cost.
+
+        Args:
+            batch: of `next`.
+            seconds: of computing.
+        """
         self.running -= 1
         if seconds is not None:
             self.curve.add(batch.rows, seconds)
 
 
 def joined(parts: list[Arrays]) -> Arrays:
-    """Inputs of several requests as one batch, row behind row."""
+    """Inputs of several requests as one batch, row behind row.
+
+    Args:
+        parts: arrays by name, of equal shapes behind the first dim.
+    """
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
 
 def split(outputs: Arrays, rows: list[int]) -> list[Arrays]:
-    """The rows of each request. Raises: BatchError for outputs of another number of rows."""
+    """The rows of each request. Raises: BatchError for outputs of another number of rows.
+
+    Args:
+        outputs: arrays by name.
+        rows: of each request.
+    """
     whole = sum(rows)
     for name, array in outputs.items():
         if array.ndim < 1 or array.shape[0] != whole:

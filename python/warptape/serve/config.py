@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .frames import DTYPES
+from .options import OPTIONS, resolved
 
 CONFIG = "config.json"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -65,7 +67,12 @@ class Rollout:
 
 @dataclass(frozen=True)
 class TensorConfig:
-    """A tensor by name, KServe datatype and dims; -1 varies. With a max_batch_size, dims are without it."""
+    """A tensor by name, KServe datatype and dims; -1 varies. With a max_batch_size, dims are without it.
+
+    Args:
+        name, datatype: of the tensor.
+        dims: sizes.
+    """
 
     name: str
     datatype: str
@@ -74,7 +81,18 @@ class TensorConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What config.json says of a model; a model without one has the defaults."""
+    """What config.json says of a model; a model without one has the defaults.
+
+    Args:
+        name: of the model.
+        backend: what runs it; found by its files if "".
+        max_batch_size: 0 for no batches.
+        instances: processes.
+        parameters: of the backend.
+        version_policy: which versions serve.
+        input, output: of a program.
+        rollout: how a new version takes over.
+    """
 
     name: str
     backend: str = ""
@@ -86,6 +104,26 @@ class ModelConfig:
     input: tuple[TensorConfig, ...] = ()
     output: tuple[TensorConfig, ...] = ()
     rollout: Rollout = Rollout()
+
+    def worker_options(self, kind: str, path: str = "") -> dict[str, Any]:
+        """What a worker is told; paths are meant from the model's folder on.
+
+        Args:
+            kind: of the worker.
+            path: of the version.
+        """
+        more: dict[str, Any] = {}
+        for key in ("input", "output"):
+            tensors = getattr(self, key)
+            if tensors:
+                more[key] = [[t.name, t.datatype, list(t.dims)] for t in tensors]
+        if self.max_batch_size and kind != "llm":
+            more["max_batch_size"] = self.max_batch_size
+        parameters = self.parameters
+        if kind == "llm":
+            folder = path if os.path.isdir(path) else os.path.dirname(path)
+            parameters = resolved(parameters, os.path.dirname(folder))
+        return {**parameters, **more}
 
     def to_triton(self) -> dict[str, Any]:
         """The config by Triton's keys, for clients that ask for it."""
@@ -109,7 +147,7 @@ class ModelConfig:
         }
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
@@ -126,17 +164,17 @@ def _batching_as_triton(batching: DynamicBatching) -> dict[str, Any]:
 class _Reader:
     """Takes keys out of an object; what is left in the end is unknown."""
 
-    def __init__(self, where: str, at: str, data: Any) -> None:
+    def __init__(self, where: str, at: str, data: object) -> None:
         self.where, self.at = where, at
         if not isinstance(data, dict):
             raise self.error("", "an object", data)
         self.data = dict(data)
 
-    def error(self, key: str, expected: str, got: Any) -> ConfigError:
+    def error(self, key: str, expected: str, got: object) -> ConfigError:
         path = ".".join(p for p in (self.at, key) if p) or "the file"
         return ConfigError(f"{self.where}: {path} must be {expected}, got {got!r:.100}")
 
-    def take(self, key: str, default: Any = None) -> Any:
+    def take(self, key: str, default: object = None) -> Any:
         return self.data.pop(key, default)
 
     def whole(self, key: str, low: int, high: int, default: int) -> int:
@@ -145,7 +183,7 @@ class _Reader:
             raise self.error(key, f"an integer from {low} to {high}", value)
         return value
 
-    def number(self, key: str, low: float, high: float, default: Any) -> Any:
+    def number(self, key: str, low: float, high: float, default: object) -> Any:
         value = self.take(key, default)
         if value is default:
             return value
@@ -168,7 +206,7 @@ class _Reader:
             raise ConfigError(f"{self.where}: {path:.100} is no key; known are {', '.join(known)}")
 
 
-def _batching(where: str, data: Any, most: int) -> DynamicBatching:
+def _batching(where: str, data: object, most: int) -> DynamicBatching:
     r = _Reader(where, "dynamic_batching", data)
     preferred = r.wholes("preferred_batch_size", 1, most, ())
     levels = r.whole("priority_levels", 0, 100, 0)
@@ -186,7 +224,7 @@ def _batching(where: str, data: Any, most: int) -> DynamicBatching:
     return made
 
 
-def _rollout(where: str, data: Any) -> Rollout:
+def _rollout(where: str, data: object) -> Rollout:
     r, d = _Reader(where, "rollout", data), Rollout()
     steps = r.wholes("steps", 1, 100, d.steps)
     if not steps or steps[-1] != 100 or list(steps) != sorted(set(steps)):
@@ -203,7 +241,7 @@ def _rollout(where: str, data: Any) -> Rollout:
     return made
 
 
-def _tensors(where: str, key: str, data: Any) -> tuple[TensorConfig, ...]:
+def _tensors(where: str, key: str, data: object) -> tuple[TensorConfig, ...]:
     if not isinstance(data, (list, tuple)):
         raise ConfigError(f"{where}: {key} must be a list of objects, got {data!r:.100}")
     made: list[TensorConfig] = []
@@ -221,7 +259,7 @@ def _tensors(where: str, key: str, data: Any) -> tuple[TensorConfig, ...]:
     return tuple(made)
 
 
-def _instances(where: str, data: Any) -> int:
+def _instances(where: str, data: object) -> int:
     if not isinstance(data, list) or len(data) != 1:
         raise ConfigError(f"{where}: instance_group must be a list of one object, got {data!r:.100}")
     r = _Reader(where, "instance_group[0]", data[0])
@@ -233,42 +271,28 @@ def _instances(where: str, data: Any) -> int:
     return count
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, (str, int, float, bool, type(None)))
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_scalar(each) for each in value.values())
-
-
-# Parameters that are no scalars: what they must be.
-_NESTED = {
-    "adapters": (
-        lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
-        "an object from names to folders",
-    ),
-    "speculative_config": (lambda value: value is None or _is_object(value), "an object of scalars, or null"),
-    "cudagraph_capture_sizes": (
-        lambda value: value is None or (isinstance(value, list) and all(type(each) is int for each in value)),
-        "a list of numbers, or null",
-    ),
-}
-
-
-def _parameters(where: str, data: Any) -> dict[str, Any]:
+def _parameters(where: str, data: object) -> dict[str, Any]:
     r = _Reader(where, "parameters", data)
     made = {}
     for key, value in r.data.items():
         if isinstance(value, dict) and set(value) == {"string_value"}:
             value = value["string_value"]
-        fits, expected = _NESTED.get(key, (_is_scalar, "a string, a number, true, false or null"))
-        if not fits(value):
+        option = OPTIONS.get(key)
+        if option is None:
+            expected = None if _is_scalar(value) else "a string, a number, true, false or null"
+        else:
+            expected = option.wrong(value)
+        if expected is not None:
             raise r.error(key, expected, value)
-        made[key] = value
+        made[key] = value if option is None else option.value_of(value)
     return made
 
 
-def _policy(where: str, data: Any) -> dict[str, Any]:
+def _policy(where: str, data: object) -> dict[str, Any]:
     r = _Reader(where, "version_policy", data)
     if set(r.data) == {"latest"} and r.data["latest"] in ({}, {"num_versions": 1}):
         return {"latest": {"num_versions": 1}}
@@ -287,7 +311,7 @@ KEYS = (
 )
 
 
-def config_of(data: Any, where: str, name: str) -> ModelConfig:
+def config_of(data: object, where: str, name: str) -> ModelConfig:
     """The config of an object as config.json holds it.
 
     Args:
@@ -323,18 +347,22 @@ def config_of(data: Any, where: str, name: str) -> ModelConfig:
     return made
 
 
-def read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Path, name: str | None = None) -> ModelConfig:
     """The config of a model's folder.
+
+    Args:
+        folder: with the file, or without one.
+        name: of the model; None: the folder's.
 
     Raises: ConfigError, also for a file that is no JSON; OSError.
     """
-    path = folder / CONFIG
+    path, name = folder / CONFIG, name or folder.name
     if not path.exists():
-        return ModelConfig(folder.name)
+        return ModelConfig(name)
     if path.stat().st_size > MOST_BYTES:
         raise ConfigError(f"{path}: more than {MOST_BYTES} bytes")
     try:
         data = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: no JSON: {error}") from None
-    return config_of(data, str(path), folder.name)
+    return config_of(data, str(path), name)

@@ -71,9 +71,27 @@ def api_error(error: BaseException) -> ApiError:
     return ApiError(500, "the server failed; its log says how", code="internal_error")
 
 
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    """An error as Anthropic's clients have it.
+
+    Args:
+        error: what went wrong.
+    """
+    kind = {429: "rate_limit_error", 503: "overloaded_error", 413: "request_too_large"}.get(error.status)
+    kind = kind or TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
 def error_response(error: ApiError, path: str = "/v1") -> Response:
-    """The answer, in the form of the path's protocol."""
-    body: dict[str, Any] = {"error": error.message} if path.startswith("/v2") else error.body()
+    """The answer, in the form of the path's protocol.
+
+    Args:
+        error: what went wrong.
+        path: of the request.
+    """
+    body: dict[str, Any] = {"error": error.message} if path.startswith(("/v2", "/api/")) else error.body()
+    if path.startswith("/v1/messages"):
+        body = anthropic_body(error)
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after)))

@@ -114,7 +114,12 @@ class FrameSocket:
         return self._socket.fileno()
 
     def send(self, header: Mapping[str, Any], buffers: Iterable[Buffer] = ()) -> None:
-        """Writes a frame. Raises: FrameError, and OSError where the peer is gone."""
+        """Writes a frame. Raises: FrameError, and OSError where the peer is gone.
+
+        Args:
+            header: becomes JSON.
+            buffers: arrays or bytes.
+        """
         parts = encode_frame(header, buffers, self._most)
         if sum(map(len, parts)) < 1 << 16:
             parts = [b"".join(parts)]
@@ -148,7 +153,16 @@ class FrameSocket:
 
 
 def dtype_name(array: np.ndarray[Any, Any]) -> str:
-    """KServe's name of an array's dtype. TypeError for one that it has not."""
+    """KServe's name of an array's dtype. TypeError for one that it has not.
+
+    Args:
+        array: of numpy.
+
+    >>> import numpy
+    >>> from warptape.serve.frames import dtype_name
+    >>> dtype_name(numpy.zeros(2, numpy.float32))
+    'FP32'
+    """
     dtype = array.dtype.newbyteorder("<") if array.dtype != BF16 else BF16
     if dtype not in _NAMES:
         raise TypeError(f"dtype {array.dtype} has no name in KServe; known are {', '.join(DTYPES)}")
@@ -171,7 +185,12 @@ def encode_bytes_tensor(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def decode_bytes_tensor(raw: Buffer, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """What `encode_bytes_tensor` wrote. ValueError where the lengths do not fit."""
+    """What `encode_bytes_tensor` wrote. ValueError where the lengths do not fit.
+
+    Args:
+        raw: lengths and bytes.
+        shape: of the result.
+    """
     view, items, at = memoryview(raw), [], 0
     while at < len(view):
         if at + 4 > len(view):
@@ -190,7 +209,15 @@ def decode_bytes_tensor(raw: Buffer, shape: Sequence[int]) -> np.ndarray[Any, An
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """Of a tensor. ValueError for what is no shape."""
+    """Of a tensor. ValueError for what is no shape.
+
+    Args:
+        shape: sizes.
+
+    >>> from warptape.serve.frames import element_count
+    >>> element_count([2, 3])
+    6
+    """
     count = 1
     for size in shape:
         if type(size) is not int or size < 0:
@@ -200,7 +227,13 @@ def element_count(shape: Sequence[int]) -> int:
 
 
 def array_of(dtype: str, shape: Sequence[int], raw: Buffer) -> np.ndarray[Any, Any]:
-    """The array [shape] in a buffer, which it shares. ValueError where they do not fit."""
+    """The array [shape] in a buffer, which it shares. ValueError where they do not fit.
+
+    Args:
+        dtype: KServe's name.
+        shape: sizes.
+        raw: little-endian, row after row.
+    """
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r:.50} is not known; known are {', '.join(DTYPES)}")
     if dtype == "BYTES":
@@ -229,7 +262,12 @@ def tensors_to_frame(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[list[A
 
 
 def tensors_from_frame(described: Any, buffers: Sequence[Buffer]) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of `tensors_to_frame`. Raises: FrameError where the two do not fit."""
+    """The arrays of `tensors_to_frame`. Raises: FrameError where the two do not fit.
+
+    Args:
+        described: name, dtype and shape of each.
+        buffers: one for each.
+    """
     try:
         if len(described) != len(buffers):
             raise ValueError(f"{len(described)} tensors in {len(buffers)} buffers")

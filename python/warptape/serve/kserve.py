@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..version import __version__
 from .batching import QueueFullError
@@ -31,7 +31,14 @@ from .texts import Texts
 from .versions import Version
 from .workers import DeadlineError, RequestError, WorkerError
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from .metrics import Metrics
+
 EXTENSIONS = ["binary_tensor_data", "model_repository", "statistics", "model_configuration", "parameters"]
+# What stands behind a model's name in a path.
+ENDINGS = ("infer", "ready", "config", "stats", "versions", "load", "unload", "rollback")
 MOST_ORDER = 1 << 16  # bytes of an order's body
 MOST_BODY = 1 << 26  # bytes, unless the server says another number
 # Error, status, type in the body; the first that fits.
@@ -53,19 +60,32 @@ Reply = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 
 def status_of(error: BaseException) -> tuple[int, str]:
-    """The HTTP status of an error and its name in the body."""
+    """The HTTP status of an error and its name in the body.
+
+    Args:
+        error: of any class.
+    """
     if isinstance(error, ApiError):
         return error.status, TYPES.get(error.status, "server_error")
     return next((status, name) for kind, status, name in ERRORS if isinstance(error, kind))
 
 
-def json_reply(value: Any, status: int = 200) -> Reply:
-    """A reply with a JSON body."""
+def json_reply(value: object, status: int = 200) -> Reply:
+    """A reply with a JSON body.
+
+    Args:
+        value: becomes JSON.
+        status: of HTTP.
+    """
     return status, [JSON], json.dumps(value, separators=(",", ":")).encode()
 
 
 def error_reply(error: BaseException) -> Reply:
-    """The reply that says what went wrong."""
+    """The reply that says what went wrong.
+
+    Args:
+        error: of any class.
+    """
     status, name = status_of(error)
     text = str(error) or repr(error)
     reply = json_reply({"error": text, "type": name}, status)
@@ -77,7 +97,7 @@ def error_reply(error: BaseException) -> Reply:
 class _Call:
     """A request as a handler sees it."""
 
-    def __init__(self, scope: Any, receive: Any, most: int, most_json: int = MOST_JSON) -> None:
+    def __init__(self, scope: Scope, receive: Receive, most: int, most_json: int = MOST_JSON) -> None:
         self.path: dict[str, str] = scope["path_params"]
         # What the app and its log share with handlers; see app.py.
         self.notes: dict[str, Any] = scope.get("warptape", {})
@@ -123,7 +143,11 @@ class _Call:
         return data
 
     async def unless_left(self, work: Awaitable[Any]) -> Any:
-        """What `work` gives; cancels it when the client leaves."""
+        """What `work` gives; cancels it when the client leaves.
+
+        Args:
+            work: what is waited for.
+        """
         return await unless_left(self._receive, work)
 
 
@@ -135,7 +159,7 @@ class _Endpoint:
     ) -> None:
         self._handler, self._most, self._most_json = handler, most, most_json
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             status, headers, body = await self._handler(_Call(scope, receive, self._most, self._most_json))
         except (ConnectionResetError, ApiError):  # the app's
@@ -151,12 +175,22 @@ class _Endpoint:
 
 
 def endpoint(handler: Callable[[Any], Awaitable[Reply]], most_body: int = MOST_BODY) -> Any:
-    """An ASGI application around a handler of calls, for a route."""
+    """An ASGI application around a handler of calls, for a route.
+
+    Args:
+        handler: of one call.
+        most_body: bytes.
+    """
     return _Endpoint(handler, most_body)
 
 
 def metadata_of(models: Models, version: Version) -> dict[str, Any]:
-    """KServe's metadata of a model."""
+    """KServe's metadata of a model.
+
+    Args:
+        models: all.
+        version: one of them.
+    """
     is_llm = version.spec.kind == "llm"
     inputs, outputs = (INPUTS, OUTPUTS) if is_llm else (version.inputs.values(), version.outputs.values())
     numbers = [v.number for v in models.loaded() if v.name == version.name]
@@ -176,7 +210,7 @@ def server_metadata() -> dict[str, Any]:
 
 async def infer(
     models: Models,
-    metrics: Any,
+    metrics: Metrics,
     name: str,
     number: str | None,
     request: InferRequest,
@@ -205,7 +239,13 @@ async def infer(
 
 
 async def version_of_load(models: Models, name: str, parameters: dict[str, Any]) -> int:
-    """Loads what a load request asks for; the number of the version. Raises: as `Models.load`."""
+    """Loads what a load request asks for; the number of the version. Raises: as `Models.load`.
+
+    Args:
+        models: all.
+        name: of the model.
+        parameters: of the request.
+    """
     unknown = sorted(set(parameters) - {"version"})
     if unknown:
         raise RequestError(
@@ -222,7 +262,7 @@ async def version_of_load(models: Models, name: str, parameters: dict[str, Any])
 class _KServe:
     """The handlers."""
 
-    def __init__(self, models: Models, metrics: Any, texts: Texts) -> None:
+    def __init__(self, models: Models, metrics: Metrics, texts: Texts) -> None:
         self.models, self.metrics, self._texts = models, metrics, texts
 
     async def live(self, call: _Call) -> Reply:
@@ -302,7 +342,7 @@ class _KServe:
         return json_reply({"name": call.path["model"], "version": str(version)})
 
 
-def routes(models: Models, metrics: Any, texts: Texts, settings: Settings) -> list[Any]:
+def routes(models: Models, metrics: Metrics, texts: Texts, settings: Settings) -> list[Any]:
     """The routes under /v2 for a starlette application.
 
     Args:
@@ -311,16 +351,23 @@ def routes(models: Models, metrics: Any, texts: Texts, settings: Settings) -> li
 
     Raises: ImportError without starlette.
     """
+    from starlette.convertors import StringConvertor, register_url_convertor
     from starlette.routing import Route
 
+    class ModelName(StringConvertor):  # type: ignore[misc]
+        """A name, which may have the owner before it."""
+
+        regex = rf"[^/]+(?:/(?!(?:{'|'.join(ENDINGS)})(?:/|$))[^/]+)?"
+
+    register_url_convertor("model", ModelName())
     k = _KServe(models, metrics, texts)
     most = settings.max_body_bytes, settings.max_json_bytes
 
-    def route(path: str, handler: Any, method: str = "GET") -> Any:
+    def route(path: str, handler: Callable[..., Any], method: str = "GET") -> Any:
         return Route(path, _Endpoint(handler, *most), methods=[method])
 
     made = []
-    for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+    for at in ("/v2/models/{model:model}", "/v2/models/{model:model}/versions/{version}"):
         made += [
             route(at + "/infer", k.infer, "POST"),
             route(at, k.model),
@@ -328,7 +375,7 @@ def routes(models: Models, metrics: Any, texts: Texts, settings: Settings) -> li
             route(at + "/config", k.config),
             route(at + "/stats", k.statistics),
         ]
-    at = "/v2/repository/models/{model}"
+    at = "/v2/repository/models/{model:model}"
     return [
         made[0],
         route("/v2/models/stats", k.statistics),

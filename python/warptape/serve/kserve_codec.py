@@ -55,15 +55,26 @@ class InferRequest:
         return value / 1e6 if value else None
 
 
-def whole_number(value: Any, where: str, low: int, high: int) -> int:
-    """An integer in a request. Raises: RequestError."""
+def whole_number(value: object, where: str, low: int, high: int) -> int:
+    """An integer in a request. Raises: RequestError.
+
+    Args:
+        value: of JSON.
+        where: names it in the error.
+        low, high: both are allowed.
+    """
     if type(value) is not int or not low <= value <= high:
         raise RequestError(f"{where} must be an integer from {low} to {high}, got {value!r:.100}")
     return value
 
 
-def check_shape(shape: Any, where: str) -> tuple[int, ...]:
-    """A shape in a request. Raises: RequestError."""
+def check_shape(shape: object, where: str) -> tuple[int, ...]:
+    """A shape in a request. Raises: RequestError.
+
+    Args:
+        shape: of JSON.
+        where: names it in the error.
+    """
     if not isinstance(shape, (list, tuple)) or len(shape) > MOST_DIMS:
         raise RequestError(f"{where}.shape must be a list of at most {MOST_DIMS} sizes, got {shape!r:.100}")
     for size in shape:
@@ -72,15 +83,27 @@ def check_shape(shape: Any, where: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def check_datatype(datatype: Any, where: str) -> str:
-    """A datatype in a request. Raises: RequestError."""
+def check_datatype(datatype: object, where: str) -> str:
+    """A datatype in a request. Raises: RequestError.
+
+    Args:
+        datatype: of JSON.
+        where: names it in the error.
+    """
     if not isinstance(datatype, str) or datatype not in DTYPES:
         raise RequestError(f"{where}.datatype must be one of {', '.join(DTYPES)}, got {datatype!r:.100}")
     return datatype
 
 
 def raw_array(datatype: str, shape: tuple[int, ...], raw: bytes | memoryview, where: str) -> np.ndarray:
-    """The tensor in raw bytes, which it shares. Raises: RequestError."""
+    """The tensor in raw bytes, which it shares. Raises: RequestError.
+
+    Args:
+        datatype: KServe's name.
+        shape: sizes.
+        raw: little-endian.
+        where: names it in the error.
+    """
     try:
         array = array_of(datatype, shape, raw)
     except ValueError as error:
@@ -91,7 +114,11 @@ def raw_array(datatype: str, shape: tuple[int, ...], raw: bytes | memoryview, wh
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """float32 rounded to the nearest bfloat16, ties to even; NaN stays NaN."""
+    """float32 rounded to the nearest bfloat16, ties to even; NaN stays NaN.
+
+    Args:
+        values: any shape.
+    """
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     quiet = (bits >> 16) | 0x40
@@ -99,7 +126,11 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def from_bf16(values: np.ndarray) -> np.ndarray:
-    """bfloat16 as float32, exactly."""
+    """bfloat16 as float32, exactly.
+
+    Args:
+        values: any shape.
+    """
     return (np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -110,8 +141,15 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 }
 
 
-def array_of_list(datatype: str, shape: tuple[int, ...], data: Any, where: str) -> np.ndarray:
-    """The tensor of JSON's data, flat or nested in row-major order. Raises: RequestError."""
+def array_of_list(datatype: str, shape: tuple[int, ...], data: object, where: str) -> np.ndarray:
+    """The tensor of JSON's data, flat or nested in row-major order. Raises: RequestError.
+
+    Args:
+        datatype: KServe's name.
+        shape: sizes.
+        data: of JSON.
+        where: names it in the error.
+    """
     if not isinstance(data, list):
         raise RequestError(f"{where}.data must be a list, got {type(data).__name__}")
     for _ in range(MOST_DIMS):
@@ -156,7 +194,13 @@ def _made(datatype: str, dtype: np.dtype[Any], data: list[Any]) -> np.ndarray:
 
 
 def decompressed(body: bytes, encoding: str, most: int) -> bytes:
-    """The body of a request with a Content-Encoding. Raises: RequestError."""
+    """The body of a request with a Content-Encoding. Raises: RequestError.
+
+    Args:
+        body: as it came.
+        encoding: "gzip", "deflate" or "identity".
+        most: bytes of the result.
+    """
     if encoding in ("", "identity"):
         return body
     if encoding not in ("gzip", "deflate"):
@@ -171,7 +215,7 @@ def decompressed(body: bytes, encoding: str, most: int) -> bytes:
     return made
 
 
-def _object(value: Any, where: str) -> dict[str, Any]:
+def _object(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RequestError(f"{where} must be an object, got {type(value).__name__}")
     return value
@@ -257,7 +301,7 @@ def _inputs(listed: list[Any], rest: memoryview) -> tuple[Arrays, memoryview]:
     return inputs, rest
 
 
-def _outputs(listed: Any, made: InferRequest) -> None:
+def _outputs(listed: object, made: InferRequest) -> None:
     if not isinstance(listed, list) or len(listed) > MOST_TENSORS:
         raise RequestError(f"outputs must be a list of at most {MOST_TENSORS} objects")
     names: list[str] = []
@@ -277,7 +321,11 @@ def _outputs(listed: Any, made: InferRequest) -> None:
 
 
 def list_of_array(array: np.ndarray) -> list[Any]:
-    """A tensor as JSON's flat list. BYTES that are no UTF-8 raise RequestError: ask for them as binary."""
+    """A tensor as JSON's flat list. BYTES that are no UTF-8 raise RequestError: ask for them as binary.
+
+    Args:
+        array: any shape.
+    """
     if array.dtype == BF16:
         array = from_bf16(array)
     if array.dtype == object:
@@ -289,13 +337,17 @@ def list_of_array(array: np.ndarray) -> list[Any]:
 
 
 def raw_of_array(array: np.ndarray) -> bytes | memoryview:
-    """A tensor as raw bytes; not copied where it lies in one piece."""
+    """A tensor as raw bytes; not copied where it lies in one piece.
+
+    Args:
+        array: any shape.
+    """
     if array.dtype == object:
         return encode_bytes_tensor(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _dumped(value: Any) -> str:
+def _dumped(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

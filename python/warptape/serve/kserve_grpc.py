@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +25,11 @@ from .kserve_codec import (
 from .kserve_proto import METHODS, PACKAGE, SERVICE, messages
 from .models import Models
 from .texts import LONG_BODY
+from .tokens import Tokens
 from .workers import RequestError
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 # By datatype, where a tensor lies that does not come as raw bytes; FP16 and BF16 have no such place.
 _CONTENTS = {
@@ -84,7 +87,11 @@ def _contents(tensor: Any, datatype: str, shape: tuple[int, ...], where: str) ->
 
 
 def request_of(message: Any) -> InferRequest:
-    """What a ModelInferRequest asks for. Raises: RequestError."""
+    """What a ModelInferRequest asks for. Raises: RequestError.
+
+    Args:
+        message: of protobuf.
+    """
     if len(message.inputs) > MOST_TENSORS or len(message.outputs) > MOST_TENSORS:
         raise RequestError(f"at most {MOST_TENSORS} inputs and outputs")
     raw = message.raw_input_contents
@@ -118,7 +125,13 @@ def request_of(message: Any) -> InferRequest:
 
 
 def response_of(request: InferRequest, model: str, version: int, outputs: Arrays) -> Any:
-    """The ModelInferResponse with raw contents."""
+    """The ModelInferResponse with raw contents.
+
+    Args:
+        request: what was asked.
+        model, version: which answered.
+        outputs: arrays by name.
+    """
     made = messages().ModelInferResponse(model_name=model, model_version=str(version), id=request.id)
     for name, array in outputs.items():
         made.outputs.add(name=name, datatype=dtype_name(array), shape=array.shape)
@@ -135,7 +148,7 @@ def _statistics(rows: list[dict[str, Any]]) -> Any:
 class _Service:
     """The methods: a request's message and its deadline to the answer's."""
 
-    def __init__(self, models: Models, metrics: Any) -> None:
+    def __init__(self, models: Models, metrics: Metrics) -> None:
         self.models, self.metrics, self.m = models, metrics, messages()
 
     async def ServerLive(self, message: Any, left: float | None) -> Any:
@@ -190,23 +203,10 @@ async def _apart(size: int, work: Callable[..., Any], *given: Any) -> Any:
     return work(*given) if size < LONG_BODY else await asyncio.to_thread(work, *given)
 
 
-Authorize = Callable[[str], bool]
+ORDERS = ("RepositoryModelLoad", "RepositoryModelUnload")
 
 
-def _authorizer(tokens: Iterable[str]) -> Authorize:
-    """Whether a value of `authorization` names one of the tokens."""
-    known = [t.encode() for t in tokens]
-
-    def allowed(value: str) -> bool:
-        kind, _, token = value.partition(" ")
-        given = token.strip().encode("utf-8", "replace")
-        found = sum(hmac.compare_digest(given, t) for t in known)  # each, so that the time says nothing
-        return kind.lower() == "bearer" and found > 0
-
-    return (lambda value: True) if not known else allowed
-
-
-def _handler(grpc: Any, name: str, service: _Service, allowed: Authorize, admit: Any) -> Any:
+def _handler(grpc: Any, name: str, service: _Service, tokens: Tokens, admit: Any) -> Any:
     request_class = getattr(messages(), name + "Request")
     method: Callable[[Any, float | None], Awaitable[Any]] = getattr(service, name)
     is_open = name == "ServerLive"
@@ -214,8 +214,12 @@ def _handler(grpc: Any, name: str, service: _Service, allowed: Authorize, admit:
     async def handle(data: bytes, context: Any) -> bytes:
         if not is_open:
             metadata = {k: v for k, v in context.invocation_metadata() or () if k == "authorization"}
-            if not allowed(str(metadata.get("authorization", ""))):
+            given = metadata.get("authorization", "")
+            header = given if isinstance(given, bytes) else str(given).encode("utf-8", "replace")
+            if tokens.key(header) is None:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a valid bearer token is needed")
+            if name in ORDERS and not tokens.may_order(header):
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "an order needs the token of an admin")
         try:
             # Here and not by grpc, which would call a message that is none an internal error.
             message = await _apart(len(data), request_class.FromString, data)
@@ -240,30 +244,37 @@ def _handler(grpc: Any, name: str, service: _Service, allowed: Authorize, admit:
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
+def _credentials(grpc: Any, certificate: str, key: str) -> Any:
+    with open(certificate, "rb") as chain, open(key, "rb") as private:
+        return grpc.ssl_server_credentials([(private.read(), chain.read())])
+
+
 async def start_grpc(
     models: Models,
     host: str,
     port: int,
-    tokens: Iterable[str] = (),
+    tokens: Tokens,
     *,
-    metrics: Any,
+    metrics: Metrics,
     most_body: int = MOST_BODY,
+    tls: tuple[str, str] | None = None,
     admit: Any = None,
 ) -> tuple[Any, int]:
     """Starts the service; returns the server, whose `stop(grace)` ends it, and its port.
 
     Args:
         port: 0: any that is free.
-        tokens: bearer tokens, one of which every method but ServerLive needs; empty: none is asked for.
+        tokens: what every method but ServerLive needs, where there are any.
         metrics: a Metrics.
         most_body: bytes of a request.
+        tls: files of a certificate and of its key.
         admit: given the call's context, an async context manager around ModelInfer that may refuse it.
 
     Raises: ImportError without grpcio; OSError where the port is taken.
     """
     import grpc
 
-    service, allowed = _Service(models, metrics), _authorizer(tokens)
+    service = _Service(models, metrics)
     options = [
         ("grpc.max_receive_message_length", most_body),
         ("grpc.max_send_message_length", -1),
@@ -272,11 +283,15 @@ async def start_grpc(
         ("grpc.max_concurrent_streams", 1024),
     ]
     server = grpc.aio.server(options=options)
-    handlers = {name: _handler(grpc, name, service, allowed, admit) for name in METHODS}
+    handlers = {name: _handler(grpc, name, service, tokens, admit) for name in METHODS}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", handlers),))
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(at)
+        bound = (
+            server.add_insecure_port(at)
+            if tls is None
+            else server.add_secure_port(at, _credentials(grpc, *tls))
+        )
     except RuntimeError as error:
         raise OSError(f"gRPC cannot listen on {at}: {error}") from error
     if not bound:

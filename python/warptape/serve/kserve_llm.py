@@ -44,7 +44,11 @@ MOST_PROMPTS = 64
 
 
 def params_of(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Fields of SamplingParams, with a seed. Raises: RequestError."""
+    """Fields of SamplingParams, with a seed. Raises: RequestError.
+
+    Args:
+        parameters: of the request.
+    """
     given = {k: v for k, v in parameters.items() if k not in _OWN}
     unknown = sorted(k for k in given if k not in _TAKEN)
     if unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def bounded(params: dict[str, Any]) -> None:
         raise RequestError(f"structured_outputs may have at most {MOST_GRAMMAR} characters, got {size}")
 
 
-def _check_texts(name: str, given: Any) -> None:
+def _check_texts(name: str, given: Iterable[object]) -> None:
     for each in given:
         if isinstance(each, str) and len(each) > MOST_CHARACTERS:
             raise RequestError(
@@ -135,13 +135,22 @@ def _pieces(value: Any) -> Iterator[str]:
         yield dumped(value)
 
 
-def dumped(value: Any, ascii: bool = False) -> str:
-    """JSON at once. ValueError for NaN."""
+def dumped(value: object, ascii: bool = False) -> str:
+    """JSON at once. ValueError for NaN.
+
+    Args:
+        value: what JSON can hold.
+        ascii: whether other characters are escaped.
+    """
     return json.dumps(value, ensure_ascii=ascii, allow_nan=False, separators=(",", ":"))
 
 
-async def dumps(value: Any) -> bytes:
-    """JSON in UTF-8, as starlette writes it; others have their turn meanwhile. ValueError for NaN."""
+async def dumps(value: object) -> bytes:
+    """JSON in UTF-8, as starlette writes it; others have their turn meanwhile. ValueError for NaN.
+
+    Args:
+        value: what JSON can hold.
+    """
     parts, began = [], time.monotonic()
     for piece in _pieces(value):
         parts.append(piece)

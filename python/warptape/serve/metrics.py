@@ -40,7 +40,12 @@ class Sums:
         self.count, self.ns = 0, 0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """One more, or several that took so long together."""
+        """One more, or several that took so long together.
+
+        Args:
+            seconds: of all together.
+            count: how many.
+        """
         self.count += count
         self.ns += int(seconds * 1e9)
 
@@ -50,7 +55,12 @@ class Sums:
 
 
 class VersionMetrics:
-    """The counts of one version of a model."""
+    """The counts of one version of a model.
+
+    Args:
+        metrics: of the server.
+        model, version: which.
+    """
 
     def __init__(self, metrics: Metrics, model: str, version: int) -> None:
         labels = (model, str(version))
@@ -69,20 +79,36 @@ class VersionMetrics:
         self._between = metrics.between_tokens.labels(*labels)
 
     def succeeded(self, seconds: float, at: float) -> None:
-        """A request that was answered, and when (time.time())."""
+        """A request that was answered, and when (time.time()).
+
+        Args:
+            seconds: it took.
+            at: seconds since 1970.
+        """
         self._requests.inc()
         self._seconds.observe(seconds)
         self.success.add(seconds)
         self.last = at
 
     def failed(self, seconds: float, kind: str) -> None:
-        """A request that was not answered, by the kind of error."""
+        """A request that was not answered, by the kind of error.
+
+        Args:
+            seconds: it took.
+            kind: as status_of names it.
+        """
         self._metrics.errors.labels(*self._labels, kind).inc()
         self.kinds.add(kind)
         self.fail.add(seconds)
 
     def batch(self, rows: int, waited: list[float], seconds: float) -> None:
-        """A batch: its rows, the seconds that its requests waited, the seconds of computing."""
+        """A batch: its rows, the seconds that its requests waited, the seconds of computing.
+
+        Args:
+            rows: of the batch.
+            waited: of each request.
+            seconds: of computing.
+        """
         self._batch_size.observe(rows)
         self._compute_seconds.observe(seconds)
         for each in waited:
@@ -93,17 +119,29 @@ class VersionMetrics:
         self.batches.setdefault(rows, Sums()).add(seconds)
 
     def queued(self, seconds: float) -> None:
-        """A request of a language model that waited so long before its first step."""
+        """A request of a language model that waited so long before its first step.
+
+        Args:
+            seconds: it waited.
+        """
         self._queue_seconds.observe(seconds)
         self.queue.add(seconds)
 
     def first_token(self, seconds: float) -> None:
-        """From a request to its first token."""
+        """From a request to its first token.
+
+        Args:
+            seconds: between both.
+        """
         self._first.observe(seconds)
         self._firsts.add(seconds)
 
     def between_tokens(self, seconds: float) -> None:
-        """From a token to the next."""
+        """From a token to the next.
+
+        Args:
+            seconds: between both.
+        """
         self._between.observe(seconds)
         self._betweens.add(seconds)
 
@@ -173,18 +211,30 @@ class Metrics:
         self._of: dict[tuple[str, int], VersionMetrics] = {}
 
     def of(self, model: str, version: int) -> VersionMetrics:
-        """The counts of a version."""
+        """The counts of a version.
+
+        Args:
+            model, version: which.
+        """
         found = self._of.get((model, version))
         if found is None:
             found = self._of[model, version] = VersionMetrics(self, model, version)
         return found
 
     def batch_observer(self, model: str, version: int) -> Callable[[int, list[float], float], None]:
-        """What a version's batcher tells of its batches."""
+        """What a version's batcher tells of its batches.
+
+        Args:
+            model, version: which.
+        """
         return self.of(model, version).batch
 
     def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
-        """KServe's statistics of all versions that are named."""
+        """KServe's statistics of all versions that are named.
+
+        Args:
+            model, version: "" for all.
+        """
         return [
             m.statistics()
             for (name, number), m in sorted(self._of.items())
@@ -192,7 +242,11 @@ class Metrics:
         ]
 
     def forget(self, model: str, version: int) -> None:
-        """Drops all of a version that is gone, so that versions which come and go leave nothing behind."""
+        """Drops all of a version that is gone, so that versions which come and go leave nothing behind.
+
+        Args:
+            model, version: which.
+        """
         labels = (model, str(version))
         gone = self._of.pop((model, version), None)
         for kind in gone.kinds if gone is not None else ():
@@ -202,7 +256,11 @@ class Metrics:
                 each.remove(*labels)
 
     async def update(self, models: Any) -> dict[tuple[str, int], dict[str, Any]]:
-        """Asks the workers and sets the gauges; returns what each version's workers said, added up."""
+        """Asks the workers and sets the gauges; returns what each version's workers said, added up.
+
+        Args:
+            models: all.
+        """
         loaded = models.loaded()
         said = await asyncio.gather(*(_stats(v) for v in loaded))
         for model in models.describe():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .rollout import Switch
+from .rollout import RolloutState
 
 
-def index_rows(name: str, model: Any, switch: Switch, numbers: Iterable[int]) -> list[dict[str, Any]]:
+def index_rows(name: str, model: Any, switch: RolloutState, numbers: Iterable[int]) -> list[dict[str, Any]]:
     """Of a model's versions: name, version, state and reason.
 
     Args:
@@ -31,7 +31,12 @@ def index_rows(name: str, model: Any, switch: Switch, numbers: Iterable[int]) ->
 
 
 def described(name: str, model: Any) -> dict[str, Any]:
-    """A model with its versions and shares."""
+    """A model with its versions and shares.
+
+    Args:
+        name: of the model.
+        model: with its versions.
+    """
     s, share = model.switch, model.controller.share
     versions = []
     for number, v in sorted(model.versions.items()):

@@ -10,14 +10,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .config import ConfigError, ModelConfig, config_of
 from .model_rows import described, index_rows
 from .repository import Repository, RepositoryError
-from .rollout import Controller, RolloutError, Switch, offered, refused, rolled_back
+from .rollout import Controller, RolloutError, RolloutState, offered, refused, rolled_back
 from .versions import Infer, Version
 from .workers import DeadlineError, RequestError, Worker, WorkerError, WorkerSpec
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
 
 log = logging.getLogger("warptape.serve")
 TICK = 0.1  # seconds between two looks at the rollouts
@@ -25,11 +28,17 @@ DRAIN = 60.0  # seconds that the requests of a version that goes may take
 
 
 class ModelNotFoundError(LookupError):
-    """No such model or version serves."""
+    """No such model or version serves.
+
+    Clients get status 404.
+    """
 
 
 class ModelUnavailableError(RuntimeError):
-    """The model is there, and cannot answer now."""
+    """The model is there, and cannot answer now.
+
+    Clients get status 503.
+    """
 
 
 # What loading raises where the version is to blame.
@@ -50,7 +59,7 @@ class _Model:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        self.controller = Controller(config.rollout, Switch(), time.monotonic())
+        self.controller = Controller(config.rollout, RolloutState(), time.monotonic())
         self.versions: dict[int, Version] = {}
         self.lock = asyncio.Lock()  # one load, switch or unload at a time
         self.error = ""  # why the last of these failed
@@ -61,7 +70,7 @@ class _Model:
         self.retry_at = 0.0
 
     @property
-    def switch(self) -> Switch:
+    def switch(self) -> RolloutState:
         return self.controller.switch
 
 
@@ -77,7 +86,7 @@ class _Lease:
         self._version.use()
         return self._version
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: Any, traceback: Any) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         self._version.leave()
         if kind is None:
             self._model.controller.record(self._version.number, True)
@@ -89,7 +98,7 @@ class Models:
     """All models of a server.
 
     Args:
-        repository: the folder, or None.
+        repository: it, or its folder, or None.
         modules: by name, models that are modules of this process; each has the version 1.
         control: "poll" looks for new models and versions, "explicit" loads what the state file and `load`
             name, and what is asked for.
@@ -102,7 +111,7 @@ class Models:
 
     def __init__(
         self,
-        repository: str | os.PathLike[str] | None = None,
+        repository: str | os.PathLike[str] | Repository | None = None,
         *,
         modules: Iterable[str] = (),
         control: str = "poll",
@@ -110,14 +119,16 @@ class Models:
         load: Iterable[str] = (),
         start: Start | None = None,
         infer: Infer | None = None,
-        metrics: Any = None,
+        metrics: Metrics | None = None,
         configs: Mapping[str, Any] | None = None,
         ready_timeout: float = 300.0,
         neutral: tuple[type[BaseException], ...] = (),
     ) -> None:
         if control not in ("poll", "explicit"):
             raise ValueError(f"control must be poll or explicit, got {control!r}")
-        self.repository = None if repository is None else Repository(repository)
+        if repository is not None and not isinstance(repository, Repository):
+            repository = Repository(repository)
+        self.repository = repository
         self.control, self.poll_seconds = control, poll_seconds
         self.neutral: tuple[type[BaseException], ...] = (*NEUTRAL, *neutral)
         self._first, self._ready_timeout = tuple(load), ready_timeout
@@ -133,13 +144,21 @@ class Models:
         self._state_lock = asyncio.Lock()
         self._started = False
         self._unwritten = False  # a switch that could not wait for the disk
-        self._history: dict[str, Switch] = {}  # of models that are not loaded
+        self._history: dict[str, RolloutState] = {}  # of models that are not loaded
 
     # ---- what serves ----
 
     def names(self) -> list[str]:
         """Models that have a version which serves."""
         return sorted(n for n, m in self._models.items() if m.switch.current is not None)
+
+    def adapters(self) -> dict[str, str]:
+        """The adapters of the versions that serve, and the model of each."""
+        out: dict[str, str] = {}
+        for name, model in self._models.items():
+            version = model.versions.get(model.switch.current or 0)
+            out |= dict.fromkeys(version.adapters if version else (), name)
+        return out
 
     def lease(self, name: str, version: int | str | None = None) -> _Lease:
         """`async with models.lease(name) as v:`, the version that the request is to be answered by.
@@ -211,7 +230,7 @@ class Models:
 
     def _index_of(self, name: str) -> list[dict[str, Any]]:
         model = self._models.get(name)
-        switch = model.switch if model else self._history.get(name, Switch())
+        switch = model.switch if model else self._history.get(name, RolloutState())
         numbers = set(switch.loaded)
         if self.repository is not None and name not in self._modules:
             with contextlib.suppress(RepositoryError, OSError):
@@ -241,6 +260,9 @@ class Models:
         await asyncio.gather(
             *(self._restore(n) for n in dict.fromkeys(names)), *map(self._add, self._modules)
         )
+        if self.repository is not None and self.repository.only and names and not self.names():
+            (reason,) = [model.error for model in self._models.values()] or ["it has no version"]
+            raise RepositoryError(self.repository.said(reason))
         self._started = True
         self._task = asyncio.create_task(self._watch(), name="warptape.serve models")
 
@@ -248,13 +270,13 @@ class Models:
         """Loads a module of this process."""
         model = self._models[name] = _Model(self._modules[name])
         version = await self._open(
-            model.config, WorkerSpec("module", name, 1, "", _options(model.config, "module"))
+            model.config, WorkerSpec("module", name, 1, "", model.config.worker_options("module"))
         )
         model.versions[1] = version
-        model.controller.adopt(Switch(current=1), time.monotonic())
+        model.controller.adopt(RolloutState(current=1), time.monotonic())
 
     async def _restore(self, name: str) -> None:
-        switch = self._history.get(name, Switch())
+        switch = self._history.get(name, RolloutState())
         if name in self._history and not switch.loaded and not switch.refused:
             return  # it was unloaded by request
         assert self.repository is not None
@@ -296,7 +318,11 @@ class Models:
             await self._commit(model, made, force=True)
 
     async def close(self, drain: float = DRAIN) -> None:
-        """Lets requests finish for `drain` seconds and ends all workers."""
+        """Lets requests finish for `drain` seconds and ends all workers.
+
+        Args:
+            drain: seconds.
+        """
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -341,7 +367,8 @@ class Models:
     async def _poll(self) -> None:
         assert self.repository is not None
         for name in self.repository.names():
-            switch = self._models[name].switch if name in self._models else self._history.get(name, Switch())
+            model = self._models.get(name)
+            switch = model.switch if model else self._history.get(name, RolloutState())
             if (
                 name in self._history
                 and name not in self._models
@@ -450,9 +477,9 @@ class Models:
         if model is None or not model.versions:
             raise ModelNotFoundError(f"model {name!r:.130} is not loaded; there are {self.names()}")
         async with model.lock:
-            await self._commit(model, Switch())
+            await self._commit(model, RolloutState())
             model.error = ""
-            self._history[name] = Switch()
+            self._history[name] = RolloutState()
             if self._models.get(name) is model:
                 del self._models[name]
 
@@ -477,8 +504,9 @@ class Models:
         assert self.repository is not None
         return self.repository.root / "state.json"
 
-    def _refuse(self, model: _Model, switch: Switch, number: int, error: Exception) -> Switch:
-        model.error = f"version {number} was refused: {error}"
+    def _refuse(self, model: _Model, switch: RolloutState, number: int, error: Exception) -> RolloutState:
+        said = str(error) if self.repository is None else self.repository.said(str(error))
+        model.error = f"version {number} was refused: {said}"
         log.error("%s: %s", model.config.name, model.error)
         if isinstance(error, OSError):  # of this machine now, not of the version
             model.error = f"version {number} could not be loaded: {error}"
@@ -493,9 +521,8 @@ class Models:
         model.loading = number
         try:
             kind, path = await asyncio.to_thread(self.repository.find, config, number)
-            version = await self._open(
-                config, WorkerSpec(kind, config.name, number, str(path), _options(config, kind))
-            )
+            options = await asyncio.to_thread(config.worker_options, kind, str(path))
+            version = await self._open(config, WorkerSpec(kind, config.name, number, str(path), options))
             try:
                 folder = self.repository.root / config.name / str(number)
                 count = await version.verify(folder)
@@ -521,7 +548,7 @@ class Models:
             observe = self._metrics.batch_observer(spec.model, spec.version)
         return Version(config, spec, workers, metadata, self._infer if spec.kind == "llm" else None, observe)
 
-    async def _commit(self, model: _Model, switch: Switch, force: bool = False) -> None:
+    async def _commit(self, model: _Model, switch: RolloutState, force: bool = False) -> None:
         """Makes a switch: first in the state file, then here. With `force` it does not wait for the disk.
 
         Raises: RepositoryError, with nothing changed; never with `force`.
@@ -538,7 +565,7 @@ class Models:
         for number in [n for n in model.versions if n not in switch.loaded]:
             self._let_go(model, number)
 
-    async def _write(self, changed: Mapping[str, Switch] | None = None) -> None:
+    async def _write(self, changed: Mapping[str, RolloutState] | None = None) -> None:
         if self.repository is None:
             return
         async with self._state_lock:
@@ -570,15 +597,3 @@ class Models:
         await version.close(DRAIN)
         if self._metrics is not None and version.number not in model.versions:
             self._metrics.forget(version.name, version.number)
-
-
-def _options(config: ModelConfig, kind: str) -> dict[str, Any]:
-    """What a worker is told of the config."""
-    more: dict[str, Any] = {}
-    for key in ("input", "output"):
-        tensors = getattr(config, key)
-        if tensors:
-            more[key] = [[t.name, t.datatype, list(t.dims)] for t in tensors]
-    if config.max_batch_size and kind != "llm":
-        more["max_batch_size"] = config.max_batch_size
-    return {**config.parameters, **more}

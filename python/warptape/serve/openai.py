@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from starlette.requests import Request
@@ -16,58 +15,27 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from . import openai_requests
-from .disconnect import ClientLeftError, unless_left
+from .dialects import JSON, Dialect, EventStream
+from .disconnect import unless_left
 from .errors import ApiError, api_error, error_response
-from .limits import dumped, dumps
+from .limits import dumps
 from .openai_answers import Answer, parts_of
 from .openai_requests import Asked, parse_body, refuse, take
+from .reasoning import MARKS, begun
 from .settings import Settings
-from .texts import Texts
-from .tool_calls import MISTRAL
+from .texts import Texts, Tokenizer
+from .tool_calls import LISTS
 from .workers import DeadlineError, RequestError
 
+if TYPE_CHECKING:
+    from .metrics import Metrics
+    from .versions import Version
+
 T = TypeVar("T")
-MOST_INPUTS = 2048  # of an embeddings request
-AT_ONCE = 16  # requests of several prompts that are sent, or texts that a worker embeds
+Text = tuple[list[int], list[int] | None]  # tokens, and their types where they are of two texts
+AT_ONCE = 16  # requests of several prompts that are sent, or texts that a decoder embeds
+READ_AT_ONCE = 64  # texts that an encoder has of a request
 CONTEXT = "context_length_exceeded"
-
-
-class JSON(Response):
-    """A body of JSON that is written already."""
-
-    media_type = "application/json"
-
-
-class EventStream(Response):
-    """Server-sent events; a client that leaves ends what makes them."""
-
-    def __init__(self, events: AsyncGenerator[Any, None]) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        del self.headers["content-length"]
-        self._events = events
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Writes them, as they come."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        with contextlib.suppress(ClientLeftError):
-            await unless_left(receive, self._write(scope, send))
-
-    async def _write(self, scope: Any, send: Any) -> None:
-        async def data(text: str, more: bool = True) -> None:
-            await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
-
-        try:
-            async with contextlib.aclosing(self._events) as events:
-                async for chunks in events:
-                    text = "".join(f"data: {dumped(chunk, ascii=True)}\n\n" for chunk in chunks)
-                    if text:
-                        await data(text)
-        except Exception as error:  # the status is sent already: OpenAI's clients raise what `error` says
-            failure = api_error(error)
-            scope["warptape"]["error"] = failure.message
-            await data(f"data: {json.dumps(failure.body())}\n\n", False)
-            return
-        await data("data: [DONE]\n\n", False)
 
 
 class OpenAI:
@@ -80,7 +48,7 @@ class OpenAI:
         settings: the server's.
     """
 
-    def __init__(self, models: Any, metrics: Any, texts: Texts, settings: Settings) -> None:
+    def __init__(self, models: Any, metrics: Metrics, texts: Texts, settings: Settings) -> None:
         self._models, self._metrics, self._texts, self._settings = models, metrics, texts, settings
         self._most_prompt, self._most_tokens = settings.max_prompt_tokens, settings.max_tokens
         self._created = int(time.time())
@@ -88,15 +56,15 @@ class OpenAI:
     def routes(self) -> list[Route]:
         """For the app."""
         return [
-            Route("/v1/models", self._guarded(self.list_models)),
-            Route("/v1/models/{model:path}", self._guarded(self.show_model)),
-            Route("/v1/completions", self._guarded(self.completions), methods=["POST"]),
-            Route("/v1/chat/completions", self._guarded(self.chat), methods=["POST"]),
-            Route("/v1/embeddings", self._guarded(self.embeddings), methods=["POST"]),
+            Route("/v1/models", self.guarded(self.list_models)),
+            Route("/v1/models/{model:path}", self.guarded(self.show_model)),
+            Route("/v1/completions", self.guarded(self.completions), methods=["POST"]),
+            Route("/v1/chat/completions", self.guarded(self.chat), methods=["POST"]),
+            Route("/v1/embeddings", self.guarded(self.embeddings), methods=["POST"]),
         ]
 
     @staticmethod
-    def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Any:
+    def guarded(handler: Callable[[Request], Awaitable[Response]]) -> Any:
         """Errors as OpenAI's answers."""
 
         async def endpoint(request: Request) -> Response:
@@ -108,29 +76,46 @@ class OpenAI:
                 failure = api_error(error)
                 if failure.status == 500:
                     raise
-                return error_response(failure)
+                return error_response(failure, request.scope["path"])
 
         return endpoint
 
     # ---- models ----
 
-    def _card(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "warptape"}
+    def _card(self, name: str, of: str | None = None) -> dict[str, Any]:
+        card = {"id": name, "object": "model", "created": self._created, "owned_by": "warptape"}
+        return card if of is None else {**card, "parent": of}
 
     async def list_models(self, request: Request) -> Response:
-        """GET /v1/models"""
-        return JSONResponse({"object": "list", "data": [self._card(n) for n in self._models.names()]})
+        """GET /v1/models
+
+        Args:
+            request: of starlette.
+        """
+        rows = [self._card(name) for name in self._models.names()]
+        rows += [self._card(name, of) for name, of in sorted(self._models.adapters().items())]
+        return JSONResponse({"object": "list", "data": rows})
 
     async def show_model(self, request: Request) -> Response:
-        """GET /v1/models/NAME"""
-        name = request.path_params["model"]
-        if name not in self._models.names():
-            raise ApiError(404, f"model {name!r:.130} is not there", "model", "model_not_found")
-        return JSONResponse(self._card(name))
+        """GET /v1/models/NAME
 
-    def _lease(self, request: Request, name: str) -> Any:
-        """The version that answers: "NAME" by the shares of traffic, "NAME:3" that one."""
+        Args:
+            request: of starlette.
+        """
+        name = request.path_params["model"]
+        of = self._models.adapters().get(name)
+        if name not in self._models.names() and of is None:
+            raise ApiError(404, f"model {name!r:.130} is not there", "model", "model_not_found")
+        return JSONResponse(self._card(name, of))
+
+    def _lease(self, request: Request, name: str, asked: Asked | None = None) -> Any:
+        """The version that answers: "NAME" by the shares of traffic, "NAME:3" that one; of an adapter's name
+        the model that has it."""
         request.scope["warptape"]["model"] = name[:130]
+        model = self._models.adapters().get(name)
+        if asked is not None and model is not None and name not in self._models.names():
+            asked.more["adapter"] = name
+            return self._models.lease(model)
         base, _, version = name.rpartition(":")
         if base and name not in self._models.names() and version.isdigit():
             return self._models.lease(base, version)
@@ -139,27 +124,55 @@ class OpenAI:
     # ---- generation ----
 
     async def completions(self, request: Request) -> Response:
-        """POST /v1/completions"""
-        asked = await self._asked(request, openai_requests.completion)
+        """POST /v1/completions
+
+        Args:
+            request: of starlette.
+        """
+        asked = await self.asked(request, openai_requests.completion)
         return await self._generated(request, asked, False)
 
-    async def _asked(self, request: Request, read: Callable[[dict[str, Any]], T]) -> T:
-        """What a body asks for, by a function of its object."""
+    async def asked(self, request: Request, read: Callable[[dict[str, Any]], T]) -> T:
+        """What a body asks for, by a function of its object.
+
+        Args:
+            request: of starlette.
+            read: the function.
+        """
         most = self._settings.max_json_bytes
         return await self._texts.parsed(await request.body(), lambda raw: read(parse_body(raw, most)))
 
     async def chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions"""
+        """POST /v1/chat/completions
+
+        Args:
+            request: of starlette.
+        """
         trust = self._settings.trust_request_chat_template
-        asked = await self._asked(request, lambda body: openai_requests.chat(body, trust))
+        asked = await self.asked(request, lambda body: openai_requests.chat(body, trust))
         return await self._generated(request, asked, True)
 
-    async def _generated(self, request: Request, asked: Asked, chat: bool) -> Response:
+    async def converse(self, request: Request, dialect: Dialect) -> Response:
+        """A chat in the form of another API.
+
+        Args:
+            request: of starlette.
+            dialect: reads the body, and writes the answer.
+        """
+        trust = self._settings.trust_request_chat_template
+        asked = await self.asked(request, lambda body: openai_requests.chat(dialect.read(body), trust))
+        asked.usage = asked.stream
+        return await self._generated(request, asked, True, dialect)
+
+    async def _generated(
+        self, request: Request, asked: Asked, chat: bool, dialect: Dialect | None = None
+    ) -> Response:
         """The answer of a generation. A stream begins when its first tokens are there, so that what is
         refused has a status."""
-        events = self._events(request, asked, chat)
+        events, dialect = self._events(request, asked, chat), dialect or Dialect()
         if not asked.stream:
-            return JSON(await dumps(await unless_left(request.receive, self._last(events))))
+            whole = await unless_left(request.receive, self._last(events))
+            return JSON(await dumps(dialect.whole(whole)))
         first = await unless_left(request.receive, anext(events))
 
         async def all_events() -> AsyncGenerator[Any, None]:
@@ -168,7 +181,7 @@ class OpenAI:
                 async for chunks in events:
                     yield chunks
 
-        return EventStream(all_events())
+        return EventStream(all_events(), dialect)
 
     @staticmethod
     async def _last(events: AsyncGenerator[Any, None]) -> Any:
@@ -181,16 +194,17 @@ class OpenAI:
     async def _events(self, request: Request, asked: Asked, chat: bool) -> AsyncGenerator[Any, None]:
         """Lists of chunks of a stream, or at last the response."""
         start, notes = time.monotonic(), request.scope["warptape"]
-        async with self._lease(request, asked.model) as version:
+        async with self._lease(request, asked.model, asked) as version:
             observe = _Observer(self._metrics, version, start)
-            notes["version"], vocabulary = version.number, version.metadata.get("vocab_size")
+            notes["version"] = version.number
             try:
                 prompts = await self._prompts(asked, chat, version)
-                answer = Answer(asked, chat, prompts, await self._texts.of(version.spec, vocabulary))
+                answer = Answer(asked, chat, prompts)
                 requests = [
                     {
                         "prompt_token_ids": tokens,
                         "params": self._params(asked, version, i, tokens),
+                        **({"priority": notes["turn"]} if "turn" in notes else {}),
                         **asked.more,
                     }
                     for i, (tokens, _) in enumerate(prompts)
@@ -220,7 +234,9 @@ class OpenAI:
                 observe.failed(error)
                 raise
 
-    async def _prompts(self, asked: Asked, chat: bool, version: Any) -> list[tuple[list[int], str | None]]:
+    async def _prompts(
+        self, asked: Asked, chat: bool, version: Version
+    ) -> list[tuple[list[int], str | None]]:
         """Tokens and text of each prompt. ApiError where they do not fit the model."""
         metadata = version.metadata
         if metadata.get("kind") != "llm":
@@ -234,8 +250,12 @@ class OpenAI:
             whole = await self._texts.render(tokenizer, asked.messages, asked.chat_template, asked.template)
             (tokens,) = await self._texts.encode(tokenizer, [whole], False, most, asked.truncate is not None)
             out.append((tokens, whole))
-            # Mistral's mark of calls is a special token, which must stand in the text.
-            if asked.tools and not asked.forced and MISTRAL in tokenizer.bytes.special.values():
+            asked.reasoning &= version.spec.options.get("reasoning_parser") != "none"
+            asked.thinking = begun(whole)
+            # Where marks of calls or reasoning are special tokens, these must stand in the text.
+            marks = {*LISTS} if asked.tools and not asked.forced else set()
+            marks |= {mark for pair in MARKS for mark in pair} if asked.reasoning else set()
+            if marks & {*tokenizer.bytes.special.values()}:
                 asked.params.setdefault("skip_special_tokens", False)
         else:
             texts = [prompt for prompt in asked.prompts if isinstance(prompt, str)]
@@ -254,7 +274,8 @@ class OpenAI:
             raise refuse(f"{asked.model} has no tokenizer, which structured outputs need", "model")
         if asked.truncate is not None:
             room = max(min(most, metadata["max_model_len"] - (asked.params["max_tokens"] or 1)), 1)
-            out = [_last(each, asked.truncate if asked.truncate > 0 else room, tokenizer) for each in out]
+            most_kept = asked.truncate if asked.truncate > 0 else room
+            out = [(each[0][-most_kept:], None) if len(each[0]) > most_kept else each for each in out]
         for tokens, _ in out:
             await asyncio.sleep(0)
             if not tokens:
@@ -269,10 +290,46 @@ class OpenAI:
             if bad is not None:
                 raise refuse(f"token {bad} is out of the vocabulary of {metadata['vocab_size']}", "prompt")
         if asked.echo and tokenizer is not None:
-            out = [(each, tokenizer.decode(each) if text is None else text) for each, text in out]
+            decode = tokenizer.decode
+            out = [(t, await asyncio.to_thread(decode, t) if text is None else text) for t, text in out]
         return out
 
-    def _params(self, asked: Asked, version: Any, number: int, tokens: list[int]) -> dict[str, Any]:
+    async def prompt_of(
+        self, request: Request, asked: Asked, chat: bool = True
+    ) -> tuple[list[int], Tokenizer | None, Version]:
+        """The tokens of a prompt, which nothing is generated for, with the tokenizer and the version.
+
+        Args:
+            request: of starlette.
+            asked: with one prompt, or messages.
+            chat: whether it has messages.
+        """
+        async with self._lease(request, asked.model, asked) as version:
+            (prompt,) = await self._prompts(asked, chat, version)
+            return prompt[0], await self._texts.of(version.spec, version.metadata["vocab_size"]), version
+
+    async def text_of(self, request: Request, model: str, tokens: list[int]) -> str:
+        """The text of tokens. ApiError for those that the model has not.
+
+        Args:
+            request: of starlette.
+            model: its name.
+            tokens: any number.
+        """
+        async with self._lease(request, model, Asked(model, {})) as version:
+            size = version.metadata.get("vocab_size", 0)
+            tokenizer = await self._texts.of(version.spec, size)
+            if tokenizer is None:
+                raise refuse(f"{model} has no tokenizer", "model")
+
+            def decoded() -> str:
+                if not all(0 <= token < size for token in tokens):
+                    raise refuse(f"a token is out of the vocabulary of {size}", "tokens")
+                return tokenizer.decode(tokens, False)
+
+            return await asyncio.to_thread(decoded)
+
+    def _params(self, asked: Asked, version: Version, number: int, tokens: list[int]) -> dict[str, Any]:
         """Of one prompt. Each has noise of its own."""
         params, room = dict(asked.params), version.metadata["max_model_len"] - len(tokens)
         most = params["max_tokens"]
@@ -292,78 +349,121 @@ class OpenAI:
     # ---- embeddings ----
 
     async def embeddings(self, request: Request) -> Response:
-        """POST /v1/embeddings"""
-        body = await self._asked(request, lambda body: body)
-        known = {"model", "input", "encoding_format", "dimensions", "user"}
-        for name in body:
-            if name not in known:
-                raise refuse(f"unrecognized request argument: {name:.100}", name[:100])
+        """POST /v1/embeddings
+
+        Args:
+            request: of starlette.
+        """
+        body = await self.asked(request, lambda body: body)
+        openai_requests.known(body, "model", "input", "encoding_format", "dimensions", "user")
         form = take(body, "encoding_format", str, "float")
         if form not in ("float", "base64"):
             raise refuse(f"encoding_format must be float or base64, got {form!r:.50}", "encoding_format")
-        dimensions, model = take(body, "dimensions", int), take(body, "model", str)
-        if not model:
-            raise refuse("you must name a model", "model")
-        given = body.get("input")
-        if isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int):
-            given = [given]
-        if not isinstance(given, list) or not 0 < len(given) <= MOST_INPUTS:
-            raise refuse(f"input must be a text, tokens, or up to {MOST_INPUTS} of these", "input")
+        vectors, count = await self.vectors(request, body, form)
+        data = [{"object": "embedding", "index": i, "embedding": each} for i, each in enumerate(vectors)]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        answer = {"object": "list", "data": data, "model": body["model"], "usage": usage}
+        return JSON(await dumps(answer))
+
+    async def vectors(
+        self, request: Request, body: dict[str, Any], form: str = "float"
+    ) -> tuple[list[Any], int]:
+        """The vectors of the texts that a request for embeddings has, and how many tokens these have.
+
+        Args:
+            request: of starlette.
+            body: with "model", "input" and, where wanted, "dimensions".
+            form: "float" or "base64".
+        """
+        dimensions, model = take(body, "dimensions", int), openai_requests.named(body)
+        given = openai_requests.inputs(body)
+
+        async def texts(version: Version) -> tuple[str, list[Text]]:
+            return "embed", [(tokens, None) for tokens in await self.inputs(given, version, model)]
+
+        _, _, found, count = await self.read(request, model, texts)
+        return [_shaped(vector, dimensions, form) async for vector in in_turns(found)], count
+
+    async def read(
+        self, request: Request, model: str, texts: Callable[[Version], Awaitable[tuple[str, list[Text]]]]
+    ) -> tuple[Version, str, list[Any], int]:
+        """What a model that reads says of texts: the version, the operation, an array for each text, and how
+        many tokens were read.
+
+        Args:
+            request: of starlette.
+            model: its name.
+            texts: gives the operation and the texts' tokens (see Worker.read).
+        """
         async with self._lease(request, model) as version:
             observe = _Observer(self._metrics, version, time.monotonic())
             try:
-                tokens = await self._inputs(given, version, model)
-                call = _embedded(version, tokens, request.scope["warptape"]["deadline"])
-                vectors = await unless_left(request.receive, call)
+                if version.metadata.get("kind") not in ("llm", "encoder"):
+                    raise refuse(f"{model} reads no texts", "model")
+                op, tokens = await texts(version)
+                most = version.metadata["max_embedded_len"]
+                longest = max(len(each) for each, _ in tokens)
+                if longest > most:
+                    raise refuse(f"an input has {longest} tokens, {model} takes {most}", "input", CONTEXT)
+                call = _read(version, op, tokens, request.scope["warptape"]["deadline"])
+                found = await unless_left(request.receive, call)
             except BaseException as error:
                 observe.failed(error)
                 raise
             observe.succeeded()
-        data = [
-            {"object": "embedding", "index": i, "embedding": _shaped(v, dimensions, form)}
-            for i, v in enumerate(vectors)
-        ]
-        count = sum(map(len, tokens))
-        request.scope["warptape"]["prompt_tokens"] = count
-        usage = {"prompt_tokens": count, "total_tokens": count}
-        return JSON(await dumps({"object": "list", "data": data, "model": model, "usage": usage}))
+        count = request.scope["warptape"]["prompt_tokens"] = sum(len(each) for each, _ in tokens)
+        return version, op, found, count
 
-    async def _inputs(self, given: list[Any], version: Any, model: str) -> list[list[int]]:
+    async def reader(self, version: Version, model: str) -> Tokenizer:
+        """The tokenizer of a model that reads. ApiError where it has none.
+
+        Args:
+            version: of the model.
+            model: its name.
+        """
+        tokenizer = await self._texts.of(version.spec, version.metadata["vocab_size"])
+        if tokenizer is None:
+            raise refuse(f"{model} has no tokenizer: give token ids", "input")
+        return tokenizer
+
+    async def inputs(self, given: list[Any], version: Version, model: str) -> list[list[int]]:
+        """The tokens of texts, or those that are given. ApiError for what is neither.
+
+        Args:
+            given: texts and lists of tokens.
+            version: of the model.
+            model: its name.
+        """
         metadata, out = version.metadata, list[list[int]]()
-        if metadata.get("kind") not in ("llm", "encoder"):
-            raise refuse(f"{model} gives no embeddings", "model")
-        tokenizer = await self._texts.of(version.spec, metadata["vocab_size"])
-        most = metadata["max_embedded_len"]
         texts, encoded = [each for each in given if isinstance(each, str)], iter(list[list[int]]())
         if texts:
-            if tokenizer is None:
-                raise refuse(f"{model} has no tokenizer: give token ids", "input")
-            encoded = iter(await self._texts.encode(tokenizer, texts, True, most))
-        for i, each in enumerate(given):
-            if i % AT_ONCE == 0:
-                await asyncio.sleep(0)
+            most = metadata["max_embedded_len"]
+            encoded = iter(await self._texts.encode(await self.reader(version, model), texts, True, most))
+        async for each in in_turns(given):
             if isinstance(each, str):
                 each = next(encoded)
             if not isinstance(each, list) or not each or not all(type(t) is int for t in each):
                 raise refuse(f"input must be texts or lists of token ids, got {each!r:.100}", "input")
-            if len(each) > most:
-                raise refuse(f"an input has {len(each)} tokens, {model} takes {most}", "input", CONTEXT)
             if not all(0 <= t < metadata["vocab_size"] for t in each):
                 raise refuse(f"input has tokens out of the vocabulary of {metadata['vocab_size']}", "input")
             out.append(each)
         return out
 
 
-def _last(prompt: tuple[list[int], str | None], most: int, tokenizer: Any) -> tuple[list[int], str | None]:
-    """The last tokens of a prompt, and their text."""
-    tokens, text = prompt
-    if len(tokens) <= most:
-        return prompt
-    return tokens[-most:], None if text is None else tokenizer.decode(tokens[-most:])
+async def in_turns(values: Iterable[T]) -> AsyncIterator[T]:
+    """Values, between which others have their turn.
+
+    Args:
+        values: any.
+    """
+    for i, value in enumerate(values):
+        if i % AT_ONCE == 0:
+            await asyncio.sleep(0)
+        yield value
 
 
-async def _embedded(version: Any, inputs: list[list[int]], deadline: float | None) -> list[Any]:
-    """The vector of each input; a worker has a few at a time, and others' requests between them.
+async def _read(version: Version, op: str, inputs: list[Text], deadline: float | None) -> list[Any]:
+    """What is said of each input; a worker has a few at a time, and others' requests between them.
 
     Raises: the first error of any of them.
     """
@@ -371,10 +471,11 @@ async def _embedded(version: Any, inputs: list[list[int]], deadline: float | Non
     waiting = iter(enumerate(inputs))
 
     async def some() -> None:
-        for i, tokens in waiting:
-            out[i] = await version.worker.embed(tokens, deadline)
+        for i, (tokens, types) in waiting:
+            out[i] = await version.worker.read(op, tokens, types, deadline)
 
-    count = min(AT_ONCE * len(version.workers), len(inputs))
+    at_once = READ_AT_ONCE if version.metadata["kind"] == "encoder" else AT_ONCE
+    count = min(at_once * len(version.workers), len(inputs))
     tasks = [asyncio.ensure_future(some()) for _ in range(count)]
     try:
         await asyncio.gather(*tasks)
@@ -441,7 +542,7 @@ async def merged(
 class _Observer:
     """Tells the metrics of a request."""
 
-    def __init__(self, metrics: Any, version: Any, start: float) -> None:
+    def __init__(self, metrics: Metrics, version: Version, start: float) -> None:
         self._of = None if metrics is None else metrics.of(version.name, version.number)
         self._start, self._last = start, 0.0
 

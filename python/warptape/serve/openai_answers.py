@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from ..inference.tokenizer import Tokenizer
 from .openai_requests import Asked
-from .tool_calls import ToolParser, made
+from .reasoning import ReasoningParser
+from .tool_calls import ToolParser
 
 PART = 32  # tokens of a prompt, or answers, of one event that are described at once
 LEAST = -9999.0  # in place of -inf, which JSON has not
@@ -21,7 +20,11 @@ def _value(logprob: float) -> float:
 
 
 def parts_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """An event in parts, none of which has much to describe; the event itself where it has little."""
+    """An event in parts, none of which has much to describe; the event itself where it has little.
+
+    Args:
+        event: of a worker.
+    """
     of_prompt, outputs = event.get("prompt_logprobs") or [], event["outputs"]
     if len(of_prompt) + len(outputs) <= PART:
         yield event
@@ -32,100 +35,108 @@ def parts_of(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**event, "outputs": outputs[at : at + PART], "prompt_logprobs": None}
 
 
-class Described:
-    """Log-probabilities of an answer's tokens, as OpenAI has them: with the bytes that each stands for.
-
-    Entries of a token are [token, log-probability, rank, text], the drawn token's first.
+def _named(entry: list[Any]) -> tuple[str, list[int]]:
+    """A token's text, and the bytes that it adds; bytes that are part of a character are written out.
 
     Args:
-        after: the tokens before.
-        skip: whether special tokens are left out of the text.
-        offset: characters before.
+        entry: token, log-probability, rank, text, bytes (None: the text's), offset.
+    """
+    token, _, _, text, adds, _ = entry
+    if text is None:
+        return f"token_id:{token}", []
+    if adds is None:
+        return text, [*text.encode()]
+    if adds and "\ufffd" in text:
+        return "".join(f"\\x{byte:02x}" for byte in adds), adds
+    return text, adds
+
+
+def chat_logprobs(tokens: list[list[list[Any]]], top: int) -> dict[str, Any]:
+    """Log-probabilities of a chat's next tokens, as OpenAI has them: with the bytes that each adds.
+
+    Args:
+        tokens: each with its alternatives, the drawn token first.
+        top: how many alternatives are shown.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, after: list[int], skip: bool, offset: int = 0) -> None:
-        self._stream = tokenizer.stream(skip, after=after) if tokenizer is not None else None
-        self._bytes = tokenizer.bytes if tokenizer is not None else None
-        self._names: dict[int, str] = {}
-        self.offset = offset
+    def described(entry: list[Any]) -> dict[str, Any]:
+        text, adds = _named(entry)
+        return {"token": text, "logprob": _value(entry[1]), "bytes": adds}
 
-    def _of(self, entry: list[Any]) -> tuple[str, bytes]:
-        """A token's text, and the bytes that it adds; bytes that are part of a character are written out."""
-        if self._stream is None or self._bytes is None:
-            return f"token_id:{entry[0]}", b""
-        adds = self._stream.bytes_of(entry[0])
-        whole = adds or self._bytes.of(entry[0])  # of special tokens, their names
-        try:
-            return whole.decode(), adds
-        except UnicodeDecodeError:
-            return "".join(f"\\x{byte:02x}" for byte in whole), adds
+    content = []
+    for entries in tokens:
+        ranked = sorted((e for e in entries if e[2] <= top), key=lambda e: e[2])[:top]
+        content.append({**described(entries[0]), "top_logprobs": [described(e) for e in ranked]})
+    return {"content": content, "refusal": None}
 
-    def chat(self, tokens: list[list[list[Any]]], top: int) -> dict[str, Any]:
-        """Of a chat's next tokens."""
 
-        def described(entry: list[Any]) -> dict[str, Any]:
-            text, adds = self._of(entry)
-            return {"token": text, "logprob": _value(entry[1]), "bytes": [*adds]}
+def completion_logprobs(tokens: list[Any], top: int, before: int) -> dict[str, Any]:
+    """Of a completion's next tokens; the log-probability of a prompt's first is None.
 
-        content = []
-        for entries in tokens:
-            ranked = sorted((e for e in entries if e[2] <= top), key=lambda e: e[2])[:top]
-            content.append({**described(entries[0]), "top_logprobs": [described(e) for e in ranked]})
-            self._add(entries[0][0])
-        return {"content": content, "refusal": None}
+    Args:
+        tokens: each with its alternatives, the drawn token first.
+        top: how many alternatives are shown.
+        before: characters before the text that the tokens are of.
+    """
 
-    def completion(self, tokens: list[Any], top: int) -> dict[str, Any]:
-        """Of a completion's next tokens; None stands for the log-probability of a prompt's first."""
-        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-        out: dict[str, Any] = {name: [] for name in names}
-        for entries in tokens:
-            own = entries[0]
-            first = own[1] is None
-            out["tokens"].append(self._name(own))
-            out["token_logprobs"].append(None if first else _value(own[1]))
-            ranked = [e for e in entries if not first and e[2] <= max(top, 1)]
-            by_name: dict[str, float] = {}
-            for each in ranked:  # the likelier one of two by the same name
-                name = self._name(each)
-                by_name[name] = max(_value(each[1]), by_name.get(name, LEAST))
-            out["top_logprobs"].append(None if first else by_name)
-            out["text_offset"].append(self.offset)
-            self._add(own[0])
-        return out
+    def name(entry: list[Any]) -> str:
+        text, _ = _named(entry)
+        return f"bytes:{text}" if text.startswith("\\x") else text
 
-    def _name(self, entry: list[Any]) -> str:
-        found = self._names.get(entry[0])
-        if found is None:
-            text, _ = self._of(entry)
-            found = f"bytes:{text}" if text.startswith("\\x") else text
-            if self.offset:  # a text's first token has no space before it
-                self._names[entry[0]] = found
-        return found
-
-    def _add(self, token: int) -> None:
-        if self._stream is not None:
-            self.offset += len(self._stream(token))
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    out: dict[str, Any] = {each: [] for each in names}
+    for entries in tokens:
+        own = entries[0]
+        first = own[1] is None
+        out["tokens"].append(name(own))
+        out["token_logprobs"].append(None if first else _value(own[1]))
+        by_name: dict[str, float] = {}
+        for each in () if first else (e for e in entries if e[2] <= max(top, 1)):
+            key = name(each)  # the likelier one of two by the same name
+            by_name[key] = max(_value(each[1]), by_name.get(key, LEAST))
+        out["top_logprobs"].append(None if first else by_name)
+        out["text_offset"].append(before + (own[5] or 0))
+    return out
 
 
 class Choice:
-    """One answer while it grows."""
+    """One answer while it grows.
 
-    def __init__(self, asked: Asked, index: int, described: Described) -> None:
-        self.index, self.described = index, described
+    Args:
+        asked: the request.
+        index: which of the answers.
+        before: characters of the echoed prompt.
+    """
+
+    def __init__(self, asked: Asked, index: int, before: int) -> None:
+        self.index, self.before = index, before
         self.parts: list[str] = []
         self.tokens: list[int] = []
         self.finish_reason: str | None = None
         self.stop_reason: Any = None
         self.parser: ToolParser | None = None
-        if asked.tools and not asked.forced:
+        if asked.tools:
             self.parser = ToolParser({tool["function"]["name"] for tool in asked.tools}, asked.most_calls)
-        self.calls = 0
+        self.reasoning = ReasoningParser(asked.thinking) if asked.reasoning else None
+        self.versions: set[int] = set()  # of the weights that drew its tokens, where they were changed
+        self.score = 0.0  # the sum of its log-probabilities, for best_of
 
     def take(self, output: dict[str, Any]) -> None:
-        """Counts what came."""
+        """Counts what came.
+
+        Args:
+            output: of a worker's event.
+        """
         self.tokens += output["tokens"]
+        self.versions.update(output.get("weights_versions") or ())
+        self.score += sum(entries[0][1] for entries in output.get("logprobs") or ())
         if output.get("finish_reason") is not None:
             self.finish_reason, self.stop_reason = output["finish_reason"], output.get("stop_reason")
+
+    def end(self) -> dict[str, Any]:
+        """How it ended."""
+        out: dict[str, Any] = {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
+        return out | ({"weights_versions": sorted(self.versions)} if self.versions else {})
 
 
 class Answer:
@@ -141,20 +152,14 @@ class Answer:
         asked: Asked,
         chat: bool,
         prompts: list[tuple[list[int], str | None]],
-        tokenizer: Tokenizer | None = None,
     ) -> None:
         self.asked, self.chat, self.prompts = asked, chat, prompts
         self.id = ("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex
         self.created = int(time.time())
         self.n = asked.params.get("n", 1)
-        self._top = asked.params.get("logprobs")
-        skip = asked.params.get("skip_special_tokens", True)
-        self.choices = []
-        for i in range(self.n * len(prompts)):
-            tokens, text = prompts[i // self.n]
-            echoed = asked.echo and self._top is not None  # the prompt's tokens are described, too
-            after, offset = ([], 0) if echoed else (tokens, len(text or "") if asked.echo else 0)
-            self.choices.append(Choice(asked, i, Described(tokenizer, after, skip, offset)))
+        self._top = asked.params.get("logprobs") if asked.show_logprobs else None
+        echoed = [len(text or "") if asked.echo else 0 for _, text in prompts]
+        self.choices = [Choice(asked, i, echoed[i // self.n]) for i in range(self.n * len(prompts))]
         self.logprobs: list[dict[str, Any] | None] = [None for _ in self.choices]
         self.cached = 0
 
@@ -180,21 +185,17 @@ class Answer:
             "choices": choices,
         }
 
-    def _prompt_entries(self, number: int, event: dict[str, Any]) -> list[Any]:
-        """Of a prompt's tokens, where its log-probabilities were asked for."""
-        first = [[self.prompts[number][0][0], None, 0, None]]
-        return [first if entries is None else entries for entries in event.get("prompt_logprobs") or ()]
-
-    def _describe(self, choice: Choice, tokens: list[Any]) -> dict[str, Any]:
+    def _describe(self, choice: Choice, tokens: list[Any], of_prompt: bool = False) -> dict[str, Any]:
         assert self._top is not None
-        described = choice.described
-        return described.chat(tokens, self._top) if self.chat else described.completion(tokens, self._top)
+        if self.chat:
+            return chat_logprobs(tokens, self._top)
+        return completion_logprobs(tokens, self._top, 0 if of_prompt else choice.before)
 
-    def _keep(self, choice: Choice, tokens: list[Any]) -> None:
+    def _keep(self, choice: Choice, tokens: list[Any], of_prompt: bool = False) -> None:
         """Describes tokens at once, for a whole answer."""
         if self._top is None:
             return
-        new, known = self._describe(choice, tokens), self.logprobs[choice.index]
+        new, known = self._describe(choice, tokens, of_prompt), self.logprobs[choice.index]
         if known is None:
             self.logprobs[choice.index] = new
             return
@@ -205,12 +206,17 @@ class Answer:
     # ---- whole ----
 
     def take(self, number: int, event: dict[str, Any]) -> None:
-        """Takes an event of a prompt."""
+        """Takes an event of a prompt.
+
+        Args:
+            number: of the prompt.
+            event: of a worker.
+        """
         if not self.choices[number * self.n].tokens:
             self.cached += event.get("cached_tokens", 0)
         if event.get("prompt_logprobs") and self.asked.echo:
             for choice in self.choices[number * self.n :][: self.n]:
-                self._keep(choice, self._prompt_entries(number, event))
+                self._keep(choice, event["prompt_logprobs"], True)
         for output in event["outputs"]:
             choice = self.choices[number * self.n + output["index"]]
             choice.take(output)
@@ -221,11 +227,23 @@ class Answer:
     def whole(self) -> dict[str, Any]:
         """The response, when all is there."""
         kind = "chat.completion" if self.chat else "text_completion"
-        choices = [self._chat_choice(c) if self.chat else self._choice(c) for c in self.choices]
+        chosen = self._best() if self.asked.best is not None else self.choices
+        choices = [self._chat_choice(c) if self.chat else self._choice(c) for c in chosen]
+        for index, choice in enumerate(choices):
+            choice["index"] = index
         return {**self._envelope(kind, choices), "usage": self.usage()}
 
+    def _best(self) -> list[Choice]:
+        """Of each prompt's answers those whose tokens are the likeliest, the best first."""
+        assert self.asked.best is not None
+        out = []
+        for at in range(0, len(self.choices), self.n):
+            ranked = sorted(self.choices[at : at + self.n], key=lambda c: -c.score / max(len(c.tokens), 1))
+            out += ranked[: self.asked.best]
+        return out
+
     def _ends(self, choice: Choice) -> dict[str, Any]:
-        out: dict[str, Any] = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+        out = choice.end()
         if self.asked.token_ids:
             out["token_ids"] = choice.tokens
         return out
@@ -243,12 +261,15 @@ class Answer:
     def _chat_choice(self, choice: Choice) -> dict[str, Any]:
         content: str | None = "".join(choice.parts)
         calls: list[Any] = []
-        if self.asked.forced:
-            content, calls = self._forced_call(content or "", choice)
-        elif choice.parser is not None:
-            content, calls = choice.parser.feed(content or "", last=True)
+        reasoning = ""
+        if choice.reasoning is not None:
+            reasoning, content = choice.reasoning.feed(content or "", last=True)
+        if choice.parser is not None:
+            content, calls = choice.parser.feed(content or "", last=True)[0], choice.parser.calls
             content = content or (None if calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reasoning and self.asked.show_reasoning:
+            message["reasoning_content"] = reasoning
         if calls:
             message["tool_calls"] = calls
         logprobs = self.logprobs[choice.index]
@@ -256,15 +277,6 @@ class Answer:
         if calls and choice.finish_reason == "stop":
             out["finish_reason"] = "tool_calls"
         return out
-
-    @staticmethod
-    def _forced_call(text: str, choice: Choice) -> tuple[str | None, list[Any]]:
-        """The call that the text is; the text itself where it was cut off."""
-        try:
-            value = json.loads(text)
-            return None, [made(value["name"], json.dumps(value["arguments"], ensure_ascii=False))]
-        except (ValueError, KeyError, TypeError):
-            return text, []
 
     # ---- as chunks ----
 
@@ -280,7 +292,7 @@ class Answer:
     def _chunk(self, choice: Choice, what: dict[str, Any], last: bool = False) -> dict[str, Any]:
         body = {"index": choice.index, "logprobs": None, **what, "finish_reason": None}
         if last:
-            body.update(finish_reason=choice.finish_reason, stop_reason=choice.stop_reason)
+            body.update(choice.end())
         kind = "chat.completion.chunk" if self.chat else "text_completion"
         out = self._envelope(kind, [body])
         if self.asked.continuous_usage:
@@ -290,13 +302,18 @@ class Answer:
         return out
 
     def chunks(self, number: int, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """What an event of a prompt adds."""
+        """What an event of a prompt adds.
+
+        Args:
+            number: of the prompt.
+            event: of a worker.
+        """
         if not self.choices[number * self.n].tokens:
             self.cached += event.get("cached_tokens", 0)
         out = []
         if event.get("prompt_logprobs") and self.asked.echo and self._top is not None:
             for choice in self.choices[number * self.n :][: self.n]:
-                before = self._describe(choice, self._prompt_entries(number, event))
+                before = self._describe(choice, event["prompt_logprobs"], True)
                 out.append(self._chunk(choice, {"text": "", "logprobs": before}))
         for output in event["outputs"]:
             choice = self.choices[number * self.n + output["index"]]
@@ -317,19 +334,17 @@ class Answer:
     def _chat_delta(self, choice: Choice, output: dict[str, Any]) -> list[dict[str, Any]]:
         last = choice.finish_reason is not None
         content: str = output["text"]
-        calls: list[dict[str, Any]] = []
-        if self.asked.forced:
-            choice.parts.append(content)
-            content = ""
-            if last:
-                text, calls = self._forced_call("".join(choice.parts), choice)
-                content = text or ""
-        elif choice.parser is not None:
-            content, calls = choice.parser.feed(content, last)
+        pieces: list[dict[str, Any]] = []
+        reasoning = ""
+        if choice.reasoning is not None:
+            reasoning, content = choice.reasoning.feed(content, last)
+        if choice.parser is not None:
+            content, pieces = choice.parser.feed(content, last)
         delta: dict[str, Any] = {"content": content} if content else {}
-        if calls:
-            delta["tool_calls"] = [{"index": choice.calls + i, **call} for i, call in enumerate(calls)]
-            choice.calls += len(calls)
+        if reasoning and self.asked.show_reasoning:
+            delta["reasoning_content"] = reasoning
+        if pieces:
+            delta["tool_calls"] = pieces
         what: dict[str, Any] = {"delta": delta}
         if self._top is not None:
             what["logprobs"] = self._describe(choice, output.get("logprobs") or [])
@@ -338,7 +353,7 @@ class Answer:
         if not delta and not last and len(what) == 1:
             return []
         chunk = self._chunk(choice, what, last)
-        if last and choice.calls and choice.finish_reason == "stop":
+        if last and choice.parser is not None and choice.parser.calls and choice.finish_reason == "stop":
             chunk["choices"][0]["finish_reason"] = "tool_calls"
         return [chunk]
 

@@ -28,14 +28,21 @@ WITHOUT_MEANING = ("user", "store", "metadata", "service_tier", "safety_identifi
 COMPLETION = ("prompt", "echo", "logprobs", "best_of", "suffix")
 CHAT = ("messages", "tools", "tool_choice", "response_format", "logprobs", "top_logprobs",
         "max_completion_tokens", "chat_template", "chat_template_kwargs", "add_generation_prompt",
-        "continue_final_message", "parallel_tool_calls")  # fmt: skip
+        "continue_final_message", "parallel_tool_calls", "reasoning_effort", "include_reasoning")  # fmt: skip
 MOST_N, MOST_LOGPROBS, MOST_PROMPTS = 128, 20, 1024
+MOST_INPUTS = 16_384  # texts that are to be read
 MOST_ANSWERS = 1024  # of a request: prompts times n
 MOST_TOOLS = 1024
 
 
 def refuse(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A request that is the client's fault."""
+    """A request that is the client's fault.
+
+    Args:
+        message: for the client.
+        param: the field.
+        code: OpenAI's.
+    """
     return ApiError(400, message, param, code)
 
 
@@ -61,17 +68,55 @@ class Asked:
     special: bool = True
     truncate: int | None = None  # to so many of the last tokens of a prompt; -1: to what fits
     more: dict[str, Any] = field(default_factory=dict)  # priority, cache_salt, adapter
+    best: int | None = None  # so many of a prompt's answers are given, the likeliest
+    show_logprobs: bool = True
     # Of a chat:
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
     forced: bool = False  # the text is the call that tool_choice asked for
     most_calls: int | None = None
     chat_template: str | None = None  # None: the model's
+    reasoning: bool = False  # whether it is looked for
+    show_reasoning: bool = True
+    thinking: str | None = None  # the mark with which the prompt begins it
     template: dict[str, Any] = field(default_factory=dict)
 
 
+def inputs(body: dict[str, Any]) -> list[Any]:
+    """The texts, or lists of tokens, that a body has as its input. ApiError for what is none, or too many.
+
+    Args:
+        body: of the request.
+    """
+    given = body.get("input")
+    if isinstance(given, str) or _is_tokens(given):
+        given = [given]
+    if not isinstance(given, list) or not 0 < len(given) <= MOST_INPUTS:
+        raise refuse(f"input must be a text, tokens, or up to {MOST_INPUTS} of these", "input")
+    return given
+
+
+def named(body: dict[str, Any]) -> str:
+    """The model's name. ApiError where there is none.
+
+    Args:
+        body: of the request.
+    """
+    model: str | None = take(body, "model", str)
+    if not model:
+        raise refuse("you must name a model", "model")
+    return model
+
+
 def take(body: dict[str, Any], name: str, kind: Any, default: Any = None) -> Any:
-    """A field, the default where it is absent or null. ApiError for another type."""
+    """A field, the default where it is absent or null. ApiError for another type.
+
+    Args:
+        body: of the request.
+        name: of the field.
+        kind: a type, or several.
+        default: where it is absent.
+    """
     value = body.get(name)
     if value is None:
         return default
@@ -83,7 +128,12 @@ def take(body: dict[str, Any], name: str, kind: Any, default: Any = None) -> Any
 
 
 def parse_body(raw: bytes, most: int = MOST_JSON) -> dict[str, Any]:
-    """A request's JSON object. ApiError for what is none, or has more than `most` bytes."""
+    """A request's JSON object. ApiError for what is none, or has more than `most` bytes.
+
+    Args:
+        raw: as it came.
+        most: bytes.
+    """
     try:
         body = loads(raw, most)
         if b"\\u" in raw:  # half of a character alone, which JSON can write and no text can have
@@ -95,16 +145,20 @@ def parse_body(raw: bytes, most: int = MOST_JSON) -> dict[str, Any]:
     return body
 
 
-def _known(body: dict[str, Any], *names: str) -> None:
-    unknown = [name for name in body if name not in {*COMMON, *WITHOUT_MEANING, *names}]
+def known(body: dict[str, Any], *names: str) -> None:
+    """ApiError for a body with a field that has none of these names.
+
+    Args:
+        body: of the request.
+        *names: of fields.
+    """
+    unknown = [name for name in body if name not in names]
     if unknown:
         raise refuse(f"unrecognized request argument: {unknown[0]:.100}", unknown[0][:100])
 
 
 def _common(body: dict[str, Any]) -> Asked:
-    model = take(body, "model", str)
-    if not model:
-        raise refuse("you must name a model", "model")
+    model = named(body)
     params = {name: body[name] for name in SAMPLING if body.get(name) is not None}
     n = take(body, "n", int, 1)
     if not 1 <= n <= MOST_N:
@@ -127,12 +181,7 @@ def _common(body: dict[str, Any]) -> Asked:
     asked.continuous_usage = take(options, "continuous_usage_stats", bool, False)
     asked.token_ids = take(body, "return_token_ids", bool, False)
     asked.special = take(body, "add_special_tokens", bool, True)
-    asked.truncate = take(body, "truncate_prompt_tokens", int)
-    if asked.truncate is not None and asked.truncate < 1 and asked.truncate != -1:
-        raise refuse(
-            f"truncate_prompt_tokens must be -1 (what fits), or at least 1, got {asked.truncate}",
-            "truncate_prompt_tokens",
-        )
+    asked.truncate = truncation(body)
     for name, kind in (("priority", int), ("cache_salt", str), ("adapter", str)):
         value = take(body, name, kind)
         if value is not None:
@@ -146,6 +195,21 @@ def _common(body: dict[str, Any]) -> Asked:
     if not -(1 << 31) <= asked.more.get("priority", 0) < 1 << 31:
         raise refuse("priority must be a number of 32 bits", "priority")
     return asked
+
+
+def truncation(body: dict[str, Any]) -> int | None:
+    """To how many tokens a prompt is to be cut; -1: to what fits; None: not at all.
+
+    Args:
+        body: of the request.
+    """
+    most: int | None = take(body, "truncate_prompt_tokens", int)
+    if most is not None and most < 1 and most != -1:
+        raise refuse(
+            f"truncate_prompt_tokens must be -1 (what fits), or at least 1, got {most}",
+            "truncate_prompt_tokens",
+        )
+    return most
 
 
 def _bias(bias: Any) -> dict[str, float]:
@@ -163,23 +227,23 @@ def _bias(bias: Any) -> dict[str, float]:
 
 
 def completion(body: dict[str, Any]) -> Asked:
-    """A request to /v1/completions. ApiError where something is wrong with it."""
-    _known(body, *COMPLETION)
+    """A request to /v1/completions. ApiError where something is wrong with it.
+
+    Args:
+        body: of the request.
+    """
+    known(body, *COMMON, *WITHOUT_MEANING, *COMPLETION)
     asked = _common(body)
     asked.prompts = _prompts(body.get("prompt"))
-    if len(asked.prompts) * asked.params.get("n", 1) > MOST_ANSWERS:
-        raise refuse(f"n times the number of prompts may be at most {MOST_ANSWERS}", "n")
     asked.echo = take(body, "echo", bool, False)
     if take(body, "suffix", str):
         raise refuse("suffix: models here continue text, they do not insert", "suffix")
-    best = take(body, "best_of", int)
-    if best is not None and best != asked.params.get("n", 1):
-        raise refuse("best_of must be n, or be left out", "best_of")
     most = take(body, "max_tokens", int, 16)
     if most == 0 and asked.echo and not asked.stream:
         asked.text_only, most = True, 1
     asked.params["max_tokens"] = most
     logprobs = take(body, "logprobs", int)
+    _best_of(asked, take(body, "best_of", int), logprobs)
     if logprobs is not None:
         _check_logprobs(logprobs, "logprobs")
         asked.params["logprobs"] = logprobs
@@ -188,12 +252,25 @@ def completion(body: dict[str, Any]) -> Asked:
     return asked
 
 
+def _best_of(asked: Asked, best: int | None, logprobs: int | None) -> None:
+    """Draws best_of answers where more than n of them are wanted."""
+    n = asked.params.get("n", 1)
+    if best is not None and best != n:
+        if not n <= best <= MOST_N or asked.stream:
+            raise refuse(f"best_of must be in [n, {MOST_N}], and not with stream", "best_of")
+        asked.best, asked.params["n"] = n, best
+        asked.show_logprobs = logprobs is not None
+        asked.params.setdefault("logprobs", 0)
+    if len(asked.prompts) * asked.params.get("n", 1) > MOST_ANSWERS:
+        raise refuse(f"n times the number of prompts may be at most {MOST_ANSWERS}", "n")
+
+
 def _check_logprobs(count: int, name: str) -> None:
     if not 0 <= count <= MOST_LOGPROBS:
         raise refuse(f"{name} must be in [0, {MOST_LOGPROBS}], got {count}", name)
 
 
-def _is_tokens(value: Any) -> bool:
+def _is_tokens(value: object) -> bool:
     return isinstance(value, list) and len(value) > 0 and all(type(t) is int for t in value)
 
 
@@ -216,7 +293,7 @@ def chat(body: dict[str, Any], trust_template: bool = False) -> Asked:
     Args:
         trust_template: whether a client may send a template.
     """
-    _known(body, *CHAT)
+    known(body, *COMMON, *WITHOUT_MEANING, *CHAT)
     asked = _common(body)
     asked.messages = _messages(body.get("messages"))
     asked.params["max_tokens"] = take(body, "max_completion_tokens", int, take(body, "max_tokens", int))
@@ -247,6 +324,11 @@ def chat(body: dict[str, Any], trust_template: bool = False) -> Asked:
         )
     if asked.tools:
         asked.template["tools"] = asked.tools
+    effort = take(body, "reasoning_effort", str)
+    if effort is not None:  # templates know one of the two, or none
+        asked.template = {"reasoning_effort": effort, "enable_thinking": effort != "none", **asked.template}
+    asked.show_reasoning = take(body, "include_reasoning", bool, True)
+    asked.reasoning = "structured_outputs" not in asked.params
     return asked
 
 

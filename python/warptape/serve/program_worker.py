@@ -8,44 +8,51 @@ from typing import Any
 
 import numpy as np
 
-import warptape
+from warptape import core as wt
 
-from .. import DtypeError, ShapeError
-from .._graphs import GraphFunction
-from .._tensor import Tensor
+from ..compiler.export import load, passes
+from ..compiler.graphs import GraphFunction
+from ..core import DtypeError, ShapeError, Tensor
 from ..core.pytree import TreeSpec, tree_flatten
-from ..export import load, passes
 from .frames import BF16, DTYPES, dtype_name
 from .workers import WorkerSpec
 
 OPTIONS = ("input", "output", "max_batch_size", "threads", "optimize", "heartbeat_s")
 KSERVE = {
-    warptape.bool: "BOOL",
-    warptape.uint8: "UINT8",
-    warptape.int8: "INT8",
-    warptape.int16: "INT16",
-    warptape.int32: "INT32",
-    warptape.int64: "INT64",
-    warptape.float16: "FP16",
-    warptape.bfloat16: "BF16",
-    warptape.float32: "FP32",
-    warptape.float64: "FP64",
+    wt.bool: "BOOL",
+    wt.uint8: "UINT8",
+    wt.int8: "INT8",
+    wt.int16: "INT16",
+    wt.int32: "INT32",
+    wt.int64: "INT64",
+    wt.float16: "FP16",
+    wt.bfloat16: "BF16",
+    wt.float32: "FP32",
+    wt.float64: "FP64",
 }
 
 
 def to_tensor(array: np.ndarray) -> Tensor:
-    """A tensor on an array's memory. Raises: ValueError for BYTES."""
+    """A tensor on an array's memory. Raises: ValueError for BYTES.
+
+    Args:
+        array: of numbers.
+    """
     if array.dtype == BF16:
-        return warptape.from_numpy(array.view(np.int16)).view(warptape.bfloat16)
+        return wt.from_numpy(array.view(np.int16)).view(wt.bfloat16)
     if array.dtype == object:
         raise ValueError("this model takes numbers, not BYTES")
-    return warptape.from_numpy(array if array.flags.writeable else array.copy())
+    return wt.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """The array of a tensor, on its memory."""
-    if tensor.dtype == warptape.bfloat16:
-        return tensor.contiguous().view(warptape.int16).numpy().view(BF16)
+    """The array of a tensor, on its memory.
+
+    Args:
+        tensor: on the CPU.
+    """
+    if tensor.dtype == wt.bfloat16:
+        return tensor.contiguous().view(wt.int16).numpy().view(BF16)
     return tensor.numpy()
 
 
@@ -81,7 +88,7 @@ class _Program:
             fold_frozen_conv_bn=optimize,
             channels_last=optimize,
         )
-        self.function: GraphFunction = program._function
+        self.function: GraphFunction = program._graph_function()
         graph = self.function.graph
         taken, given = self.function.in_values, self.function.out_values
         names = _names(self.function.in_spec, "input")
@@ -103,7 +110,7 @@ class _Program:
         return self.function.graph.run(tensors)
 
 
-def _truth(value: Any) -> bool:
+def _truth(value: object) -> bool:
     """A parameter, which Triton writes as a string. Raises: ValueError."""
     known = {"true": True, "1": True, "false": False, "0": False}
     if str(value).lower() not in known:
@@ -162,7 +169,7 @@ class ProgramWorker:
             raise TypeError(f"unknown parameters {', '.join(unknown)}; known are {', '.join(OPTIONS)}")
         options = spec.options
         if options.get("threads") is not None:
-            warptape.set_num_threads(int(options["threads"]))
+            wt.set_num_threads(int(options["threads"]))
         if spec.kind == "module":
             self._run: Any = _Module(module)
         else:
@@ -215,7 +222,7 @@ class ProgramWorker:
         if missing or len(inputs) != len(names):
             raise ValueError(f"expected inputs {names}, got {list(inputs)}")
         tensors = [to_tensor(inputs[n]) for n in names]
-        with warptape.inference_mode():
+        with wt.inference_mode():
             try:
                 results = self._run(tensors)
             except (ShapeError, DtypeError) as error:

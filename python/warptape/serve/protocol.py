@@ -21,7 +21,11 @@ REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fiel
 
 
 class Protocol(HttpToolsProtocol):  # type: ignore[misc]
-    """One connection."""
+    """One connection.
+
+    Args:
+        settings: the limits.
+    """
 
     settings: Settings  # of the subclass that `protocol_of` makes
 
@@ -36,7 +40,12 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
             self.refuse(429, "there are too many connections")
 
     def refuse(self, status: int, message: str) -> None:
-        """Ends the connection with an answer, where none has begun."""
+        """Ends the connection with an answer, where none has begun.
+
+        Args:
+            status: of HTTP.
+            message: for the client.
+        """
         if self.transport.is_closing():
             return
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
@@ -49,11 +58,19 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP."""
+        """What is no HTTP.
+
+        Args:
+            msg: for the client.
+        """
         self.refuse(400, msg)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Bytes of the client.
+
+        Args:
+            data: as they came.
+        """
         if self.transport.is_closing():
             return
         if self._since is None and (self.cycle is None or self.cycle.response_complete):
@@ -91,7 +108,11 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
         self._paused = None
 
     def sweep(self, now: float) -> None:
-        """Ends the connection where the client lets it wait too long."""
+        """Ends the connection where the client lets it wait too long.
+
+        Args:
+            now: of a clock that never goes back.
+        """
         limit = self.settings.header_seconds if self._in_headers else self.settings.body_seconds
         if self._paused is not None and now - self._paused > self.settings.send_seconds:
             self.transport.abort()
@@ -101,12 +122,20 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
 
 
 def protocol_of(settings: Settings) -> type[Protocol]:
-    """The class for uvicorn."""
+    """The class for uvicorn.
+
+    Args:
+        settings: the limits.
+    """
     return type("LimitedProtocol", (Protocol,), {"settings": settings})
 
 
 def sweep(connections: Iterable[Any]) -> None:
-    """Looks at all connections."""
+    """Looks at all connections.
+
+    Args:
+        connections: all that are open.
+    """
     now = time.monotonic()
     for each in list(connections):
         each.sweep(now)

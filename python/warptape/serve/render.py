@@ -51,7 +51,12 @@ class _Process:
         return answer
 
     async def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer. Raises: TimeoutError, and EOFError or OSError where the process ended."""
+        """The answer. Raises: TimeoutError, and EOFError or OSError where the process ended.
+
+        Args:
+            request: becomes JSON.
+            seconds: to wait at most.
+        """
         data = json.dumps(request).encode()
         self._writer.write(LENGTH.pack(len(data)) + data)
         return await asyncio.wait_for(self._answer(), seconds)

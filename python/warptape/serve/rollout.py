@@ -18,7 +18,7 @@ from .config import Rollout
 
 
 @dataclass(frozen=True)
-class Switch:
+class RolloutState:
     """Which versions serve a model; values, replaced as a whole.
 
     Attributes:
@@ -37,10 +37,14 @@ class Switch:
     refused: Mapping[int, str] = field(default_factory=dict)
     files: Mapping[int, str] = field(default_factory=dict)
 
-    def without(self, numbers: Iterable[int]) -> Switch:
-        """Only what is refused, but for these versions."""
+    def without(self, numbers: Iterable[int]) -> RolloutState:
+        """Only what is refused, but for these versions.
+
+        Args:
+            numbers: of versions.
+        """
         refused = {n: reason for n, reason in self.refused.items() if n not in numbers}
-        return Switch(refused=refused, files={n: f for n, f in self.files.items() if n in refused})
+        return RolloutState(refused=refused, files={n: f for n, f in self.files.items() if n in refused})
 
     def to_json(self) -> dict[str, Any]:
         """As the state file holds it."""
@@ -54,8 +58,12 @@ class Switch:
         }
 
     @staticmethod
-    def from_json(data: Any) -> Switch:
-        """What `to_json` made. Raises ValueError for anything else."""
+    def from_json(data: Any) -> RolloutState:
+        """What `to_json` made. Raises ValueError for anything else.
+
+        Args:
+            data: of JSON.
+        """
 
         def version(key: str) -> int | None:
             value = data[key]
@@ -69,7 +77,9 @@ class Switch:
                 raise ValueError(f"step must be a whole number, got {step!r:.100}")
             refused = {int(v): str(reason) for v, reason in data["refused"].items()}
             files = {int(v): str(digest) for v, digest in data.get("files", {}).items()}
-            return Switch(version("current"), version("previous"), version("candidate"), step, refused, files)
+            return RolloutState(
+                version("current"), version("previous"), version("candidate"), step, refused, files
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"expected current, previous, candidate, step and refused: {error!r}") from None
 
@@ -81,7 +91,12 @@ class Switch:
 
 @dataclass
 class Counts:
-    """Requests of one version since its step began."""
+    """Requests of one version since its step began.
+
+    Args:
+        requests: that were answered.
+        errors: of these.
+    """
 
     requests: int = 0
     errors: int = 0
@@ -91,7 +106,7 @@ class RolloutError(RuntimeError):
     """A switch that cannot be made: the message says why."""
 
 
-def offered(switch: Switch, version: int) -> Switch:
+def offered(switch: RolloutState, version: int) -> RolloutState:
     """After a version loaded and answered its samples.
 
     Raises: RolloutError while another candidate is on its way, or where the version serves already.
@@ -103,12 +118,12 @@ def offered(switch: Switch, version: int) -> Switch:
     refused = {v: reason for v, reason in switch.refused.items() if v != version}
     files = {v: digest for v, digest in switch.files.items() if v != version}
     if switch.current is None:
-        return Switch(current=version, refused=refused, files=files)
+        return RolloutState(current=version, refused=refused, files=files)
     previous = None if switch.previous == version else switch.previous
     return replace(switch, candidate=version, previous=previous, step=0, refused=refused, files=files)
 
 
-def refused(switch: Switch, version: int, reason: str, files: str = "") -> Switch:
+def refused(switch: RolloutState, version: int, reason: str, files: str = "") -> RolloutState:
     """After a version could not be loaded, or answered its samples wrongly.
 
     Args:
@@ -118,7 +133,7 @@ def refused(switch: Switch, version: int, reason: str, files: str = "") -> Switc
     return replace(switch, refused={**switch.refused, version: reason}, files=known)
 
 
-def rolled_back(switch: Switch, reason: str) -> Switch:
+def rolled_back(switch: RolloutState, reason: str) -> RolloutState:
     """The candidate, or else the current version, is given up.
 
     Raises: RolloutError where there is nothing to go back to.
@@ -130,7 +145,7 @@ def rolled_back(switch: Switch, reason: str) -> Switch:
         raise RolloutError("there is no previous version to go back to")
     gone = {**switch.refused, switch.current: reason}
     gone.pop(switch.previous, None)
-    return Switch(current=switch.previous, refused=gone, files=switch.files)
+    return RolloutState(current=switch.previous, refused=gone, files=switch.files)
 
 
 class Controller:
@@ -140,7 +155,7 @@ class Controller:
     one was, once the state file has it.
     """
 
-    def __init__(self, rollout: Rollout, switch: Switch, now: float) -> None:
+    def __init__(self, rollout: Rollout, switch: RolloutState, now: float) -> None:
         self.rollout, self.switch = rollout, switch
         self.since = now  # when the step began
         self.watched = False  # the current version came by a rollout not long ago
@@ -166,7 +181,12 @@ class Controller:
         return self.switch.current
 
     def record(self, version: int, ok: bool) -> None:
-        """One answer; what the caller did wrong counts as neither."""
+        """One answer; what the caller did wrong counts as neither.
+
+        Args:
+            version: that answered.
+            ok: whether all went well.
+        """
         counts = self.counts.setdefault(version, Counts())
         counts.requests += 1
         counts.errors += not ok
@@ -181,8 +201,12 @@ class Controller:
             f"{counts.errors} of {counts.requests} requests failed, more than {self.rollout.error_rate:.3g}"
         )
 
-    def decide(self, now: float) -> Switch | None:
-        """The switch to be made, or None."""
+    def decide(self, now: float) -> RolloutState | None:
+        """The switch to be made, or None.
+
+        Args:
+            now: of a clock that never goes back.
+        """
         s = self.switch
         if s.candidate is not None:
             reason = self._failing(s.candidate)
@@ -192,7 +216,7 @@ class Controller:
             if last or now - self.since >= self.rollout.hold_seconds:
                 if self.rollout.steps[min(s.step + 1, len(self.rollout.steps) - 1)] < 100:
                     return replace(s, step=s.step + 1)
-                return Switch(s.candidate, s.current, refused=s.refused, files=s.files)
+                return RolloutState(s.candidate, s.current, refused=s.refused, files=s.files)
         elif self.watched and s.current is not None and s.previous is not None:
             reason = self._failing(s.current)
             if reason:
@@ -201,8 +225,13 @@ class Controller:
                 self.watched = False
         return None
 
-    def adopt(self, switch: Switch, now: float) -> None:
-        """Takes a switch that was made. Counts begin anew."""
+    def adopt(self, switch: RolloutState, now: float) -> None:
+        """Takes a switch that was made. Counts begin anew.
+
+        Args:
+            switch: that was made.
+            now: of a clock that never goes back.
+        """
         old, self.switch = self.switch, switch
         step_changed = (old.candidate, old.step, old.current) != (
             switch.candidate,

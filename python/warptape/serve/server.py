@@ -8,6 +8,7 @@ import functools
 import logging
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -17,16 +18,19 @@ from typing import IO, Any
 import uvicorn
 
 from . import kserve, kserve_llm, status
-from .app import App, Tokens, now
+from .app import App, now
 from .batching import QueueFullError
 from .errors import ApiError
+from .labels import Labels
 from .metrics import Metrics
 from .models import Models
 from .openai import OpenAI
+from .other_routes import Others
 from .protocol import protocol_of, sweep
 from .settings import Settings
 from .template import Template
 from .texts import Texts
+from .tokens import Tokens
 from .workers import Worker, WorkerSpec
 
 log = logging.getLogger("warptape.serve")
@@ -45,6 +49,15 @@ class _Uvicorn(uvicorn.Server):  # type: ignore[misc]
         yield
 
 
+def _check_tls(files: tuple[str, str] | None) -> None:
+    """OSError names the files where they cannot be read, or are no certificate with its key."""
+    if files is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*files)
+        except OSError as error:  # SSLError is one
+            raise OSError(f"TLS by {' and '.join(dict.fromkeys(files))}: {error}") from error
+
+
 class Server:
     """Models behind HTTP and gRPC.
 
@@ -52,9 +65,10 @@ class Server:
             print(server.url)
 
     Args:
-        models: a repository's folder, or modules by name, which answer from processes of their own that have
-            them as they are now.
+        models: a repository or its folder, or modules by name, which answer from processes of their own
+            that have them as they are now.
         token: what clients must send as bearer token, or several of these.
+        admin_token: what orders need, or several of these; None: any token.
         configs: of modules, by name, what config.json says of a model in a repository.
         access_log: a text file for lines of JSON; None: no log.
         control: "poll" looks for new models and versions; "explicit" loads what clients ask for.
@@ -62,7 +76,8 @@ class Server:
         limits: see Settings.
 
     Raises: ValueError for limits without a meaning, and for a host other than loopback without a token;
-    RepositoryError for what is no repository; OSError where the port is in use.
+    RepositoryError for what is no repository; OSError where the port is in use, or a file of TLS is not there
+    or is none.
     """
 
     def __init__(
@@ -70,6 +85,7 @@ class Server:
         models: Any,
         *,
         token: str | Iterable[str] | None = None,
+        admin_token: str | Iterable[str] | None = None,
         configs: Mapping[str, Any] | None = None,
         access_log: IO[str] | None = None,
         control: str = "poll",
@@ -77,10 +93,12 @@ class Server:
         **limits: Any,
     ) -> None:
         self.settings = settings = Settings(**limits)
-        self._given = [token] if isinstance(token, str) else list(token or ())
-        self._tokens = Tokens(self._given)
+        self._tokens = Tokens(
+            *([each] if isinstance(each, str) else each or () for each in (token, admin_token))
+        )
         if not settings.loopback() and not self._tokens:
             raise ValueError(f"host {settings.host} can be reached from elsewhere: give a token")
+        _check_tls(settings.tls_files())
         modules: Mapping[str, Any] = {}
         if isinstance(models, Mapping):
             modules, models = models, None
@@ -129,6 +147,8 @@ class Server:
         openai = OpenAI(self.models, self.metrics, self._texts, settings)
         routes = [
             *openai.routes(),
+            *Others(openai, self.models).routes(),
+            *Labels(openai, self._texts).routes(),
             *kserve.routes(self.models, self.metrics, self._texts, settings),
             *status.routes(self.models, self.metrics),
         ]
@@ -144,9 +164,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where HTTP is served: `http://host:port`."""
+        """Where HTTP is served: `http://host:port`, or with TLS `https://`."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
-        return f"http://{host}:{self.port}"
+        return f"http{'s' if self.settings.tls_files() else ''}://{host}:{self.port}"
 
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
@@ -170,8 +190,12 @@ class Server:
     # ---- life ----
 
     async def serve(self) -> None:
-        """Loads the models, answers until `stop`, then drains: not ready, not listening, the last answers."""
+        """Loads the models and answers requests until `stop`.
+
+        Then it drains: it is no longer ready, stops listening, and gives the last answers.
+        """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        certificate, key = self.settings.tls_files() or (None, None)
         config = uvicorn.Config(
             self.app,
             http=protocol_of(self.settings),
@@ -183,6 +207,8 @@ class Server:
             timeout_keep_alive=max(1, round(self.settings.keep_alive_seconds)),
             timeout_graceful_shutdown=max(1, round(self.settings.drain_seconds)),
             server_header=False,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
         )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         front = _Uvicorn(config)
@@ -247,9 +273,10 @@ class Server:
             self.models,
             self.settings.host,
             port,
-            self._given,
+            self._tokens,
             metrics=self.metrics,
             most_body=self.settings.max_body_bytes,
+            tls=self.settings.tls_files(),
             admit=admit,
         )
         return server
@@ -267,21 +294,35 @@ class Server:
         return self._order(self.models.load(name, version))
 
     def unload(self, name: str) -> None:
-        """Takes a model away. Raises: what `Models.unload` raises."""
+        """Takes a model away. Raises: what `Models.unload` raises.
+
+        Args:
+            name: of the model.
+        """
         self._order(self.models.unload(name))
 
     def rollback(self, name: str) -> int:
-        """Goes back to the version before, at once; returns it. Raises: what `Models.rollback` raises."""
+        """Goes back to the version before, at once; returns it. Raises: what `Models.rollback` raises.
+
+        Args:
+            name: of the model.
+        """
         return self._order(self.models.rollback(name))
 
     def stop(self) -> None:
-        """Begins to drain; may be called from any thread."""
+        """Begins to drain.
+
+        Any thread may call it; before the start it does nothing.
+        """
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stop.set)
 
     def run(self) -> None:
-        """Serves until SIGTERM or SIGINT; a second one ends at once. In the main thread."""
+        """Serves in the main thread until SIGTERM or SIGINT.
+
+        A second signal ends at once.
+        """
 
         async def main() -> None:
             loop = asyncio.get_running_loop()
@@ -298,7 +339,13 @@ class Server:
         self._stop.set()
 
     def start(self) -> Server:
-        """Serves in a thread; returns when the models are loaded. Raises: what `serve` raises."""
+        """Serves in a thread, and returns when the models are loaded.
+
+        It raises what `serve` raises.
+
+        Returns:
+            The server.
+        """
 
         def run() -> None:
             try:

@@ -40,6 +40,8 @@ class Settings:
     ready_timeout: float = _of(300.0, "seconds that a model may take to load")
     poll_seconds: float = _of(2.0, "between two looks for new versions")
     trust_request_chat_template: bool = _of(False, "take chat templates from clients; they are programs")
+    tls_certificate: str = _of("", "file of the certificate and its chain (PEM): HTTPS, and gRPC with TLS")
+    tls_key: str = _of("", "file of the certificate's private key (PEM); default: it is in the same file")
     allowed_hosts: str = _of("", "names in Host that are this server's without a token; * for all")
     allowed_origins: str = _of("", "web pages elsewhere that may ask, https://chat.example,..; * for all")
 
@@ -58,6 +60,15 @@ class Settings:
         for name in ("port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 65536:
                 raise ValueError(f"{name} must be in [0, 65535], got {getattr(self, name)}")
+
+        if self.tls_key and not self.tls_certificate:
+            raise ValueError("tls_key needs tls_certificate")
+
+    def tls_files(self) -> tuple[str, str] | None:
+        """The files of the certificate and of its key; None without TLS."""
+        if not self.tls_certificate:
+            return None
+        return self.tls_certificate, self.tls_key or self.tls_certificate
 
     def loopback(self) -> bool:
         """Whether nobody outside this machine reaches the server."""

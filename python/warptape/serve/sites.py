@@ -48,8 +48,30 @@ class Sites:
         self._origins = _listed(settings.allowed_origins)
         self._any_host = with_tokens or not settings.loopback() or "*" in self._hosts
 
+    def shared(self, headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        """The headers by which a browser hands an answer to a page of an allowed origin.
+
+        Args:
+            headers: of the request.
+        """
+        origin = headers.get(b"origin", b"")
+        listed = origin.decode("latin-1").lower().rstrip("/") in self._origins
+        if not origin or not (listed or "*" in self._origins):
+            return []
+        names = b"x-request-id, retry-after"
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", names),
+            (b"vary", b"origin"),
+        ]
+
     def check(self, headers: Mapping[bytes, bytes], method: str) -> None:
-        """ApiError 403 for a request of another site."""
+        """ApiError 403 for a request of another site.
+
+        Args:
+            headers: of the request.
+            method: of HTTP.
+        """
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if host and not self._any_host:
             name = _name(host)
@@ -70,7 +92,11 @@ class Sites:
 
 
 def check_order(content_type: str | None) -> None:
-    """ApiError 415 for an order (load, unload, rollback) as a form or plain text, which any page may send."""
+    """ApiError 415 for an order (load, unload, rollback) as a form or plain text, which any page may send.
+
+    Args:
+        content_type: of the request.
+    """
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind in SIMPLE:
         text = f"an order is JSON: send Content-Type: application/json, not {kind}"

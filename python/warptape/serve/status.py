@@ -38,12 +38,20 @@ class Status:
             return self._said
 
     async def prometheus(self, call: Any) -> Reply:
-        """/metrics."""
+        """/metrics.
+
+        Args:
+            call: of HTTP.
+        """
         await self._update()
         return 200, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")], self.metrics.render()
 
     async def page(self, call: Any) -> Reply:
-        """/status."""
+        """/status.
+
+        Args:
+            call: of HTTP.
+        """
         policy = (
             b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         )
@@ -55,7 +63,11 @@ class Status:
         return 200, headers, PAGE.read_bytes()
 
     async def numbers(self, call: Any) -> Reply:
-        """/status.json: models, versions, shares, and counts whose differences the page draws."""
+        """/status.json: models, versions, shares, and counts whose differences the page draws.
+
+        Args:
+            call: of HTTP.
+        """
         said = await self._update()
         rows = self.models.describe()
         for model in rows:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ..inference import tokenizer as files
@@ -19,29 +21,49 @@ T = TypeVar("T")
 MOST_TOKENIZERS = 16
 LONG = 2_000  # characters of texts, from which they are tokenised in a thread
 PART = 1 << 16  # characters that are tokenised at once, where they may be parted
+MOST_TEXTS = 512  # that are tokenised at once
 CUT = 32  # tokens that a cut within a text may add
 LONG_BODY = 1 << 15  # bytes, from which a body is parsed in a thread
 MOST_RENDERED = 32 << 20  # characters of a rendered conversation
 MOST_EACH, LEAST_TRUNCATED = 16, 1 << 18  # characters a token, and in all, of a text that is to be truncated
 CONTEXT = "context_length_exceeded"
-# The files that a tokenizer is read from.
-FILES = (files.FILE, files.CONFIG, files.SPECIAL, files.TEMPLATE, files.TEMPLATES)
+# What a tokenizer is read from, beside its own file.
+FILES = (files.CONFIG, files.SPECIAL, files.TEMPLATE, files.TEMPLATES)
 
 
 def _state(path: str) -> tuple[Any, ...]:
     """Changes with a model's files; () where there is no tokenizer."""
+    own = path if os.path.isfile(path) else files.find_file(path)
+    if own is None:
+        return ()
     found = []
-    for each in (path,) if os.path.isfile(path) else [os.path.join(path, name) for name in FILES]:
-        try:
+    for each in (own, *(os.path.join(path, name) for name in FILES)):
+        with contextlib.suppress(OSError):
             found.append((each, os.stat(each).st_mtime_ns))
-        except OSError:
-            if each.endswith(files.FILE):
-                return ()
     return tuple(found)
 
 
+def _read(path: str, vocab_size: int | None, template: str | None) -> Tokenizer:
+    return Tokenizer(path, vocab_size, Path(template).read_text(encoding="utf-8") if template else None)
+
+
+def _parts(values: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Values in parts, none of which is large, unless it is one value."""
+    at = 0
+    while at < len(values):
+        end = whole = at
+        while end < min(len(values), at + MOST_TEXTS) and (end == at or whole + size(values[end]) <= PART):
+            whole, end = whole + size(values[end]), end + 1
+        yield values[at:end]
+        at = end
+
+
 class Texts:
-    """The tokenizers of model folders and GGUF files, the last used ones kept."""
+    """The tokenizers of model folders and GGUF files, the last used ones kept.
+
+    Args:
+        template_seconds: that a chat template may take.
+    """
 
     def __init__(self, template_seconds: float = TEMPLATE_SECONDS) -> None:
         self._known: OrderedDict[tuple[Any, ...], Tokenizer] = OrderedDict()
@@ -65,16 +87,25 @@ class Texts:
         return await asyncio.get_running_loop().run_in_executor(self._bodies, parse, body)
 
     async def of(self, spec: Any, vocab_size: int | None = None) -> Tokenizer | None:
-        """A version's tokenizer; None where it has none. Raises: ValueError for a damaged one."""
+        """A version's tokenizer; None where it has none. Raises: ValueError for a damaged one.
+
+        Args:
+            spec: where the model lies.
+            vocab_size: of the model, where it is known.
+        """
         path = os.fspath(spec.options.get("tokenizer") or spec.path)
+        template = spec.options.get("chat_template")
         key = _state(path)
         if not key or spec.options.get("skip_tokenizer_init"):
             return None
+        key = (*key, template)
         found = self._known.get(key)
         if found is None:
             try:
-                found = await asyncio.to_thread(Tokenizer, path, vocab_size)
+                found = await asyncio.to_thread(_read, path, vocab_size, template)
             except FileNotFoundError:  # a GGUF file without one
+                if template:
+                    raise
                 return None
             self._known[key] = found
         self._known.move_to_end(key)
@@ -99,21 +130,62 @@ class Texts:
         Raises: ApiError.
         """
         if most is not None:
-            for text in texts:
-                limit = max(most * MOST_EACH, LEAST_TRUNCATED)
-                if truncated and len(text) > limit:
-                    what = f"a text to be truncated to {most} tokens may have {limit} characters"
-                    raise ApiError(400, f"{what}, got {len(text)}", code=CONTEXT)
-                if not truncated and len(text) > PART:
-                    await self._check_length(tokenizer, text, most)
+            await self._check(tokenizer, texts, most, truncated)
         out: list[list[int]] = []
-        at = 0
-        while at < len(texts):
-            end = size = at
-            while end < len(texts) and (end == at or size + len(texts[end]) <= PART):
-                size, end = size + len(texts[end]), end + 1
-            out += await self._encoded(tokenizer, texts[at:end], special)
-            at = end
+        for part in _parts(texts, len):
+            out += await self._encoded(tokenizer, part, special)
+        return out
+
+    async def _check(self, tokenizer: Tokenizer, texts: Iterable[str], most: int, truncated: bool) -> None:
+        """ApiError where a text is too long, which the whole of it need not be tokenised for."""
+        for text in texts:
+            limit = max(most * MOST_EACH, LEAST_TRUNCATED)
+            if truncated and len(text) > limit:
+                what = f"a text to be truncated to {most} tokens may have {limit} characters"
+                raise ApiError(400, f"{what}, got {len(text)}", code=CONTEXT)
+            if not truncated and len(text) > PART:
+                await self._check_length(tokenizer, text, most)
+
+    async def pairs(
+        self,
+        tokenizer: Tokenizer,
+        first: Sequence[str],
+        second: Sequence[str],
+        most: int,
+        cut: bool = False,
+        each: int | None = None,
+    ) -> list[tuple[list[int], list[int]]]:
+        """Tokens of pairs of texts, and the tokens' types.
+
+        Args:
+            first, second: texts of each pair.
+            most: tokens of a pair.
+            cut: the end of a second text is left out where a pair has more.
+            each: tokens of a second text, which is cut to these.
+
+        Raises: ApiError.
+        """
+        await self._check(tokenizer, {*first}, most, False)
+        await self._check(tokenizer, second, most, cut)
+        loop, out = asyncio.get_running_loop(), list[tuple[list[int], list[int]]]()
+        limits = most if cut else None, each
+        for part in _parts([*zip(first, second)], lambda pair: len(pair[1]) + PART // MOST_TEXTS):
+            out += await loop.run_in_executor(self._longer, tokenizer.encode_pairs, part, *limits)
+        return out
+
+    async def spans(self, tokenizer: Tokenizer, texts: Sequence[str], most: int) -> list[Any]:
+        """Tokens of texts, and where each token stands in its text; None for special ones.
+
+        Args:
+            texts: any.
+            most: tokens of a text.
+
+        Raises: ApiError.
+        """
+        await self._check(tokenizer, texts, most, False)
+        loop, out = asyncio.get_running_loop(), list[Any]()
+        for part in _parts(texts, len):
+            out += await loop.run_in_executor(self._longer, tokenizer.encode_spans, part)
         return out
 
     async def _encoded(self, tokenizer: Tokenizer, texts: Sequence[str], special: bool) -> list[list[int]]:

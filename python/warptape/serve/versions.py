@@ -48,7 +48,8 @@ class Version:
         self.config, self.spec, self.workers = config, spec, list(workers)
         self.name, self.number = spec.model, spec.version
         self.metadata, self._infer = metadata, infer
-        self.users = 0
+        self.users = self.weights_version = 0
+        self._updating = asyncio.Lock()
         self._free = asyncio.Event()
         self._turn = itertools.cycle(range(len(self.workers)))
         self.inputs = {t["name"]: t for t in metadata.get("inputs", ())}
@@ -89,17 +90,105 @@ class Version:
             self._free.set()
 
     async def close(self, drain: float) -> None:
-        """Waits for the users, at most `drain` seconds, and ends the workers."""
+        """Waits for the users, at most `drain` seconds, and ends the workers.
+
+        Args:
+            drain: seconds.
+        """
         if self.users:
             self._free.clear()
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self._free.wait(), drain)
         await asyncio.gather(*(w.close(drain=min(drain, 5.0)) for w in self.workers))
 
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Folders of its adapters, by name."""
+        return self.spec.options.get("adapters") or {} if self.spec.kind == "llm" else {}
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Loads an adapter beside those that are there; a worker that is started again has it, too.
+
+        Args:
+            name: that requests name it by.
+            path: of a PEFT folder, from the working folder of the server on.
+
+        Raises: RequestError for what is no adapter of this model.
+        """
+        if self.metadata.get("kind") != "llm":
+            raise RequestError(f"{self.name} takes no adapters")
+        path = os.path.abspath(path)
+        # Said first, so that a worker that ends meanwhile is started with it.
+        self._set_adapters({**self.adapters, name: path})
+        try:
+            for worker in self.workers:
+                await worker.request({"op": "load_adapter", "name": name, "path": path})
+        except BaseException:
+            self._set_adapters({each: path for each, path in self.adapters.items() if each != name})
+            raise
+
+    async def unload_adapter(self, name: str) -> None:
+        """Takes one away; requests that run with it are answered.
+
+        Args:
+            name: of it.
+        """
+        self._set_adapters({each: path for each, path in self.adapters.items() if each != name})
+        for worker in self.workers:
+            await worker.request({"op": "unload_adapter", "name": name})
+
+    async def update_weights(self, path: str, version: int | None = None, **how: Any) -> int:
+        """Gives its workers other weights, all of them or none; a worker that is started again has them, too.
+
+        Args:
+            path: of a model's folder or a safetensors file, which must stay there until the next update.
+            version: above the last one; the next one if None.
+            how: in_flight, keep_prefix_cache and convert of LLMEngine.update_weights.
+
+        Raises: RequestError for what does not fit, and the model is as it was.
+        """
+        if self.metadata.get("kind") != "llm":
+            raise RequestError(f"{self.name} takes no weights")
+        async with self._updating:
+            new = self.weights_version + 1 if version is None else version
+            if new <= self.weights_version:
+                raise RequestError(f"version must be a number above {self.weights_version}, got {new}")
+            order = {**how, "path": os.path.abspath(path), "version": new}
+            try:
+                await self._of_all({"op": "read_weights", **order})
+            except BaseException:
+                await asyncio.shield(self._of_all({"op": "drop_weights", **order}))
+                raise
+            await asyncio.shield(asyncio.ensure_future(self._put_weights(order)))
+        return new
+
+    async def _put_weights(self, order: dict[str, Any]) -> None:
+        kept = {name: order[name] for name in ("path", "version", "convert")}
+        for spec in (self.spec, *(worker.spec for worker in self.workers)):
+            spec.weights = kept
+        self.weights_version = order["version"]
+        await self._of_all({"op": "put_weights", **order})
+
+    async def _of_all(self, order: dict[str, Any]) -> None:
+        """An order to each of the workers; the first failure is raised when all have answered."""
+        done = await asyncio.gather(*(w.request(order) for w in self.workers), return_exceptions=True)
+        for failed in done:
+            if isinstance(failed, BaseException):
+                raise failed
+
+    def _set_adapters(self, adapters: dict[str, str]) -> None:
+        self.spec.options["adapters"] = adapters
+        for worker in self.workers:
+            worker.spec.options["adapters"] = adapters
+
     # ---- requests ----
 
     def check(self, request: InferRequest) -> int:
-        """The rows of a request; 0 where the model has no batches. Raises: RequestError."""
+        """The rows of a request; 0 where the model has no batches. Raises: RequestError.
+
+        Args:
+            request: of a client.
+        """
         if self.inputs:
             self._check_tensors(request.inputs)
         for name in request.outputs or ():
@@ -207,7 +296,12 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def save_samples(path: str | os.PathLike[str], samples: Sequence[tuple[Arrays, Arrays]]) -> None:
-    """Writes inputs and the outputs expected of them as the samples.safetensors of a version's folder."""
+    """Writes inputs and the outputs expected of them as the samples.safetensors of a version's folder.
+
+    Args:
+        path: of the version's folder.
+        samples: (inputs, outputs) pairs, arrays by name.
+    """
     from safetensors.numpy import save_file
 
     tensors: dict[str, np.ndarray] = {}

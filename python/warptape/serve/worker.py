@@ -6,7 +6,10 @@ operation {"op", "id", ..}, answered by one frame with the same id, or by frames
     infer      tensors, outputs     -> tensors
     generate   request              -> {"events": [{"id", "outputs", ..}, ..]} after each step   (kind "llm")
     abort                           -> nothing                                                    (kind "llm")
-    embed                           -> a vector                                                   (kind "llm")
+    embed      tokens               -> a vector                                                   (kind "llm")
+    classify   tokens, their types  -> logits                                                     (kind "llm")
+    read_weights                    -> nothing but that they can be put in                        (kind "llm")
+    put_weights, drop_weights       -> nothing but that it is done                                (kind "llm")
     stats                           -> the process's counts
     ping                            -> a sign of life
     exit                            -> the process ends
@@ -68,40 +71,46 @@ def memory() -> dict[str, int]:
 
 
 def _answer(frames: FrameSocket, model: Any, header: dict[str, Any], buffers: list[memoryview]) -> bool:
-    """Does one operation; returns whether the process goes on."""
+    """Does one operation; returns whether the process goes on. An OSError is the front's end; one of the
+    operation is its failure."""
     op, number = header.get("op"), header.get("id")
     if op == "exit":
         return False
+    out: Any = []
     try:
         if op == "ping":
-            frames.send({"pong": True})
+            answer: dict[str, Any] | None = {"pong": True}
         elif op == "infer" and hasattr(model, "infer"):
             arrays = model.infer(tensors_from_frame(header["tensors"], buffers), header.get("outputs"))
             described, out = tensors_to_frame(arrays)
-            frames.send({"id": number, "tensors": described}, out)
+            answer = {"id": number, "tensors": described}
         elif op == "stats":
             own = model.stats() if hasattr(model, "stats") else {}
-            frames.send({"id": number, **memory(), **own})
+            answer = {"id": number, **memory(), **own}
         elif not hasattr(model, "handle"):
             raise ValueError(f"this model has no operation {op!r}")
         else:
             answer = model.handle(header, buffers)
-            if answer is not None:
-                frames.send({"id": number, **answer})
-    except FrameError as error:  # the answer is too large: it was not sent
-        frames.send({"id": number, "error": str(error), "refused": True})
-    except (OSError, EOFError) as error:
-        if not isinstance(error, REFUSED):
-            raise
-        frames.send(failure(number, error))
+            answer = None if answer is None else {"id": number, **answer}
     except Exception as error:
-        frames.send(failure(number, error))
+        answer = failure(number, error)
+    if answer is not None:
+        try:
+            frames.send(answer, out)
+        except FrameError as error:  # the answer is too large: it was not sent
+            frames.send({"id": number, "error": str(error), "refused": True})
     return True
 
 
 def failure(number: Any, error: BaseException) -> dict[str, Any]:
-    """What the front is told of a request that raised."""
-    if not isinstance(error, REFUSED):
+    """What the front is told of a request that raised.
+
+    Args:
+        number: of the request.
+        error: of any class.
+    """
+    of_a_path = isinstance(error, OSError) and error.filename is not None  # too long, no folder, not ours
+    if not isinstance(error, REFUSED) and not of_a_path:
         return {"id": number, "error": f"{type(error).__name__}: {error}"}
     text = str(error) if not isinstance(error, KeyError) else f"{error.args[0]} is missing"
     return {"id": number, "error": text or repr(error), "refused": True}
@@ -138,7 +147,12 @@ class _Life:
 
 
 def serve(connection: socket.socket, module: Any = None) -> None:
-    """Answers until the front leaves or says so."""
+    """Answers until the front leaves or says so.
+
+    Args:
+        connection: to the front.
+        module: what runs; found by the spec if None.
+    """
     frames = FrameSocket(connection)
     header, _ = frames.receive()
     spec = WorkerSpec(**header["spec"])
@@ -168,7 +182,12 @@ def serve(connection: socket.socket, module: Any = None) -> None:
 
 
 def run(connection: socket.socket, module: Any = None) -> None:
-    """The whole life of a worker process: the front's signals are not its own."""
+    """The whole life of a worker process: the front's signals are not its own.
+
+    Args:
+        connection: to the front.
+        module: what runs; found by the spec if None.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front drains
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

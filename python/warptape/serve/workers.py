@@ -39,6 +39,7 @@ class WorkerSpec:
             "module" (a module of this process, see `Template`).
         path: of the version's folder.
         options: of the kind; "heartbeat_s" changes HEARTBEAT.
+        weights: path, version and convert of those that took the place of the folder's while it served.
     """
 
     kind: str
@@ -46,18 +47,28 @@ class WorkerSpec:
     version: int
     path: str
     options: dict[str, Any] = field(default_factory=dict)
+    weights: dict[str, Any] = field(default_factory=dict)
 
 
 class WorkerError(RuntimeError):
-    """A worker that cannot start, or cannot answer: the server's fault."""
+    """A worker that cannot start, or cannot answer: the server's fault.
+
+    Clients get status 500, and the worker is started again.
+    """
 
 
 class RequestError(ValueError):
-    """What a worker refuses: the request's fault."""
+    """What a worker refuses: the request's fault.
+
+    Clients get status 400.
+    """
 
 
 class DeadlineError(TimeoutError):
-    """No answer within the request's time."""
+    """No answer within the request's time.
+
+    Clients get status 504.
+    """
 
 
 class _Call:
@@ -74,13 +85,21 @@ class _Call:
         return self.header, self.buffers
 
     def take(self, header: dict[str, Any], buffers: list[memoryview]) -> bool:
-        """An answer; returns whether it was the last."""
+        """An answer; returns whether it was the last.
+
+        Args:
+            header, buffers: of the frame.
+        """
         if not self.future.done():
             self.future.set_result((header, buffers))
         return True
 
     def fail(self, error: Exception) -> None:
-        """There will be no answer."""
+        """There will be no answer.
+
+        Args:
+            error: for who waits.
+        """
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -255,17 +274,36 @@ class Worker:
         return tensors_from_frame(answer["tensors"], arrays)
 
     async def request(self, header: Mapping[str, Any], deadline: float | None = None) -> dict[str, Any]:
-        """Another operation of the worker's kind, {"op": ..}; its answer. Raises: as `infer`."""
+        """Another operation of the worker's kind, {"op": ..}; its answer. Raises: as `infer`.
+
+        Args:
+            header: with "op".
+            deadline: of a clock that never goes back.
+        """
         return (await self._call(dict(header), [], deadline))[0]
 
-    async def embed(self, tokens: list[int], deadline: float | None = None) -> np.ndarray[Any, Any]:
-        """The vector [C] of a text, float32. Raises: as `infer`."""
-        given = np.asarray(tokens, "<i4").data
-        _, (vector,) = await self._call({"op": "embed"}, [given], deadline)
-        return np.frombuffer(vector, "<f4")
+    async def read(
+        self, op: str, tokens: list[int], types: list[int] | None = None, deadline: float | None = None
+    ) -> np.ndarray[Any, Any]:
+        """What a model that reads says of a text, float32. Raises: as `infer`.
+
+        Args:
+            op: "embed", a vector [C]; or "classify", logits [labels] of a text or [T, labels] of its tokens.
+            tokens: of the text.
+            types: of the tokens, for pairs of texts; None: all 0.
+            deadline: of a clock that never goes back.
+        """
+        given = [np.asarray(each, "<i4").data for each in (tokens, types) if each is not None]
+        answer, (values,) = await self._call({"op": op}, [*given], deadline)
+        return np.frombuffer(values, "<f4").reshape(answer.get("shape", -1))
 
     async def stats(self) -> dict[str, Any]:
-        """What the process counts. Raises: WorkerError, DeadlineError after the heartbeat."""
+        """The counters of the process.
+
+        Raises:
+            WorkerError: the process ended.
+            DeadlineError: it did not answer within the heartbeat.
+        """
         return await self.request({"op": "stats"}, time.monotonic() + self._heartbeat)
 
     async def metadata(self) -> dict[str, Any]:
@@ -314,7 +352,7 @@ class Worker:
         except (asyncio.TimeoutError, TimeoutError) as error:
             raise DeadlineError(f"{self.spec.model}: no answer within the request's time") from error
         finally:
-            if self._forget(number) and header["op"] == "embed":
+            if self._forget(number) and header["op"] in ("embed", "classify"):
                 self._send({"op": "abort", "id": number})
 
     def _begin(self, number: int, call: _Call) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
-from .._missing import install_getattr as _install_getattr
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["assert_allclose", "assert_close", "make_tensor"]
 
@@ -30,27 +31,34 @@ def _default(*dtypes: Any) -> tuple[float, float]:
 
 
 def assert_allclose(
-    actual: Any,
-    expected: Any,
+    actual: object,
+    expected: object,
     rtol: float | None = None,
     atol: float | None = None,
     equal_nan: bool = True,
     msg: str = "",
 ) -> None:
-    """Deprecated: assert_close without regard to dtypes, NaN equal to NaN."""
+    """Deprecated: assert_close without regard to dtypes, NaN equal to NaN.
+
+    Args:
+        actual, expected: tensors, or what tensors are made of.
+        rtol, atol: both or none; the dtype's defaults if None.
+        equal_nan: whether NaN is equal to NaN.
+        msg: in place of the error's text.
+
+    Raises: AssertionError where they differ by more than atol + rtol * |expected|.
+    """
     warnings.warn(
         "assert_allclose is deprecated; use torch.testing.assert_close", FutureWarning, stacklevel=2
     )
-    actual, expected = (
-        t if isinstance(t, warptape.Tensor) else warptape.tensor(t) for t in (actual, expected)
-    )
+    actual, expected = (t if isinstance(t, wt.Tensor) else wt.tensor(t) for t in (actual, expected))
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "check_dtype": False}
     assert_close(actual, expected, msg=msg or None, **options)
 
 
 def assert_close(
-    actual: Any,
-    expected: Any,
+    actual: object,
+    expected: object,
     *,
     allow_subclasses: bool = True,
     rtol: float | None = None,
@@ -107,7 +115,7 @@ def _difference(a: Any, b: Any, subclasses: bool, options: tuple[Any, ...], wher
     return ""
 
 
-def _is_list(x: Any) -> bool:
+def _is_list(x: object) -> bool:
     return isinstance(x, Sequence) and not isinstance(x, str)
 
 
@@ -118,7 +126,7 @@ def _difference_of_tensors(a: Any, b: Any, subclasses: bool, options: tuple[Any,
     if numbers and (a is None or b is None or isinstance(a, str) or isinstance(b, str)):
         return "" if a == b else f"{a!r} != {b!r}{where}"
     try:
-        actual, expected = (x if isinstance(x, warptape.Tensor) else warptape.tensor(x) for x in (a, b))
+        actual, expected = (x if isinstance(x, wt.Tensor) else wt.tensor(x) for x in (a, b))
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"No comparison pair was able to handle inputs of type {type(a)} and {type(b)}."
@@ -139,11 +147,11 @@ def _compare(a: Any, b: Any, options: tuple[Any, ...], numbers: bool) -> str:
         return f"The values for attribute 'stride()' do not match: {a.stride()} != {b.stride()}."
     if rtol is None:
         rtol, atol = (1e-7, 1e-7) if numbers and a.is_floating_point() else _default(a.dtype, b.dtype)
-    dtype = warptape.promote_types(a.dtype, b.dtype)
-    wide = warptape.float64 if not dtype.is_complex else dtype
+    dtype = wt.promote_types(a.dtype, b.dtype)
+    wide = wt.float64 if not dtype.is_complex else dtype
     exact = not dtype.is_floating_point and not dtype.is_complex and (rtol, atol) == (0, 0)
     x, y = ((t.to("cpu", dtype) if exact else t.to("cpu", wide)) for t in (a, b))
-    close = (x == y) if exact else warptape.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    close = (x == y) if exact else wt.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
     if bool(close.all()):
         return ""
     bad = int((~close).sum())
@@ -164,7 +172,7 @@ def _compare(a: Any, b: Any, options: tuple[Any, ...], numbers: bool) -> str:
     for name, values, allowed in (("absolute", gap, atol), ("relative", ratio, rtol)):
         flat = values.reshape(-1)
         at = int(flat.nan_to_num(math.inf).argmax())
-        index = tuple(int(i) for i in warptape.unravel_index(warptape.tensor(at), x.shape))
+        index = tuple(int(i) for i in wt.unravel_index(wt.tensor(at), x.shape))
         bound = f" (up to {allowed} allowed)" if manner == "close" else ""
         lines.append(f"Greatest {name} difference: {flat[at].item()} at index {index}{bound}")
     return "\n".join(lines)
@@ -172,14 +180,14 @@ def _compare(a: Any, b: Any, options: tuple[Any, ...], numbers: bool) -> str:
 
 def make_tensor(
     *shape: Any,
-    dtype: Any,
-    device: Any = "cpu",
+    dtype: wt.dtype,
+    device: Device = "cpu",
     low: float | None = None,
     high: float | None = None,
     requires_grad: bool = False,
     noncontiguous: bool = False,
     exclude_zero: bool = False,
-    memory_format: Any = None,
+    memory_format: wt.memory_format | None = None,
 ) -> Any:
     """Random numbers of a dtype in [low, high): by default [-9, 9), [0, 10) for uint8, 0 and 1 for bool.
 
@@ -189,19 +197,16 @@ def make_tensor(
     size = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     if noncontiguous:
         size = (*size[:-1], size[-1] * 2) if size else size
-    start, end = (0, 2) if dtype == warptape.bool else (0, 10) if dtype == warptape.uint8 else (-9, 9)
+    start, end = (0, 2) if dtype == wt.bool else (0, 10) if dtype == wt.uint8 else (-9, 9)
     low, high = start if low is None else low, end if high is None else high
     if not low < high:
         raise ValueError(f"make_tensor: expected low < high, got {low} and {high}")
     if dtype.is_floating_point:
-        made = (warptape.rand(size, dtype=warptape.float64) * (high - low) + low).to(device, dtype)
+        made = (wt.rand(size, dtype=wt.float64) * (high - low) + low).to(device, dtype)
     else:
-        made = warptape.randint(int(low), int(high), size).to(device, dtype)
+        made = wt.randint(int(low), int(high), size).to(device, dtype)
     if exclude_zero:
         made = made.masked_fill(made == 0, 1)
     if noncontiguous and size:
         made = made[..., ::2]
     return made.requires_grad_(requires_grad) if requires_grad else made
-
-
-_install_getattr(__name__)

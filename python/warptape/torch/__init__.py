@@ -15,7 +15,7 @@ needed.
 import sys
 from typing import Any
 
-import warptape
+from warptape.core import offered
 
 from ._finder import TORCH_VERSION, install, installed
 
@@ -26,7 +26,7 @@ def _of_torch(name: str) -> Any:
     """`torch.torch` is torch in PyTorch, too."""
     if name.startswith("__"):
         raise AttributeError(name)
-    return getattr(warptape, name)
+    return getattr(offered("root"), name)
 
 
 sys.modules[__name__].__getattr__ = _of_torch  # type: ignore[method-assign]

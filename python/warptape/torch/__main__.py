@@ -15,6 +15,13 @@ from typing import Any
 from ._finder import install
 
 _USAGE = "usage: python -m warptape.torch (script.py | folder | -m module | -c code) [arguments]"
+_HELP = f"""{_USAGE}
+
+Runs a program that is written for PyTorch, unmodified: `import torch` gives warptape, in the program, in the
+libraries that it imports and in the processes that it starts. An installed PyTorch is not used.
+
+`python -m warptape.torch.coverage train.py` lists the names of torch that the program uses and that are
+missing."""
 
 
 def _without_own_frames(show: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,6 +77,9 @@ def main() -> None:
         target, rest = (attached, arguments[1:]) if attached else ("".join(arguments[1:2]), arguments[2:])
     else:
         target, rest = option and arguments[0], arguments[1:]
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(_HELP)
+        return
     if not target or (option.startswith("-") and option not in ("-m", "-c")):
         print(_USAGE, file=sys.stderr)
         sys.exit(2)

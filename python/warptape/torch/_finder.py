@@ -12,13 +12,16 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-import warptape
+from warptape import core as wt
+from warptape import nn, version
+from warptape.core.namespaces import return_types
 
 from .._missing import MOVED, Alias, message, module_name
-from ..torch_version import TorchVersion
+from ..core import offer, offered
+from .names.torch_version import TorchVersion
 
 # What version checks read: the PyTorch whose names, defaults and errors these are.
-TORCH_VERSION = TorchVersion(f"2.13.0+warptape{warptape.version.__version__}")
+TORCH_VERSION = TorchVersion(f"2.13.0+warptape{version.__version__}")
 
 
 _SAFETENSORS = "safetensors.torch"  # is written for PyTorch's storages; the same functions are here
@@ -70,7 +73,8 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in ("torch", _SAFETENSORS) and not fullname.startswith("torch."):
+        # functorch is a package of PyTorch's wheel: an installed one would import torch's insides.
+        if fullname not in ("torch", "functorch", _SAFETENSORS) and not fullname.startswith("torch."):
             return None
         own = importlib.util.find_spec(_own(fullname))
         if own is not None:
@@ -101,30 +105,32 @@ def install() -> None:
     `torch.__version__` (and with it `warptape.__version__`) then names the PyTorch that is stood in for, and
     the module's `__name__` is "torch": libraries compare it with how they import it. Tensors, parameters and
     modules of nn and named results say that torch's modules define them, by which libraries tell them from
-    other objects.
+    other objects. Among ranks of one host collectives pickle objects that are not plain, as PyTorch does.
 
     Raises:
         RuntimeError: PyTorch itself was imported before.
     """
     if installed():
         return
-    if sys.modules.get("torch", warptape) is not warptape:
+    root = offered("root")
+    if sys.modules.get("torch", root) is not root:
         raise RuntimeError(
             "warptape.torch.install: torch was imported before, from "
             f"{getattr(sys.modules['torch'], '__file__', 'an unknown place')}; call install() first, or in a "
             "new process"
         )
     sys.meta_path.insert(0, _Finder())
-    warptape.__version__ = warptape.version.__version__ = TORCH_VERSION
-    warptape.__name__ = "torch"
+    root.__version__ = version.__version__ = TORCH_VERSION
+    root.__name__ = "torch"
+    offer("unmodified program", lambda: True)
     multiprocessing.spawn.get_preparation_data = _prepare_with_install
-    warptape.Tensor.__module__ = "torch"
-    for value in [*vars(warptape.nn).values()]:
+    wt.Tensor.__module__ = "torch"
+    for value in [*vars(nn).values()]:
         if isinstance(value, type) and value.__module__.startswith("warptape.nn."):
             name = f"torch{value.__module__.removeprefix('warptape')}"
             sys.modules.setdefault(name, sys.modules[value.__module__])  # annotations are read there
             value.__module__ = name
-    for value in vars(warptape.return_types).values():
+    for value in vars(return_types).values():
         if isinstance(value, type):
             value.__module__ = "torch.return_types"
 

@@ -27,7 +27,15 @@ _COMMON = {n for kind in (dict, list, str, set, bytes, type(sys.stdin)) for n in
 
 @dataclass
 class Use:
-    """One name of torch: whether warptape has it, and where a program uses it."""
+    """One name of torch: whether warptape has it, and where a program uses it.
+
+    Args:
+        name: as "torch.nn.Linear".
+        here: whether warptape has it.
+        sure: whether the use was resolved.
+        nearest: a name like it.
+        places: file and line.
+    """
 
     name: str
     here: bool
@@ -125,7 +133,11 @@ def _judge(name: str) -> tuple[str, bool, str]:
 
 
 def sources(paths: Sequence[str]) -> Iterator[Path]:
-    """The Python files among `paths` and in the folders among them."""
+    """The Python files among `paths` and in the folders among them.
+
+    Args:
+        paths: files and folders.
+    """
     for path in map(Path, paths):
         yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
@@ -164,10 +176,12 @@ def _report(uses: list[Use]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (sys.argv's if None) and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m warptape.torch.coverage", description=str(__doc__).partition("\n")[0]
-    )
+    """Run the command line `argv` (sys.argv's if None) and return the exit code.
+
+    Args:
+        argv: arguments of the command.
+    """
+    parser = argparse.ArgumentParser(prog="warptape coverage", description=str(__doc__).partition("\n")[0])
     parser.add_argument("paths", nargs="+", metavar="path", help="a Python file, or a folder of them")
     parser.add_argument("--json", action="store_true", help="all names, with every place")
     args = parser.parse_args(argv)

@@ -1,7 +1,8 @@
 """`python -m warptape.torch.wheel [folder]`: makes a wheel named torch that redirects to warptape.
 
 pip then takes `torch` as installed, in the version that warptape stands in for, and `import torch` gives
-warptape in every program of that environment. The wheel holds the redirection and the version, nothing else.
+warptape in every program of that environment. The wheel holds the redirection, the version, and stubs: with
+them editors and type checkers find under `torch` what `warptape` has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from .._missing import public_name
 from ._finder import TORCH_VERSION
 
 _INIT = '''"""Redirects `import torch` to warptape; made by `python -m warptape.torch.wheel`."""
@@ -74,6 +76,29 @@ def write_wheel(
     return out
 
 
+def stubs() -> dict[str, str]:
+    """{path: text}: for each public module of warptape one of torch with all its names, and py.typed."""
+    root = Path(__file__).resolve().parents[1]
+    homes: dict[str, str] = {}  # public module -> where it lies
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")]):
+        parts = path.relative_to(root).with_suffix("").parts
+        home = ".".join(["warptape", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+        name = public_name(home)
+        if not any(part.startswith("_") for part in name.split(".")) and parts[0] != "torch":
+            homes[name] = home
+    packages = {name.rpartition(".")[0] for name in homes}
+    found = {"torch/py.typed": ""}
+    for name, home in homes.items():
+        place = "torch" + name.removeprefix("warptape").replace(".", "/")
+        inside = [n for n in homes if n.rpartition(".")[0] == name] if name != "warptape" else []
+        # The star comes last: torch.nn.utils.weight_norm is the function, not the module of that name.
+        lines = [f'"""{home}, as torch has it."""', "", "# mypy: ignore-errors"]
+        lines += [f"from . import {short} as {short}" for short in (n.rpartition(".")[2] for n in inside)]
+        lines.append(f"from {home} import *")
+        found[place + ("/__init__.pyi" if name in packages else ".pyi")] = "\n".join(lines) + "\n"
+    return found
+
+
 def make_wheel(folder: str | Path = ".") -> Path:
     """Write the wheel named torch into `folder` and return its path.
 
@@ -90,7 +115,7 @@ def make_wheel(folder: str | Path = ".") -> Path:
         folder,
         "torch",
         str(TORCH_VERSION),
-        {"torch/__init__.py": _INIT, "functorch/__init__.py": _FUNCTORCH},
+        {"torch/__init__.py": _INIT, "functorch/__init__.py": _FUNCTORCH, **stubs()},
         ["warptape"],
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os as _os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .._missing import install_getattr as _install_getattr
+from ..core import offered as _offered
 from ..core.swap import swap_tensors
 
-__all__ = ["checkpoint", "cmake_prefix_path", "data", "hooks", "summary", "swap_tensors"]
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+
+__all__ = ["checkpoint", "cmake_prefix_path", "data", "hooks", "summary", "swap_tensors", "trace_hashes"]
 
 # For find_package(warptape): CMAKE_PREFIX_PATH.
 cmake_prefix_path: str = _os.path.join(_os.path.dirname(_os.path.dirname(__file__)), "share", "cmake")
@@ -19,7 +22,7 @@ def summary(
     *inputs: Any,
     input_size: Any = None,
     dtypes: Any = None,
-    device: Any = None,
+    device: Device = None,
     depth: int | None = 3,
     **kwargs: Any,
 ) -> Any:
@@ -55,9 +58,39 @@ def summary(
     mult-adds of a forward pass: 640 (1,280 FLOP)
     MB of parameters 0.00, buffers 0.00, outputs 0.00
     """
-    from ._summary import summarize  # brings much along that most programs do without
-
-    return summarize(model, inputs, input_size, dtypes, device, depth, kwargs)
+    return _offered("summary")(model, inputs, input_size, dtypes, device, depth, kwargs)
 
 
-_install_getattr(__name__)  # imports data where it is first named: most of the package's import time
+def trace_hashes(folder: Any, *, statistics: bool = False, keep: Any = (), rank: int | None = None) -> Any:
+    """A context manager that writes what each op, gradient, state and batch of a run hashes to.
+
+    `warptape diff RUN1 RUN2` then says where two such runs part: op, source line, module, rank and step.
+    Parameters when their module first runs, results of modules and of collectives, and what comes into the
+    outermost module are hashed, too. Views and memory that nobody has written are left out. It holds for
+    this thread and for the backward passes that run in it, and each rank writes a file of its own. A step
+    ends with a step of an optimizer, or where `step()` of what `with` gives is called.
+
+    Args:
+        folder: of the run; `rank0.trace` and so on are written into it.
+        statistics: also writes norm, mean, extremes and samples of floating values, to compare runs by a
+            tolerance. It takes longer.
+        keep: (step, record) pairs, as `warptape diff` prints them, whose tensors are kept for its page.
+        rank: of this trace; the process's or the simulated rank's unless given.
+
+    Raises:
+        OSError: the folder cannot be written.
+        RuntimeError: it is entered twice.
+
+    The hash is CRC-32C and CRC-32 of the values in their logical order: faults within 32 bits in a row are
+    seen for certain.
+
+    Example::
+
+        >>> import tempfile
+        >>> with torch.utils.trace_hashes(tempfile.mkdtemp()):
+        ...     doubled = torch.ones(2) * 2
+    """
+    return _offered("trace_hashes")(folder, statistics=statistics, keep=keep, rank=rank)
+
+
+# Imports data where it is first named: most of the package's import time

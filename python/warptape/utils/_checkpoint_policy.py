@@ -14,6 +14,7 @@ class CheckpointPolicy(enum.Enum):
     PREFER_SAVE = 1
     MUST_RECOMPUTE = 2
     PREFER_RECOMPUTE = 3
+    MUST_CPU_OFFLOAD = 4  # is kept, where it is
 
 
 class SelectiveCheckpointContext:

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .._missing import install_getattr as _install_getattr
 from ..version import __version__
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -71,7 +70,8 @@ def include_paths(device_type: str = "cpu", cuda: bool = False) -> list[str]:
         ImportError: pybind11 is not installed.
         OSError: for CUDA, without a toolkit.
     """
-    paths = [os.path.join(PACKAGE, "include"), _pybind11_include()]
+    # Headers of PyTorch's names, those that they are written on, and pybind11's.
+    paths = [os.path.join(PACKAGE, "torch", "include"), os.path.join(PACKAGE, "include"), _pybind11_include()]
     if cuda or device_type == "cuda":
         paths += [p for p in [os.path.join(_cuda_home(), "include")] if p != "/usr/include"]
     return paths
@@ -147,7 +147,7 @@ def cuda_flags() -> list[str]:
 
 
 @dataclass
-class Plan:
+class BuildPlan:
     """One library or program to build: absolute sources, and what the compilers and the linker are told."""
 
     sources: list[str]
@@ -244,7 +244,7 @@ def _run(command: Sequence[str], name: str, verbose: bool) -> None:
         raise RuntimeError(f"Error building extension '{name}': {shlex.join(command)}\n{done.stdout}")
 
 
-def _compile(plan: Plan, pair: tuple[str, str], name: str) -> bool:
+def _compile(plan: BuildPlan, pair: tuple[str, str], name: str) -> bool:
     """Whether the object had to be made: (source, object)."""
     source, out = pair
     command = plan.compile_command(source, out)
@@ -256,7 +256,7 @@ def _compile(plan: Plan, pair: tuple[str, str], name: str) -> bool:
     return True
 
 
-def build(plan: Plan, path: str, name: str) -> str:
+def build(plan: BuildPlan, path: str, name: str) -> str:
     """Makes the library or program `path`, as far as it is not made already; returns the path.
 
     Raises:
@@ -290,6 +290,3 @@ def _same(path: str, text: str) -> bool:
             return file.read() == text
     except OSError:
         return False
-
-
-_install_getattr(__name__)

@@ -8,123 +8,17 @@ op calls within C++ belongs to it.
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from .. import _C
-from .._aten import aten_op, loss_arguments
-from .._op_docs import default_value
-from .._ops import OpOverloadPacket
-from .._tensor import Tensor
+from ..core import Tensor
+from ..core.by_name import map_tensors
+from ..library.op_names import resolve
 from ..nn.parameter import Parameter
-from ..overrides import _map_tensors
 
-# Of the overloads of an op the first that is there is taken, by what its second argument is.
-_ARITHMETIC = (
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "true_divide",
-    "floor_divide",
-    "rsub",
-    "subtract",
-    "multiply",
-    "divide",
-)
-_BY_KIND = {
-    "tensor": ("Tensor", "Tensor_Tensor", "other", "self", "default"),
-    "number": ("Tensor_Scalar", "Scalar", "int", "dim", "default", "Tensor"),
-    "list": ("dim_IntList", "dim", "dims", "sizes", "ListInt", "default"),
-    "dtype": ("dtype", "default"),
-    "none": ("default", "self"),
-}
 # Ops that read what a tensor is, which PyTorch asks of its own objects.
 _QUESTIONS = frozenset(["is_complex", "is_floating_point", "is_signed", "is_conj", "is_neg", "is_same_size"])
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return "tensor"
-    if isinstance(value, (list, tuple)):
-        return "list"
-    if isinstance(value, _C.dtype):
-        return "dtype"
-    return "number" if isinstance(value, (int, float, complex)) and not isinstance(value, bool) else "none"
-
-
-@functools.cache
-def _overload_name(name: str, names: tuple[str, ...], first: str, second: str, by_dim: bool) -> str:
-    base = name.rstrip("_")
-    wanted = _BY_KIND[second]
-    if base in _ARITHMETIC:
-        wanted = ("Tensor", "Scalar", "default")
-    elif base == "slice" or base == "split":
-        wanted = ("Tensor",)
-    elif first == "number" and second == "tensor":
-        wanted = ("Scalar", "Scalar_Tensor", *wanted)
-    elif by_dim:
-        wanted = ("dim_IntList", "dim", *wanted)
-    return next((n for n in wanted if n in names), "default" if "default" in names else names[0])
-
-
-@functools.cache
-def _packet(place: str, name: str) -> Any:
-    """The packet of torch.ops.aten for an op of this name and place, or None."""
-    full = f"{place}_{name}" if place and place != "nn" else name
-    aten = {"cross_entropy": "cross_entropy_loss"}.get(full, full)
-    if aten_op(aten) is None:
-        return None
-    from ..library import ops  # which has one object for each
-
-    return getattr(ops.aten, aten)
-
-
-@functools.cache
-def _own_packet(place: str, name: str) -> Any:
-    """One of the namespace warptape: of an op that PyTorch does not have, or has with other arguments."""
-    spaces = [getattr(_C, f"_{place}")] if place else []
-    spaces += [_C._functions, _C.TensorBase, _C._nn, _C._private]
-    return OpOverloadPacket(f"warptape::{name}", next(vars(s)[name] for s in spaces if name in vars(s)))
-
-
-def _rearranged(packet: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """What a function of nn.functional got, as the dispatcher's op takes it, or None."""
-    function = packet._function
-    losses = loss_arguments(packet.__name__)
-    if vars(_C._nn).get(name) is function:
-        return args, kwargs
-    declared = vars(_C._nn)[name]._declarations[0][2]
-    defaults = {arg: default_value(kind, text) for arg, kind, _, has, _, _, text in declared if has}
-    theirs = [] if losses else function._declarations[0][2]
-    wanted = losses or [arg for arg, *_ in theirs]
-    needed = [arg for arg, _, _, has, *_ in theirs if not has]
-    more = {k: v for k, v in (defaults | {"cudnn_enabled": True}).items() if k in needed or losses}
-    given = more | dict(zip([arg for arg, *_ in declared], args)) | kwargs
-    if "reduction" in given and losses:
-        given["reduction"] = ("none", "mean", "sum").index(given["reduction"])
-    for here, there in (("input", "indices"), ("training", "train")):
-        if there in wanted and here not in wanted and here in (defaults | given):
-            given[there] = given.pop(here, defaults.get(here))
-    ordered = tuple(given.pop(word) for word in itertools.takewhile(lambda word: word in given, list(wanted)))
-    rest = {k for k, v in given.items() if k not in wanted and k != "cudnn_enabled" and v != defaults.get(k)}
-    return None if rest else (ordered, {k: v for k, v in given.items() if k in wanted})
-
-
-def _resolve(place: str, name: str, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """The overload that PyTorch's dispatcher would name, with its arguments."""
-    packet = _packet(place, name)
-    if packet is not None and place == "nn":
-        found = _rearranged(packet, name, args, kwargs)
-        packet, (args, kwargs) = (packet, found) if found is not None else (None, (args, kwargs))
-    if packet is None:
-        return _own_packet(place, name).default, args, kwargs
-    kinds = [_kind(a) for a in (*args[:2], None, None)[:2]]
-    by_dim = kwargs.get("dim") is not None
-    overload = _overload_name(packet.__name__, tuple(packet.overloads()), *kinds, by_dim)
-    return getattr(packet, overload), args, kwargs
 
 
 class TorchDispatchMode:
@@ -148,21 +42,27 @@ class TorchDispatchMode:
         aten.mul.Tensor
     """
 
-    def __init__(self, _dispatch_key: Any = None) -> None:
+    def __init__(self, _dispatch_key: object = None) -> None:
         if _dispatch_key is not None:
             raise NotImplementedError("TorchDispatchMode: there are no dispatch keys to choose")
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """What the op returns."""
         raise NotImplementedError
 
-    def _called(self, place: str, name: str, args: Any, kwargs: Any) -> Any:
+    def _called(self, place: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op, by its name in C++."""
-        func, args, kwargs = _resolve(place, name, args, kwargs)
+        func, args, kwargs = resolve(place, name, args, kwargs)
         if name in _QUESTIONS:
             return func(*args, **kwargs)
         found: dict[type, None] = {}
-        _map_tensors((args, kwargs), lambda t: found.update({type(t): None}))
+        map_tensors((args, kwargs), lambda t: found.update({type(t): None}))
         types = tuple(t for t in found if t not in (Tensor, Parameter))
         out = self.__torch_dispatch__(func, types, args, kwargs)
         if out is NotImplemented:
@@ -190,7 +90,13 @@ class TorchDispatchMode:
 class BaseTorchDispatchMode(TorchDispatchMode):
     """A mode that changes nothing."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         """Calls the op."""
         return func(*args, **(kwargs or {}))
 
@@ -239,8 +145,18 @@ def _disable_current_modes() -> Iterator[list[TorchDispatchMode]]:
 
 
 def return_and_correct_aliasing(func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-    """`out`: what an op returns in place is the argument itself here."""
-    return out
+    """What a `__torch_dispatch__` is to return: an op that writes to an argument gives that argument.
+
+    Args:
+        func: the op.
+        args, kwargs: as the class was given them.
+        out: what it made of them.
+    """
+    name = func.overloadpacket.__name__
+    if kwargs and "out" in kwargs and func.__name__.endswith("out"):
+        return kwargs["out"]
+    in_place = name.endswith("_") and not name.endswith("__")
+    return args[0] if in_place and args and isinstance(args[0], Tensor) else out
 
 
 def is_traceable_wrapper_subclass(t: object) -> bool:
@@ -259,7 +175,12 @@ def is_traceable_wrapper_subclass_type(t: type) -> bool:
     return is_traceable_wrapper_subclass(t)
 
 
-def transform_subclass(t: Any, callback: Any, outer_size: Any = None, outer_stride: Any = None) -> Any:
+def transform_subclass(
+    t: Any,
+    callback: Callable[..., Any],
+    outer_size: Sequence[int] | None = None,
+    outer_stride: Sequence[int] | None = None,
+) -> Any:
     """A tensor like `t`, whose inner tensors are `callback(name, inner)`."""
     names, context = t.__tensor_flatten__()
     inner = {name: callback(name, getattr(t, name)) for name in names}

@@ -9,13 +9,15 @@ attention) is kept by the first run.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor, random
 
-from ..overrides import _map_tensors
+from ..autograd import Function
+from ..core.by_name import map_tensors, tensors_in
+from ..library import ops
 from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, entered
 from ._python_dispatch import TorchDispatchMode
 
@@ -58,15 +60,9 @@ _Policy = Callable[..., Any]
 _Results = defaultdict[Any, deque[_Kept]]
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    _map_tensors(value, found.append)
-    return found
-
-
-def _under_torch_names(func: Any, args: tuple[Any, ...]) -> Any:
+def _under_torch_names(func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The op that PyTorch's dispatcher sees in the place of one that is an op of its own here, or None."""
-    aten = warptape.ops.aten
+    aten = ops.aten
     if func is aten.linear.default:
         return aten.mm.default if len(args) < 3 or args[2] is None else aten.addmm.default
     if func is aten.matmul.default:
@@ -74,11 +70,16 @@ def _under_torch_names(func: Any, args: tuple[Any, ...]) -> Any:
     return None
 
 
-def _saves(policy: _Policy, again: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+_KEPT = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE, CheckpointPolicy.MUST_CPU_OFFLOAD)
+
+
+def _saves(
+    policy: _Policy, again: bool, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
     context = SelectiveCheckpointContext(is_recompute=again)
     for op in (func, _under_torch_names(func, args)):
         answer = policy(context, op, *args, **kwargs) if op is not None else False
-        if answer is True or answer in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE):
+        if answer is True or answer in _KEPT:
             return True
     return False
 
@@ -93,22 +94,28 @@ class _FirstRun(TorchDispatchMode):
         entered.first_run = self
         return super().__enter__()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         if not _saves(self._policy, False, func, args, kwargs):
             return func(*args, **kwargs)
-        call = self.call = _Call(_tensors((args, kwargs)))
-        before = warptape.random.all_states()
+        call = self.call = _Call(list(tensors_in((args, kwargs))))
+        before = random.all_states()
         try:
             out = func(*args, **kwargs)
         finally:
             self.call = None
-        found = _tensors(out)
-        kept = _map_tensors(out, Tensor.detach)
+        found = list(tensors_in(out))
+        kept = map_tensors(out, Tensor.detach)
         history = [t.requires_grad for t in found]
-        versions = [t._version for t in _tensors(kept)]
-        after = warptape.random.all_states()
-        drawn = after if any(not warptape.equal(a, b) for (_, a), (_, b) in zip(before, after)) else None
+        versions = [t._version for t in tensors_in(kept)]
+        after = random.all_states()
+        drawn = after if any(not wt.equal(a, b) for (_, a), (_, b) in zip(before, after)) else None
         self._results[func].append(_Kept(kept, versions, history, call.saved, drawn))
         return out
 
@@ -118,7 +125,13 @@ class _SecondRun(TorchDispatchMode):
         super().__init__()
         self._policy, self._results, self._may_change = policy, results, may_change
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Collection[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         if not _saves(self._policy, True, func, args, kwargs):
             return func(*args, **kwargs)
@@ -130,19 +143,19 @@ class _SecondRun(TorchDispatchMode):
                 "computed under selective activation checkpoint."
             )
         kept = self._results[func].popleft()
-        if not self._may_change and [t._version for t in _tensors(kept.result)] != kept.versions:
+        if not self._may_change and [t._version for t in tensors_in(kept.result)] != kept.versions:
             raise RuntimeError("Tensor cached during selective activation checkpoint has been mutated")
         if kept.drawn is not None:
-            warptape.random.restore_states(kept.drawn)
+            random.restore_states(kept.drawn)
         if not any(kept.history):
             return kept.result
-        given = _tensors((args, kwargs))
+        given = list(tensors_in((args, kwargs)))
         saved = [given[place.argument].detach().as_strided(*place[1:]) for place in kept.saved]
-        recorded = [t for t, has in zip(_tensors(kept.result), kept.history) if has]
-        anchor = warptape.empty(0, requires_grad=True)
+        recorded = [t for t, has in zip(tensors_in(kept.result), kept.history) if has]
+        anchor = wt.empty(0, requires_grad=True)
         results = iter(_InPlaceOfOp.apply(anchor, len(saved), *saved, *recorded))
         history = iter(kept.history)
-        return _map_tensors(kept.result, lambda t: next(results) if next(history) else t)
+        return map_tensors(kept.result, lambda t: next(results) if next(history) else t)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -151,7 +164,7 @@ class _SecondRun(TorchDispatchMode):
             waiting.clear()
 
 
-class _InPlaceOfOp(warptape.autograd.Function):
+class _InPlaceOfOp(Function):
     """Saves what an op saved. Its kept results get a history: what reads them is recorded, and saves."""
 
     @staticmethod

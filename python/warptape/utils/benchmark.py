@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from .. import cuda, get_num_threads, set_num_threads
-from .._missing import install_getattr as _install_getattr
+from .. import cuda
 from .._missing import unusable
+from ..core import get_num_threads, set_num_threads
 
 __all__ = ["CallgrindStats", "Compare", "FunctionCounts", "Measurement", "Timer", "timer"]
 
@@ -27,7 +27,10 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def timer() -> float:
-    """Seconds by the clock that measures, once the work of all CUDA streams is over."""
+    """Seconds by the clock that measures, once the work of all CUDA streams is over.
+
+    Without CUDA it is `timeit.default_timer`.
+    """
     if cuda.is_available() and cuda.is_initialized():
         cuda.synchronize()
     return timeit.default_timer()
@@ -44,7 +47,16 @@ def _scaled(seconds: float, figures: int | None = None) -> str:
 
 @dataclass
 class Measurement:
-    """What one statement took: `raw_times` are seconds of `number_per_run` runs each."""
+    """What one statement took: `raw_times` are seconds of `number_per_run` runs each.
+
+    Args:
+        number_per_run: runs of the statement in each time.
+        raw_times: seconds.
+        stmt: the statement.
+        label, sub_label, description, env: names that `Compare` sorts by.
+        num_threads: threads that the kernels may use.
+        metadata: what the caller wants to keep with it.
+    """
 
     number_per_run: int
     raw_times: list[float]
@@ -58,22 +70,40 @@ class Measurement:
 
     @property
     def times(self) -> list[float]:
-        """Seconds per run."""
+        """Seconds that one run took in each measurement: `raw_times` over `number_per_run`.
+
+        >>> from warptape.utils.benchmark import Measurement
+        >>> Measurement(2, [4.0, 6.0]).times
+        [2.0, 3.0]
+        """
         return [t / self.number_per_run for t in self.raw_times]
 
     @property
     def median(self) -> float:
-        """Median of the seconds that one run took."""
+        """The median of `times`: the figure that a busy machine moves least.
+
+        >>> from warptape.utils.benchmark import Measurement
+        >>> Measurement(2, [4.0, 6.0, 100.0]).median
+        3.0
+        """
         return statistics.median(self.times)
 
     @property
     def mean(self) -> float:
-        """Mean of the seconds that one run took."""
+        """The mean of `times`, which a few slow runs raise; `median` does not follow them.
+
+        >>> from warptape.utils.benchmark import Measurement
+        >>> Measurement(2, [4.0, 6.0]).mean
+        2.5
+        """
         return statistics.fmean(self.times)
 
     @property
     def iqr(self) -> float:
-        """Seconds between the quartiles; 0 for a single time."""
+        """The interquartile range of the times of a run, in seconds.
+
+        It is 0 for a single time.
+        """
         if len(self.times) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.times, n=4, method="inclusive")
@@ -81,11 +111,18 @@ class Measurement:
 
     @property
     def has_warnings(self) -> bool:
-        """Whether the quartiles are over 10 % of the median apart."""
+        """Whether the times vary much: the quartiles are over 10 % of the median apart.
+
+        `Compare.highlight_warnings` marks such times.
+        """
         return self.iqr > 0.1 * self.median
 
     def meets_confidence(self, threshold: float = 0.25) -> bool:
-        """Whether there are several times, and the quartiles less than `threshold` of the median apart."""
+        """Whether there are several times, and the quartiles less than `threshold` of the median apart.
+
+        Args:
+            threshold: a share of the median.
+        """
         return len(self.raw_times) > 1 and self.iqr < threshold * self.median
 
     @property
@@ -103,7 +140,11 @@ class Measurement:
 
     @staticmethod
     def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
-        """One measurement for all of the same statement, names and threads; its times are of single runs."""
+        """One measurement for all of the same statement, names and threads; its times are of single runs.
+
+        Args:
+            measurements: of the same statement or of several.
+        """
         found: dict[Any, list[Measurement]] = {}
         for m in measurements:
             key = (m.stmt, m.label, m.sub_label, m.description, m.env, m.num_threads)
@@ -180,7 +221,11 @@ class Timer:
             set_num_threads(before)
 
     def timeit(self, number: int = 1_000_000) -> Measurement:
-        """One measurement of `number` runs, after number / 100 runs, at least one, that do not count."""
+        """One measurement of `number` runs, after number / 100 runs, at least one, that do not count.
+
+        Args:
+            number: runs of the statement that are timed together.
+        """
         self._runs(max(number // 100, 1))
         return Measurement(number, [self._runs(number)], **self._known)
 
@@ -229,39 +274,71 @@ class Timer:
         return found
 
     def repeat(self, repeat: int = 5, number: int = 1_000_000) -> NoReturn:
-        """timeit's, which PyTorch leaves out, too. NotImplementedError."""
+        """timeit's, which PyTorch leaves out, too. NotImplementedError.
+
+        `blocked_autorange` repeats the statement and measures how much its times differ.
+        """
         raise NotImplementedError("Timer.repeat: take Timer.blocked_autorange(), which repeats")
 
-    def autorange(self, callback: Any = None) -> NoReturn:
-        """timeit's, which PyTorch leaves out, too. NotImplementedError."""
+    def autorange(self, callback: Callable[[int, float], object] | None = None) -> NoReturn:
+        """timeit's, which PyTorch leaves out, too. NotImplementedError.
+
+        `blocked_autorange` chooses the number of runs.
+        """
         raise NotImplementedError("Timer.autorange: take Timer.blocked_autorange()")
 
     def collect_callgrind(self, number: int = 100, **options: Any) -> NoReturn:
-        """Counts of instructions, in PyTorch by Valgrind. NotImplementedError."""
+        """Would count instructions, which PyTorch does by Valgrind.
+
+        Args:
+            number: not looked at.
+            **options: not looked at.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError(f"Timer.collect_callgrind: {_NO_CALLGRIND}")
 
 
 class Compare:
-    """A table of measurements: a row for each sub_label and threads, a column for each description."""
+    """A table of measurements: a row for each sub_label and threads, a column for each description.
+
+    Args:
+        results: as `Timer` returns them.
+    """
 
     def __init__(self, results: Sequence[Measurement]) -> None:
         self._results = list(results)
         self._trims = self._colours = self._warns = self._rowwise = False
 
     def extend_results(self, results: Sequence[Measurement]) -> None:
-        """Adds measurements."""
+        """Adds measurements.
+
+        Args:
+            results: further measurements.
+        """
         self._results.extend(results)
 
     def trim_significant_figures(self) -> None:
-        """From now on times have no more figures than are certain."""
+        """From now on times have no more figures than are certain.
+
+        How many are certain follows from the distance of the quartiles.
+        """
         self._trims = True
 
     def highlight_warnings(self) -> None:
-        """From now on times whose quartiles are over 10 % of the median apart have a "(!)"."""
+        """Marks times that vary much with "(!)" from now on.
+
+        Times vary much where their quartiles are over 10 % of the median apart.
+        """
         self._warns = True
 
     def colorize(self, rowwise: bool = False) -> None:
-        """From now on the shortest time of a column, or of a row, is green and those over its double red."""
+        """From now on the shortest time of a column, or of a row, is green and those over its double red.
+
+        Args:
+            rowwise: whether times are compared within a row.
+        """
         self._colours, self._rowwise = True, rowwise
 
     def _cell(self, m: Measurement) -> str:
@@ -300,8 +377,8 @@ class Compare:
         return "\n\n".join(out)
 
     def print(self) -> None:
-        """Prints the table."""
+        """Prints the table to standard output.
+
+        `str()` of this object is the same text.
+        """
         print(self)
-
-
-_install_getattr(__name__)

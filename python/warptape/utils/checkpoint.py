@@ -11,13 +11,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import _C, autograd, nn
+from warptape import core as wt
+from warptape.core import Tensor, offered, random
 
-from .._missing import install_getattr as _install_getattr
 from ._checkpoint_policy import CheckpointPolicy, SelectiveCheckpointContext, entered
+
+if TYPE_CHECKING:
+    from warptape.nn import Module
 
 __all__ = [
     "CheckpointError",
@@ -34,7 +37,10 @@ __all__ = [
 
 
 class CheckpointError(RuntimeError):
-    """The region's second run did not save the same tensors as its first."""
+    """The region's second run did not save the same tensors as its first.
+
+    The region depends on something that changed in between, as a global or a random number.
+    """
 
 
 def create_selective_checkpoint_contexts(
@@ -83,16 +89,26 @@ def create_selective_checkpoint_contexts(
 
 
 def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
-    """The numbers of the GPUs on which tensors among `args` lie, and their generators' states."""
-    tensors = [t for t in args if isinstance(t, warptape.Tensor) and t.is_cuda]
+    """The numbers of the GPUs on which tensors among `args` lie, and their generators' states.
+
+    Args:
+        *args: the region's arguments.
+    """
+    tensors = [t for t in args if isinstance(t, wt.Tensor) and t.is_cuda]
     devices = sorted({t.get_device() for t in tensors})
-    return devices, [warptape.cuda.get_rng_state(device) for device in devices]
+    return devices, [offered("cuda").get_rng_state(device) for device in devices]
 
 
 def set_device_states(devices: Sequence[int], states: Sequence[Tensor], **options: Any) -> None:
-    """Takes back what `get_device_states` gave."""
+    """Takes back what `get_device_states` gave.
+
+    Args:
+        devices: numbers of GPUs.
+        states: of their generators.
+        **options: accepted, without effect.
+    """
     for device, state in zip(devices, states):
-        warptape.cuda.set_rng_state(state, device)
+        offered("cuda").set_rng_state(state, device)
 
 
 class _Done(Exception):
@@ -104,7 +120,13 @@ _early_stop_override: bool | None = None
 
 @contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
-    """Within this context, second runs stop as soon as they can (True) or go to the end (False)."""
+    """Within this context, second runs stop as soon as they can (True) or go to the end (False).
+
+    A second run is over once the last tensor that backward needs is there.
+
+    Args:
+        enable: holds against what a checkpoint was told itself.
+    """
     global _early_stop_override
     before, _early_stop_override = _early_stop_override, enable
     try:
@@ -114,7 +136,10 @@ def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
 
 
 def noop_context_fn() -> tuple[AbstractContextManager, AbstractContextManager]:
-    """The default ``context_fn``: no context around either run."""
+    """The default ``context_fn``: no context around either run.
+
+    Returns: a context for the first run and one for the second.
+    """
     return nullcontext(), nullcontext()
 
 
@@ -140,14 +165,14 @@ class _Inputs:
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
         flat = [*args, *kwargs.values()]
         self._names = list(kwargs)
-        self._places = [i for i, value in enumerate(flat) if isinstance(value, warptape.Tensor)]
+        self._places = [i for i, value in enumerate(flat) if isinstance(value, wt.Tensor)]
         tensors = [flat[i] for i in self._places]
         for i in self._places:
             flat[i] = None
         self._flat = flat
         if tensors:
             self._node: Any = None
-            anchor = warptape.empty(0, requires_grad=True)
+            anchor = wt.empty(0, requires_grad=True)
             self._owner = _save_function().apply(anchor, self, *tensors)  # the output keeps the node alive
 
     def restore(self) -> tuple[list[Any], dict[str, Any]]:
@@ -168,7 +193,7 @@ def _save_function() -> Any:
     global _save_function_class
     if _save_function_class is None:
 
-        class SaveInputs(warptape.autograd.Function):
+        class SaveInputs(autograd.Function):
             @staticmethod
             def forward(ctx: Any, anchor: Tensor, inputs: _Inputs, *tensors: Tensor) -> Tensor:
                 ctx.save_for_backward(*tensors)
@@ -188,22 +213,22 @@ class _Ambient:
     draws, and autocast."""
 
     def __init__(self, preserve_rng_state: bool) -> None:
-        self._rng = warptape.random.all_states() if preserve_rng_state else None
-        self._autocast = [(*warptape._C._get_autocast(cuda), cuda) for cuda in (False, True)]
-        self._parts = warptape._C._private._set_drop_parts(())
+        self._rng = random.all_states() if preserve_rng_state else None
+        self._autocast = [(*_C._get_autocast(cuda), cuda) for cuda in (False, True)]
+        self._parts = _C._private._set_drop_parts(())
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         with ExitStack() as stack:
             if self._rng is not None:
-                stack.callback(warptape.random.restore_states, warptape.random.all_states())
-                warptape.random.restore_states(self._rng)
+                stack.callback(random.restore_states, random.all_states())
+                random.restore_states(self._rng)
             for enabled, dtype, cuda in self._autocast:
-                stack.callback(warptape._C._set_autocast, *warptape._C._get_autocast(cuda), cuda)
-                warptape._C._set_autocast(enabled, dtype, cuda)
-            set_parts = warptape._C._private._set_drop_parts
+                stack.callback(_C._set_autocast, *_C._get_autocast(cuda), cuda)
+                _C._set_autocast(enabled, dtype, cuda)
+            set_parts = _C._private._set_drop_parts
             stack.callback(set_parts, set_parts(self._parts))
-            stack.enter_context(warptape.enable_grad())
+            stack.enter_context(wt.enable_grad())
             yield
 
 
@@ -270,7 +295,7 @@ class _Region:
             with self._ambient.restored():
                 # With gradients on: inputs that an enclosing region gives back get their history only then.
                 args, kwargs = self._inputs.restore()
-                with self._context, warptape.autograd.graph.saved_tensors_hooks(fill, _same):
+                with self._context, autograd.graph.saved_tensors_hooks(fill, _same):
                     self._function(*args, **kwargs)
         except _Done:
             pass
@@ -338,7 +363,7 @@ def checkpoint(
             "checkpoint: expected debug=False, got True: operator traces are not recorded; compare the two "
             "runs with determinism_check='default', which names the first tensor that differs"
         )
-    if not warptape.is_grad_enabled() or warptape._C._tracer() is not None:  # a graph has no second run
+    if not wt.is_grad_enabled() or _C._tracer() is not None:  # a graph has no second run
         return function(*args, **kwargs)
     forward_context, recompute_context = context_fn()
     if _early_stop_override is not None:
@@ -354,12 +379,16 @@ def checkpoint(
     entered.first_run = None
     with forward_context:
         region.first_run = entered.first_run
-        with warptape.autograd.graph.saved_tensors_hooks(region.pack, region.unpack):
+        with autograd.graph.saved_tensors_hooks(region.pack, region.unpack):
             return function(*args, **kwargs)
 
 
 def checkpoint_sequential(
-    functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
+    functions: Module | Sequence[Callable[..., Any]],
+    segments: int,
+    input: Any,
+    use_reentrant: bool | None = None,
+    **kwargs: Any,
 ) -> Any:
     """Runs ``functions`` (a Sequential or a list) in turn, checkpointing all segments but the last.
 
@@ -375,7 +404,7 @@ def checkpoint_sequential(
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
     steps: Sequence[Callable] = (
-        list(functions.children()) if isinstance(functions, warptape.nn.Sequential) else list(functions)
+        list(functions.children()) if isinstance(functions, nn.Sequential) else list(functions)
     )
     if not 1 <= segments <= len(steps):
         raise ValueError(f"checkpoint_sequential: expected 1 to {len(steps)} segments, got {segments}")
@@ -397,6 +426,3 @@ def _in_sequence(steps: Sequence[Callable]) -> Callable:
         return value
 
     return run
-
-
-_install_getattr(__name__)

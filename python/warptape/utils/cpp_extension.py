@@ -1,8 +1,8 @@
 """Building C++ and CUDA extensions: `load` and `load_inline` for a program that runs, `CppExtension`.
 
-Sources for PyTorch's `<torch/extension.h>` build against the headers of this package (docs/extension.md).
-Objects are kept with a hash of the command and of every file that went into them, and made again only where
-one of these differs.
+Sources for PyTorch's `<torch/extension.h>` build against the headers of this package
+(docs/guides/extension.md). Objects are kept with a hash of the command and of every file that went into
+them, and made again only where one of these differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .._missing import install_getattr as _install_getattr
 from ..library import load_extension_library
 from ._extension_build import (
     CUDA_HOME,
-    Plan,
+    BuildPlan,
     build,
     check_compiler_ok_for_platform,
     get_compiler_abi_compatibility_and_version,
@@ -50,20 +50,29 @@ _Words = Sequence[str] | None
 
 
 def is_ninja_available() -> bool:
-    """Whether the program ninja is found. Builds do not need it."""
+    """Whether the program ninja is found. Builds do not need it.
+
+    With it several files are compiled at once.
+    """
     import shutil
 
     return shutil.which("ninja") is not None
 
 
 def verify_ninja_availability() -> None:
-    """RuntimeError unless ninja is found; `pip install ninja` installs it."""
+    """RuntimeError unless ninja is found; `pip install ninja` installs it.
+
+    Programs that were written for other libraries call it.
+    """
     if not is_ninja_available():
         raise RuntimeError("ninja is not found; install it with: pip install ninja")
 
 
 def get_default_build_root() -> str:
-    """Where `load` builds: $TORCH_EXTENSIONS_DIR, else ~/.cache/warptape_extensions."""
+    """Where `load` builds: $TORCH_EXTENSIONS_DIR, else ~/.cache/warptape_extensions.
+
+    The cache is $XDG_CACHE_HOME where that is set.
+    """
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "warptape_extensions"
     )
@@ -142,7 +151,7 @@ def load(
     files = [os.path.abspath(s) for s in ([sources] if isinstance(sources, str) else sources)]
     cuda = any(map(_is_cuda, files)) if with_cuda is None else with_cuda
     directory = os.path.abspath(build_directory) if build_directory else _build_directory(name)
-    plan = Plan(
+    plan = BuildPlan(
         files,
         directory,
         include_dirs=[*(os.path.abspath(p) for p in extra_include_paths or ()), *include_paths(cuda=cuda)],
@@ -285,7 +294,10 @@ def CppExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -
 
 
 def SyclExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -> Any:
-    """NotImplementedError: SYCL is not supported."""
+    """NotImplementedError: SYCL is not supported.
+
+    Raises: NotImplementedError always.
+    """
     raise NotImplementedError("torch.utils.cpp_extension.SyclExtension: SYCL is not supported")
 
 
@@ -333,13 +345,13 @@ def _build_extension() -> Any:
     return BuildExtension
 
 
-def _plan_of(command: Any, ext: Any, directory: str) -> Plan:
+def _plan_of(command: Any, ext: Any, directory: str) -> BuildPlan:
     flags = ext.extra_compile_args or []
     if not isinstance(flags, Mapping):
         flags = {"cxx": flags, "nvcc": []}
     macros = [*ext.define_macros, *(command.define or ())]
     cuda = any(map(_is_cuda, ext.sources))
-    plan = Plan(
+    plan = BuildPlan(
         [os.path.abspath(s) for s in ext.sources],
         directory,
         include_dirs=[os.path.abspath(p) for p in [*ext.include_dirs, *(command.include_dirs or ())]],

@@ -8,27 +8,20 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .. import is_complex, is_floating_point, isinf, isnan
-from .._tensor import Tensor
-from ..overrides import TorchFunctionMode, resolve_name
+from ..core import Tensor, is_complex, is_floating_point, isinf, isnan
+from ..core.by_name import tensors_in
+from ..core.overrides import TorchFunctionMode, resolve_name
 
 __all__ = ["Leaks", "detect_nan", "find_leaks", "holders", "live_tensors"]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     """Floating-point tensors among (nested) arguments or results."""
-    if isinstance(value, Tensor):
-        if is_floating_point(value) or is_complex(value):
-            yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+    return (t for t in tensors_in(value) if is_floating_point(t) or is_complex(t))
 
 
 class detect_nan(TorchFunctionMode):
@@ -53,7 +46,7 @@ class detect_nan(TorchFunctionMode):
         return isnan(t) | isinf(t) if self._inf else isnan(t)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple = (), kwargs: dict | None = None
+        self, func: Callable[..., Any], types: Collection[type], args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         """Calls `func` and reads what it returns."""
         kwargs = kwargs or {}
@@ -110,7 +103,9 @@ def _saved_by(tensor: Tensor, roots: list[Tensor]) -> Iterator[str]:
             seen.add(node)
             try:
                 saved = [t for t in node.saved_tensors if isinstance(t, Tensor)]
-            except (RuntimeError, AttributeError):  # freed by backward, or a node that saves none
+            except (
+                Exception
+            ):  # freed by backward, a node that saves none, or what a hook of the user's raises
                 saved = []
             if any(_storage(t) == wanted for t in saved):
                 shape = tuple(root.shape)
@@ -206,10 +201,16 @@ def holders(tensor: Tensor, *, depth: int = 4) -> list[str]:
 
 
 class Leaks(list):
-    """The tensors that `find_leaks` found; `report()` says what holds each."""
+    """The tensors that `find_leaks` found; `report()` says what holds each.
+
+    It is a list, so that a test may ask for its length.
+    """
 
     def report(self) -> str:
-        """A paragraph a tensor: shape, dtype, bytes, holders."""
+        """A paragraph a tensor: shape, dtype, bytes, holders.
+
+        Holders are variables, containers and objects that keep the tensor alive.
+        """
         out = []
         for t in self:
             out.append(f"{tuple(t.shape)} {t.dtype}, {_bytes(t)} bytes")

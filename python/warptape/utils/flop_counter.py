@@ -16,18 +16,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._missing import install_getattr as _install_getattr
-from .._ops import OpOverloadPacket, _declarations
+from ..core.op_facts import OpTable
 from ..core.tables import aligned
+from ..library.ops import OpOverloadPacket, _declarations
 from ..nn.modules.module import (
     Module,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
-from ._op_observer import OpCall, OpObserver
+from .op_observer import OpCall, OpObserver
 
 __all__ = ["FlopCounterMode", "register_flop_formula"]
 
@@ -35,12 +35,13 @@ Formula = Callable[..., int]
 Shapes = Sequence[Any]  # of the arguments, in the order of the declaration; what is no tensor as it was given
 
 
-_built_in: dict[str, tuple[Formula, tuple[int, ...]]] = {}
+_built_in: OpTable[tuple[Formula, tuple[int, ...]]] = OpTable()
 
 
 def _counts(*names: str, gradients: tuple[int, ...] = (0, 1)) -> Callable[[Formula], Formula]:
-    """What functions of these names cost. `gradients` are the arguments whose gradients cost as much, each of
-    them; where it has none, all gradients together cost twice that."""
+    """What functions of these names, or of these facts (core/op_facts.py), cost. `gradients` are the
+    arguments whose gradients cost as much, each of them; where it has none, all gradients together cost twice
+    that."""
 
     def note(formula: Formula) -> Formula:
         _built_in.update(dict.fromkeys(names, (formula, gradients)))
@@ -49,13 +50,12 @@ def _counts(*names: str, gradients: tuple[int, ...] = (0, 1)) -> Callable[[Formu
     return note
 
 
-@_counts("linear", "matmul", "__matmul__", "mm", "bmm")
-@_counts("mv", "dot", "vdot")
+@_counts("role=product", "__matmul__", "vdot")
 def _product(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * shapes[0][-1]
 
 
-@_counts("addmm", "baddbmm", "addmv", "__rmatmul__", gradients=(1, 2))
+@_counts("role=add_product", "__rmatmul__", gradients=(1, 2))
 def _product_added(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * shapes[1][-1]
 
@@ -71,7 +71,7 @@ def _contraction(shapes: Shapes, out: Any) -> int:
     return 2 * math.isqrt(math.prod(shapes[0]) * math.prod(shapes[1]) * math.prod(out))
 
 
-@_counts("conv1d", "conv2d", "conv3d")
+@_counts("role=convolution")
 def _convolution(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * math.prod(shapes[1][1:])  # weight (out, in / groups, *kernel)
 
@@ -108,7 +108,7 @@ def _multi_head(shapes: Shapes, out: Any) -> int:
     return projections + 4 * rows * (keys // batch) * width
 
 
-def _spelled_out(term: str, shape: Any) -> list[str]:
+def _spelled_out(term: str, shape: Sequence[int]) -> list[str]:
     """The subscripts of one operand; those that an ellipsis stands for are numbered from the right."""
     before, dots, after = term.partition("...")
     hidden = len(shape) - len(before) - len(after) if dots else 0
@@ -167,20 +167,38 @@ def _arguments(call: OpCall) -> tuple[list[Any], list[bool]]:
 
 
 def formula_flops(name: str, shapes: Shapes, out: Any) -> int:
-    """What a call costs by the built-in formulas, from its shapes alone; 0 for all other functions."""
-    return _built_in[name][0](shapes, out) if name in _built_in else 0
+    """What a call costs by the built-in formulas, from its shapes alone; 0 for all other functions.
+
+    Args:
+        name: of the op.
+        shapes: of its tensor arguments.
+        out: the shape of its result.
+    """
+    known = _built_in.find(name)
+    return known[0](shapes, out) if known else 0
 
 
 def forward_flops(call: OpCall) -> int:
-    """The same for a call; 0 where its result is no tensor."""
+    """The same for a call; 0 where its result is no tensor.
+
+    Args:
+        call: an op's call, with shapes.
+    """
     return 0 if call.out_shape is None else formula_flops(call.name, _arguments(call)[0], call.out_shape)
 
 
 def backward_flops(call: OpCall) -> dict[str, int]:
-    """What its gradients cost, by the name that the counter gives it."""
-    if call.name not in _built_in or call.out_shape is None:
+    """What its gradients cost, by the name that the counter gives it.
+
+    Args:
+        call: an op's call, with shapes.
+
+    Returns: an empty dict where the op has no formula.
+    """
+    known = _built_in.find(call.name)
+    if known is None or call.out_shape is None:
         return {}
-    formula, operands = _built_in[call.name]
+    formula, operands = known
     shapes, wanted = _arguments(call)
     if call.name == "scaled_dot_product_attention":
         (*rows, width), keys, out = shapes[0], shapes[1][-2], shapes[2][-1]
@@ -192,7 +210,9 @@ def backward_flops(call: OpCall) -> dict[str, int]:
     return {f"{call.name}_backward": times * formula(shapes, call.out_shape)}
 
 
-def register_flop_formula(targets: Any, get_raw: bool = False) -> Callable[[Formula], Formula]:
+def register_flop_formula(
+    targets: Callable[..., Any] | Iterable[Callable[..., Any]], get_raw: bool = False
+) -> Callable[[Formula], Formula]:
     """Decorator: the formula counts for a function, or for each of a list, wherever it is called.
 
     Args:
@@ -264,7 +284,7 @@ class FlopCounterMode(OpObserver):
 
     def __init__(
         self,
-        mods: Any = None,
+        mods: Module | list[Module] | None = None,
         depth: int | None = 2,
         display: bool = True,
         custom_mapping: dict[Any, Formula] | None = None,
@@ -279,7 +299,7 @@ class FlopCounterMode(OpObserver):
         self._names: dict[Module, str] = {}
         self._hooks: list[Any] = []
 
-    def _enter_module(self, module: Module, _: Any) -> None:
+    def _enter_module(self, module: Module, _: object) -> None:
         if not self._inside:
             own = type(module).__name__
             self._names = {m: f"{own}.{path}" if path else own for path, m in module.named_modules()}
@@ -305,11 +325,11 @@ class FlopCounterMode(OpObserver):
         if self.display:
             print(self.get_table())
 
-    def _formula(self, func: Any) -> Formula | None:
+    def _formula(self, func: Callable[..., Any]) -> Formula | None:
         keys = (func, getattr(func, "__name__", None))
         return next((known[k] for known in (self._own, flop_registry) for k in keys if k in known), None)
 
-    def sees_as_one(self, func: Any) -> bool:
+    def sees_as_one(self, func: Callable[..., Any]) -> bool:
         """Whether it has a formula."""
         return self._formula(func) is not None
 
@@ -317,8 +337,14 @@ class FlopCounterMode(OpObserver):
         for place in call.memo if flops else ():
             self.flop_counts.setdefault(place, Counter())[name] += flops
 
-    def after_op(self, call: OpCall, args: Any, kwargs: Any, out: Any) -> None:
-        """Counts the call."""
+    def after_op(self, call: OpCall, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Counts the call.
+
+        Args:
+            call: the op's call, with shapes.
+            args, kwargs: of the call.
+            out: its result.
+        """
         call.memo = {"Global", *self._inside}
         formula = self._formula(call.func)
         if formula is None:
@@ -328,18 +354,31 @@ class FlopCounterMode(OpObserver):
         else:
             self._count(call, call.name, formula(*call.args, out_shape=call.out_shape, **call.kwargs))
 
-    def before_backward(self, call: OpCall, node: str, first: bool, gradients: Any) -> None:
-        """Counts the gradients of a call, once in each pass."""
+    def before_backward(self, call: OpCall, node: str, first: bool, gradients: tuple[Any, ...]) -> None:
+        """Counts the gradients of a call, once in each pass.
+
+        Args:
+            call: the op's call in the forward.
+            node: name of the node of the graph.
+            first: whether the node is the first one of the call.
+            gradients: of the outputs.
+        """
         if first and self._formula(call.func) is None:
             for name, flops in backward_flops(call).items():
                 self._count(call, name, flops)
 
     def get_flop_counts(self) -> dict[str, dict[str, int]]:
-        """The counts by module and function."""
+        """The counts by module and function.
+
+        "Global" is the whole program; other keys are module paths.
+        """
         return {place: dict(counts) for place, counts in self.flop_counts.items()}
 
     def get_total_flops(self) -> int:
-        """The sum of all."""
+        """The sum of all.
+
+        A multiply and an add are two.
+        """
         return sum(self.flop_counts.get("Global", Counter()).values())
 
     def get_table(self, depth: int | None = None) -> str:
@@ -359,6 +398,3 @@ class FlopCounterMode(OpObserver):
             lines = [(place, sum(counts.values())), *((f" - {name}", n) for name, n in counts.items())]
             rows += [(indent + k, _with_unit(n, total), f"{n / max(total, 1):.2%}") for k, n in lines]
         return aligned(rows)
-
-
-_install_getattr(__name__)

@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .._tensor import Tensor
-from ..autograd import Variable
+from .. import _C
 from ..autograd.graph import register_multi_grad_hook
+from ..core import Tensor
 from ..core.pytree import tree_leaves
 from ..nn.modules.module import Module, register_module_forward_hook, register_module_forward_pre_hook
 
@@ -18,7 +18,7 @@ __all__ = ["ModuleTracker"]
 def _in_backward(at_end: Callable[[], None]) -> bool:
     """Whether a backward pass is running, which then calls `at_end` when it is over."""
     try:
-        Variable._execution_engine.queue_callback(at_end)
+        _C._queue_callback(at_end)
     except RuntimeError:
         return False
     return True
@@ -59,7 +59,7 @@ class ModuleTracker:
                     self._names[inner] = f"{self._names[module]}.{path}"
         return self._names[module]
 
-    def _hook(self, tensors: Any, change: Callable[[str], None], name: str) -> None:
+    def _hook(self, tensors: object, change: Callable[[str], None], name: str) -> None:
         """Has `parents` changed when the gradients of those of the tensors that have one are there."""
         wanted = [t for t in tree_leaves(tensors) if isinstance(t, Tensor) and t.requires_grad]
         if wanted:
@@ -73,7 +73,7 @@ class ModuleTracker:
     def _end(self) -> None:
         self.parents, self._waits_for_end = {"Global"}, False
 
-    def _before_forward(self, module: Module, args: Any) -> None:
+    def _before_forward(self, module: Module, args: object) -> None:
         name = self._name(module)
         self.parents.add(name)
         self._hook(args, self._leave, name)
@@ -81,7 +81,7 @@ class ModuleTracker:
     def _leave(self, name: str) -> None:
         self.parents.discard(name)
 
-    def _after_forward(self, module: Module, args: Any, output: Any) -> None:
+    def _after_forward(self, module: Module, args: object, output: object) -> None:
         name = self._name(module)
         self.parents.discard(name)
         self._hook(output, self._enter_backward, name)

@@ -182,7 +182,9 @@ ROWS = [
         "cholesky_solve",
         lambda r: [S(r(3, 2), lower(r(3, 3))), S(r(2, 3, 1), lower(r(3, 3)))],
         lambda b, L: np.linalg.solve(np.tril(L) @ np.tril(L).swapaxes(-1, -2), b),
-        call=lambda rt, b, L, **out: rt.cholesky_solve(b, rt.tril(L), **out),  # see docs/differences.md
+        call=lambda rt, b, L, **out: rt.cholesky_solve(
+            b, rt.tril(L), **out
+        ),  # see docs/explanation/differences.md
         method=True,
         out=True,
         errors=(E(ERR, np.ones((3, 1)), np.ones((2, 2))),),
@@ -192,7 +194,9 @@ ROWS = [
         "cholesky_inverse",
         lambda r: [S(lower(r(3, 3)))],
         lambda L: np.linalg.inv(np.tril(L) @ np.tril(L).T),
-        call=lambda rt, L, **out: rt.cholesky_inverse(rt.tril(L), **out),  # see docs/differences.md
+        call=lambda rt, L, **out: rt.cholesky_inverse(
+            rt.tril(L), **out
+        ),  # see docs/explanation/differences.md
         method=True,
         out=True,
         errors=NOT_SQUARE[:1],

@@ -80,6 +80,10 @@ def grouped_mm_samples(r: Rng) -> list[Sample]:
     ]
 
 
+def linear_prepacked(x: np.ndarray, weight: np.ndarray, bias: Any = None, packed: Any = None) -> np.ndarray:
+    return linear(x, weight, bias)
+
+
 def linear_gelu_linear(
     x: np.ndarray, w1: np.ndarray, b1: Any, w2: np.ndarray, b2: Any = None, approximate: str = "none"
 ) -> np.ndarray:
@@ -308,6 +312,16 @@ ROWS = [
         errors=(
             E(ERR, np.ones((2, 3)), np.ones((4, 2)), match="linear|addmm|mm|matmul"),
             E("RuntimeError", np.ones((2, 3)), np.ones((4, 3)), np.ones(3), match="linear|addmm"),
+        ),
+    ),
+    Op(
+        "_C._private._linear_prepacked",
+        linear_samples,
+        linear_prepacked,
+        tol=TOL,
+        errors=(
+            E(ERR, np.ones((2, 3)), np.ones((4, 2)), match="linear|addmm|mm|matmul"),
+            E("RuntimeError", np.ones((2, 3)), np.ones((9, 3)), packed=np.ones(7, np.uint8)),
         ),
     ),
     Op(

@@ -225,22 +225,25 @@ def test_disabled_and_missing_device():
 def test_ranks_that_hold_parts_agree(stages):
     """Of parameters, or stages, split among ranks: inf on one rank makes both leave out the step."""
     from warptape import distributed as dist
+    from warptape.core.placed import set_norm_stages
+    from warptape.distributed.tensor import Shard, distribute_tensor
 
     def body():
         weight = wt.ones(2, requires_grad=True)
-        group = (dist.get_default_group(),)
         if stages:
-            weight._norm_stages = (group, True)
+            set_norm_stages(weight, dist.get_default_group(), True)
         else:
-            weight._norm_groups = group
+            mesh = dist.init_device_mesh("cpu", (2,))
+            weight = distribute_tensor(wt.ones(4, requires_grad=True), mesh, [Shard(0)])
         optimizer = wt.optim.SGD([weight], lr=1.0)
         scaler = GradScaler("cpu", init_scale=2.0)
         for bad in (dist.get_rank() == 1, False):
             optimizer.zero_grad()
-            scaler.scale((weight * (INF if bad else 1.0)).sum()).backward()
+            local = weight if stages else weight.to_local()
+            scaler.scale((local * (INF if bad else 1.0)).sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-        return weight.tolist(), scaler.get_scale()
+        return (weight if stages else weight.to_local()).tolist(), scaler.get_scale()
 
     assert dist.simulate(2, body) == [([0.0, 0.0], 1.0)] * 2
 

@@ -54,6 +54,8 @@ class Case(NamedTuple):
     dtype: Any = torch.float32
     pages: Any = None  # their dtype; None: dtype
     window: int | None = None
+    cap: float | None = None
+    sinks: bool = False
 
 
 CASES = {
@@ -72,6 +74,9 @@ CASES = {
     "int8 in 128": Case(17, 1, 128, torch.bfloat16, torch.int8),
     "int8 in 256": Case(3, 3, 144, torch.bfloat16, torch.int8),
     "bfloat16 of odd heads": Case(4, 2, 7, torch.bfloat16),
+    "capped, with sinks": Case(cap=1.5, sinks=True),
+    "capped, with sinks, by tensor cores": Case(8, 2, 64, torch.bfloat16, cap=1.5, sinks=True),
+    "capped int8": Case(8, 2, 64, torch.bfloat16, torch.int8, cap=1.5, sinks=True),
 }
 
 
@@ -99,10 +104,10 @@ class Pages:
 
     def attend(self, q: Any, table: list[list[int]], starts: list[int], lengths: list[int]) -> Any:
         metadata = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in (table, starts, lengths))
-        window = self.case.window
-        return ops._paged_attention(
-            q.to(self.device), *self.both, *metadata, window=window, **self.scales
-        ).cpu()
+        more = {"window": self.case.window, "cap": self.case.cap, **self.scales}
+        if self.case.sinks:
+            more["sinks"] = torch.linspace(-2, 6, self.case.heads, device=self.device)
+        return ops._paged_attention(q.to(self.device), *self.both, *metadata, **more).cpu()
 
 
 def tokens_of(case: Case, length: int, seed: int = 0) -> list[Any]:

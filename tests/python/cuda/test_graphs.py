@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -102,6 +104,25 @@ def test_what_waits_cannot_be_captured() -> None:
         torch.cuda.CUDAGraph().capture_begin(capture_error_mode="lax")
     with pytest.raises(RuntimeError, match="capture_begin"):
         torch.cuda.CUDAGraph().capture_end()
+
+
+@pytest.mark.parametrize(
+    "call", ["x @ x", "wt.linalg.cholesky_ex(x).L", "wt.linalg.inv_ex(x)[0]", "wt.fft.fft(x).abs()"]
+)
+def test_a_library_is_first_needed_within_a_capture(call: str) -> None:
+    """Its handle or plan takes memory, which a capture forbids to who does not ask for it."""
+    code = f"""
+import warptape as wt
+x, graph = wt.eye(4, device="cuda"), wt.cuda.CUDAGraph()
+with wt.cuda.graph(graph):
+    y = {call}
+x.mul_(2)
+graph.replay()
+print(wt.equal(y, {call}))
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_graphs_share_a_pool() -> None:

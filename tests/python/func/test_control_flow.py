@@ -318,7 +318,7 @@ def test_pytorch_refuses_it_as_well(case):
 
 def test_names():
     assert wt.cond is OPS.cond and wt.while_loop is OPS.while_loop
-    for name in OPS.__all__:
+    for name in ("associative_scan", "cond", "map", "scan", "while_loop"):
         module = importlib.import_module(f"warptape._higher_order_ops.{name}")
         assert isinstance(module, types.ModuleType) and getattr(module, name) is getattr(OPS, name)
 

@@ -394,7 +394,7 @@ from torch.fx.proxy import TraceError
 traced = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()))
 ShapeProp(traced).propagate(torch.ones(4, 2))
 print(*(n.meta["tensor_meta"].shape[1] for n in traced.graph.nodes))
-from torch.fx import traceback
+from torch.fx import sketches
 """
 
 
@@ -403,4 +403,4 @@ def test_programs_import_it_as_torch_fx() -> None:
         [sys.executable, "-m", "warptape.torch", "-c", PROGRAM], capture_output=True, text=True
     )
     assert ran.stdout == "2 3 3 3\n"
-    assert "warptape has no torch.fx.traceback yet" in ran.stderr
+    assert "warptape has no torch.fx.sketches yet" in ran.stderr

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import warptape as wt
+from golden.tokenizers import random_text
 from quantized_files import gguf_bytes, write_decoder
 from warptape.inference import LLM, SamplingParams
+from warptape.inference.byte_pairs import SPLITS
 from warptape.inference.packed_file import save_packed
 from warptape.inference.tokenizer import Tokenizer
 from warptape.models import Decoder, DecoderConfig
@@ -73,6 +77,77 @@ def test_splits_of_other_models(pre: str, digits: list[str], tmp_path: Path) -> 
     assert [tokens[i] for i in ids] == [*(["<s>"] if begins else []), *digits]
     for text in TEXTS[:2]:
         assert ours.decode(ours.encode(text, add_special_tokens=False), skip_special_tokens=False) == text
+
+
+def library_splits() -> dict[str, Any]:
+    """How the models' own tokenizer.json cut texts, by llama.cpp's names."""
+    from tokenizers import Regex, pre_tokenizers
+
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letter = r"[^\r\n\p{L}\p{N}]?"
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    rest = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    tekken = rf"{letter}{upper}*{lower}+|{letter}{upper}+{lower}*|\p{{N}}|{rest}"
+    return {
+        "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2]),
+        "refact": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2]),
+        "gpt-2": gpt2,
+        "tekken": pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(tekken), "isolated"), level]),
+    }
+
+
+@pytest.mark.parametrize("pre", ["smollm", "refact", "gpt-2", "tekken"])
+def test_splits_are_those_of_the_models(pre: str, tmp_path: Path) -> None:
+    _, tokens, merges = byte_pairs()
+    values = {"model": "gpt2", "tokens": tokens, "merges": merges, "pre": pre, "add_bos_token": False}
+    made = tokenizers.Tokenizer.from_str(written(tmp_path / "x.gguf", **values).library_json()).pre_tokenizer
+    rng, known = random.Random(0), library_splits()[pre]
+    for text in [*TEXTS, *(random_text(rng) for _ in range(100))]:
+        assert made.pre_tokenize_str(text) == known.pre_tokenize_str(text), text
+
+
+@pytest.mark.parametrize("pre", [*SPLITS])
+def test_texts_come_back(pre: str, tmp_path: Path) -> None:
+    _, tokens, merges = byte_pairs()
+    ours = written(tmp_path / "x.gguf", model="gpt2", tokens=tokens, merges=merges, pre=pre)
+    rng = random.Random(0)
+    for text in TEXTS + [random_text(rng) for _ in range(30)]:
+        want = unicodedata.normalize("NFC", text) if SPLITS[pre].composed else text
+        ids = ours.encode(text, add_special_tokens=False)
+        assert ours.decode(ids, skip_special_tokens=False) == want
+
+
+def test_the_leftmost_of_equal_pairs_is_merged(tmp_path: Path) -> None:
+    """Where two pairs that overlap have one sum: runs of a letter, and words that begin as they end."""
+    letters = ["▁", "a", "b"]
+    words = [
+        "aa",
+        "ab",
+        "ba",
+        "aba",
+        "aaa",
+        "aaaa",
+        "ababa",
+        "baba",
+        "▁a",
+        "abab",
+        "bab",
+        "▁ab",
+        "aab",
+        "abaab",
+    ]
+    rng = random.Random(0)
+    for trial in range(20):
+        rng.shuffle(words)
+        tokens = ["<unk>", "<s>", "</s>", *words[: 6 + trial % 9], *letters]
+        scores = [0.0] * 3 + [-float(i) for i in range(len(tokens) - 3)]
+        values = {"model": "llama", "tokens": tokens, "scores": scores, "unknown_token_id": 0,
+                  "token_type": [2, 3, 3, *[1] * (len(tokens) - 3)], "add_bos_token": False}  # fmt: skip
+        ours = written(tmp_path / "x.gguf", **values)
+        for _ in range(50):
+            text = "".join(rng.choices("ab ", [4, 3, 1], k=rng.randint(1, 12)))
+            assert ours.encode(text) == merged(values, text), (tokens, text)
 
 
 PIECES = ["▁the", "▁se", "▁s", "th", "he", "▁t", "▁th", "ea", "an", "▁an", "nd", "the", "sea", "▁sea", "and"]

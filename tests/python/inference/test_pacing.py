@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from traffic import model_of
 from warptape.inference import EngineArgs, LLMEngine, SamplingParams
-from warptape.inference.pacing import FIRST, Pacer, _Cost
+from warptape.inference.pacing import FIRST, RateControl, _Cost
 
 Cost = Callable[[int, int], float]  # what n prompt tokens that see k keys add to a step of one second
 
@@ -29,7 +29,7 @@ class Clock:
     """A machine on which one request generates while prompts of 8,192 tokens come in, one after the other."""
 
     def __init__(self, cost: Cost, slowdown: float = 1.4, most: int = 512) -> None:
-        self.pacer, self.cost, self.position = Pacer(slowdown, most), cost, 0
+        self.pacer, self.cost, self.position = RateControl(slowdown, most), cost, 0
         for _ in range(5):
             self.pacer.observe(1.0, generating=1, prompt_tokens=0)
 
@@ -132,13 +132,13 @@ def test_costs_by_tokens_and_keys():
 
 
 def test_what_is_fast_gets_all():
-    pacer = Pacer(1.5, 100)
+    pacer = RateControl(1.5, 100)
     assert pacer.tokens() == 0  # what a step takes without prompts comes first
     for _ in range(30):
         pacer.observe(0.05, generating=1, prompt_tokens=0)
         pacer.observe(0.05, generating=1, prompt_tokens=pacer.tokens())
     assert pacer.tokens() == 100
-    slow = Pacer(1.1, 100)
+    slow = RateControl(1.1, 100)
     slow.observe(0.05, generating=1, prompt_tokens=0)
     assert slow.tokens() == FIRST
     slow.observe(4.05, generating=1, prompt_tokens=4)
@@ -146,7 +146,7 @@ def test_what_is_fast_gets_all():
     slow.observe(100.0, generating=0, prompt_tokens=500)  # nobody waited
     assert slow.tokens() == 1
     with pytest.raises(ValueError, match="max_prefill_slowdown must be above 1"):
-        Pacer(1.0, 5)
+        RateControl(1.0, 5)
 
 
 def test_pacing_changes_no_token():

@@ -54,7 +54,7 @@ def windows():
     return Decoder(dataclasses.replace(CONFIGS["qwen2"], **sizes)).eval()
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3", "smollm3", "olmo3", "gemma3"])
 def test_answers_are_those_of_one_process(name):
     alone = answers(make(build(name), 1))
     for stages in (2, 3):

@@ -141,7 +141,7 @@ def test_prompts_are_cut_by_the_clock_of_rank_0(split):
     def body(split, **limits):
         engine = make(split, enable_prefix_caching=False, **limits).llm_engine
         if limits and split != (1, 1) and dist.get_rank() > 0:
-            engine._pacer.tokens = lambda: 17  # what this rank would do by itself
+            engine._rate_control.tokens = lambda: 17  # what this rank would do by itself
         out, counts = {}, []
         for i, prompt in enumerate(PROMPTS):
             engine.add_request(str(i), prompt * 3, SamplingParams(seed=i, max_tokens=20, ignore_eos=True))
@@ -227,16 +227,17 @@ def test_a_request_that_another_rank_refuses(tmp_path):
     alone = answers(make((1, 1)).generate(PROMPTS[:1], GREEDY))
 
     def body():
-        engine = AsyncLLM(make((2, 1)).llm_engine)
+        inner = make((2, 1)).llm_engine
         if dist.get_rank() == 1:
-            number = engine.engine.runner.adapters.number
+            number = inner.runner.adapters.number
 
             def without(request):
                 if request is not None:
                     raise FileNotFoundError(f"{request.lora_path}: not on this host")
                 return number(request)
 
-            engine.engine.runner.adapters.number = without
+            inner.runner.adapters.number = without
+        engine = AsyncLLM(inner)  # from here on it steps, as soon as the other rank asks
 
         async def main(engine):
             running = asyncio.ensure_future(ask(engine, PROMPTS[0]))
@@ -253,8 +254,8 @@ def test_an_error_of_the_model(tmp_path):
     """On all ranks: the requests end with it, and others can come. On one: all learn of it."""
 
     def body(wrong):
-        engine = AsyncLLM(make((2, 1)).llm_engine)
-        runner, calls = engine.engine.runner, itertools.count()
+        inner = make((2, 1)).llm_engine
+        runner, calls = inner.runner, itertools.count()
         forward = runner.forward
 
         def sometimes(batch):
@@ -273,6 +274,7 @@ def test_an_error_of_the_model(tmp_path):
                     await ask(engine, PROMPTS[0])
 
         runner.forward = sometimes
+        engine = AsyncLLM(inner)
         if len(wrong) == 2:
             return serve(engine, main)
         if dist.get_rank() == 0:
@@ -291,15 +293,16 @@ def test_an_error_after_the_collectives_of_a_step(wrong):
     """Where tokens are taken, which needs no other rank: ranks that went on would answer differently."""
 
     def body():
-        engine = AsyncLLM(make((2, 1)).llm_engine)
-        take, calls = engine.engine._take, itertools.count()
+        inner = make((2, 1)).llm_engine
+        take, calls = inner._take, itertools.count()
 
         def sometimes(*args):
             if next(calls) == 3 and dist.get_rank() in wrong:
                 raise ZeroDivisionError("planted")
             return take(*args)
 
-        engine.engine._take = sometimes
+        inner._take = sometimes
+        engine = AsyncLLM(inner)
 
         async def main(engine):
             with pytest.raises((ZeroDivisionError, RuntimeError)) as raised:
@@ -343,3 +346,98 @@ def test_processes_of_the_launcher(tmp_path):
     prompts = [PROMPTS[0]] * 2
     expected = make((1, 1)).generate(prompts, GREEDY, lora_request=[None, adapter])
     assert lines(out) == [[tokens for tokens, _ in answers(expected)]]
+
+
+# ---------------------------------------------------------------------------------- new weights
+
+
+def config_with(name):
+    return config_of(name, hidden_size=64, head_dim=16, intermediate_size=128, num_hidden_layers=3)
+
+
+def model_with(name, seed):
+    wt.manual_seed(seed)
+    return Decoder(config_with(name)).eval()
+
+
+def short(llm):
+    prompts = [[t % 40 for t in prompt[:15]] for prompt in PROMPTS[:3]]
+    return answers(llm.generate(prompts, GREEDY))
+
+
+def engine_of(split, name, seed, **more):
+    return make(split, model_with(name, seed), skip_tokenizer_init=True, **more)
+
+
+@pytest.mark.parametrize("split", [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen2"])
+def test_new_weights_are_taken_in_parts(split, name):
+    """Of any layout, to the bit those of an engine that is split from them."""
+    from warptape.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def body(updated):
+        used = engine_of(split, name, 0 if updated else 1)
+        if updated:
+            mesh = dist.init_device_mesh("cpu", (split[0] * split[1],))
+            places = itertools.cycle([None, Replicate(), Shard(0), Shard(-1)])
+            state = model_with(name, 1).state_dict()
+            for key, place in zip(state, places):
+                if place is not None:
+                    state[key] = distribute_tensor(state[key], mesh, [place])
+            assert used.llm_engine.update_weights(state) == 1
+        return short(used)
+
+    ranks = split[0] * split[1]
+    assert on_ranks(ranks, lambda: body(True)) == on_ranks(ranks, lambda: body(False))
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_new_weights_of_quantised_parts(quantization):
+    def body(seed, state=None):
+        used = engine_of((2, 1), "llama", seed, quantization=quantization)
+        if state:
+            used.llm_engine.update_weights(state)
+        return short(used)
+
+    state = model_with("llama", 1).state_dict()
+    assert on_ranks(2, lambda: body(0, state)) == on_ranks(2, lambda: body(1))
+
+
+def test_weights_that_one_rank_refuses_change_none():
+    def body():
+        used = engine_of((2, 1), "llama", 0)
+        before, state = short(used), model_with("llama", 1).state_dict()
+        if dist.get_rank() == 1:
+            state["norm.weight"] = state["norm.weight"][:-1]
+        with pytest.raises((RuntimeError, ValueError)) as raised:
+            used.llm_engine.update_weights(state)
+        assert short(used) == before and used.llm_engine.weights_version == 0
+        return str(raised.value)
+
+    first, second = on_ranks(2, body)
+    assert "refused on another rank: rank 1" in first and "norm.weight has shape" in second
+
+
+def test_weights_of_rank_0_reach_the_others():
+    state, prompt = model_with("llama", 1).state_dict(), [1, 2, 3]
+
+    async def lead(engine):
+        with pytest.raises(ValueError, match="missing"):
+            await engine.update_weights({})
+        with pytest.raises(TypeError, match="plain tensor"):
+            await engine.update_weights({"norm.weight": 1})
+        await engine.update_weights(state)
+        outs = [out async for out in engine.generate(prompt, GREEDY)]
+        return answers(outs[-1:])
+
+    def body():
+        engine = AsyncLLM(engine_of((2, 1), "llama", 0).llm_engine)
+        try:
+            return asyncio.run(lead(engine)) if dist.get_rank() == 0 else None
+        finally:
+            engine.shutdown()
+
+    def expected():
+        return answers(engine_of((2, 1), "llama", 1).generate([prompt], GREEDY))
+
+    assert on_ranks(2, body)[0] == on_ranks(2, expected)[0]

@@ -45,7 +45,12 @@ def on_ranks(ranks, body):
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"), [("gpt2", 2), ("gpt2", 4), ("llama", 2), ("mistral", 2), ("qwen2", 2), ("qwen3", 2)]
+    ("name", "ranks"),
+    [
+        *((n, 2) for n, c in CONFIGS.items() if c.qk_norm != "all" and c.num_key_value_heads % 2 == 0),
+        ("gpt2", 4),
+        ("gpt-neox", 4),
+    ],
 )
 def test_tokens_are_those_of_one_process(name, ranks):
     def body():
@@ -128,7 +133,9 @@ def test_memory_of_a_rank():
         assert len(layers) == 3 * 4 + 1
         page = sum(each[0].nbytes for each in (*cache.keys, *cache.values))
         assert page == page_bytes(model, "auto")
-        return sum(layer.packed.nbytes for layer in layers), model.embed_tokens.weight.nbytes, page
+        table = model.embed_tokens.weight
+        held = table if ranks == 1 else table.to_local()
+        return sum(layer.packed.nbytes for layer in layers), held.nbytes, page
 
     whole = sizes(1)
     for part in on_ranks(2, lambda: sizes(2)):
@@ -189,6 +196,16 @@ def test_sizes_that_do_not_divide(changes, named):
         with pytest.raises(ValueError, match=f"tensor_parallel_size 2: the model's {named}"):
             make(model, 2)
         assert model.state_dict().keys() == before
+
+    on_ranks(2, body)
+
+
+def test_norms_over_all_heads():
+    def body():
+        with pytest.raises(
+            NotImplementedError, match="the model, olmo2, norms queries and keys over all heads"
+        ):
+            make(build("olmo2"), 2)
 
     on_ranks(2, body)
 

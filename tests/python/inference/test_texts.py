@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import random
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from warptape.inference import RequestOutputKind, SamplingParams
 from warptape.inference.answers import Completion, logprobs_of
+from warptape.inference.detokenizer import byte_letters
 from warptape.inference.tokenizer import Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -111,6 +113,45 @@ def test_prompt_and_answer_are_the_text_of_all_tokens(kind: str, tmp_path: Path)
         assert b"".join(parts).decode(errors="replace") == answer
 
 
+def cut_anywhere(rng: random.Random) -> list[bytes]:
+    """Random UTF-8 with wrong bytes here and there, cut where no character ends."""
+    ranges = [(0x20, 0x7E), (0x20, 0x20), (0xA1, 0x24F), (0x3041, 0x30FF), (0x1F300, 0x1F5FF)]
+    text = "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randrange(1, 25))).encode()
+    if rng.random() < 0.4:
+        at = rng.randrange(len(text))
+        text = text[:at] + bytes([rng.randrange(256)]) + text[at + rng.randrange(2) :]
+    cuts = sorted({0, len(text), *(rng.randrange(len(text)) for _ in range(rng.randrange(12)))})
+    return [text[a:b] for a, b in itertools.pairwise(cuts)]
+
+
+def test_random_cuts_of_random_utf8(tmp_path: Path) -> None:
+    """Deltas, the whole, bytes of tokens and offsets, against Python's decoder and the library's."""
+    letters = {byte: letter for letter, byte in byte_letters().items()}
+    samples = [cut_anywhere(random.Random(seed)) for seed in range(600)]
+    pieces = sorted({piece for each in samples for piece in each})
+    vocabulary = {"".join(letters[b] for b in piece): i for i, piece in enumerate(pieces)}
+    library = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    library.decoder = decoders.ByteLevel()
+    ours, number = saved(library, tmp_path), {piece: i for i, piece in enumerate(pieces)}
+    params = SamplingParams(logprobs=0, max_tokens=100)
+    for cut in samples:
+        ids, whole = [number[piece] for piece in cut], b"".join(cut).decode(errors="replace")
+        answer, deltas = Completion(0, params, ours, None), ""
+        for i, token in enumerate(ids):
+            last = ("length", None) if i + 1 == len(ids) else None
+            answer.add(token, [(token, -1.0, 1)], last)
+            new = answer.news()
+            assert new is not None and new.logprobs is not None
+            deltas += new.text
+        assert deltas == answer.output.text == ours.decode(ids) == library.decode(ids) == whole
+        told = [each[token] for each, token in zip(answer.output.logprobs or [], ids)]
+        assert [each.decoded_bytes for each in told] == cut
+        assert [each.decoded_token for each in told] == [piece.decode(errors="replace") for piece in cut]
+        for i, each in enumerate(told):
+            known = codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(cut[:i]))
+            assert each.text_offset == len(known) and whole.startswith(known)
+
+
 def test_a_prompt_that_ends_within_a_character(tmp_path: Path) -> None:
     library = byte_level()
     ours = saved(library, tmp_path)
@@ -126,7 +167,8 @@ def test_tokens_of_logprobs_have_their_spaces(tmp_path: Path) -> None:
     ours = saved(sentence_pieces(True), tmp_path)
     number = ours._tokenizer.token_to_id
     tokens = [number(piece) for piece in ("▁world", "ello", "▁", "<0xE4>", "<0x41>", "<s>")]
-    texts = [logprobs_of([(token, -1.0, 1)], ours)[token].decoded_token for token in tokens]
+    stream = ours.stream(False, after=tokens[:1])
+    texts = [logprobs_of([(token, -1.0, 1)], stream)[token].decoded_token for token in tokens]
     assert texts == [" world", "ello", " ", "\ufffd", "A", "<s>"]
 
 

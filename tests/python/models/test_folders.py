@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import warptape as wt
-from model_configs import BERT, CONFIGS, V, build, tokens
+from model_configs import BERT, CONFIGS, MODERN, V, build, tokens
 from warptape.distributed.checkpoint import CheckpointException
+from warptape.inference.linear import pack_
 from warptape.models import Decoder, Encoder
 from warptape.utils import safetensors as st
 
@@ -43,7 +45,8 @@ def test_round_trip(name: str, size: Any, tmp_path: Path) -> None:
     assert equal(model, again) and again.config == model.config and not again.training
     assert (again.lm_head.weight is again.embed_tokens.weight) == model.config.tie_word_embeddings
     assert wt.equal(again(tokens()), model(tokens()))
-    assert all(p.requires_grad for p in again.parameters())
+    for p, q in zip(again.parameters(), model.parameters(), strict=True):
+        assert p.requires_grad == q.requires_grad
 
 
 def test_names_and_shapes_are_theirs(tmp_path: Path) -> None:
@@ -185,7 +188,10 @@ def test_damaged_folders(tmp_path: Path) -> None:
         path.write_bytes(text.encode("latin-1"))
         refused("config.json is no config", ValueError)
     for change, match in (
-        ({"model_type": "t5"}, "config.json: DecoderConfig: unknown model_type 't5'; supported: gpt2, llama"),
+        (
+            {"model_type": "mpt"},
+            "config.json: DecoderConfig: unknown model_type 'mpt'; nearest: mistral; supported: deepseek",
+        ),
         ({"num_hidden_layers": 2}, "nothing here is called model.layers.2"),
         ({"num_hidden_layers": 4}, "layers.3.input_layernorm.weight is missing there"),
         ({"num_key_value_heads": 4}, "do not fit together"),
@@ -275,7 +281,7 @@ def test_what_an_encoder_computes() -> None:
             model(x, **given)
     with pytest.raises(wt.ShapeError, match=r"expected tokens \[B, T\]"):
         model(x[0])
-    with pytest.raises(ValueError, match="13 tokens are more than max_position_embeddings, 12"):
+    with pytest.raises(ValueError, match="13 tokens are more than its positions, 12"):
         model(wt.zeros(1, 13, dtype=wt.int64))
 
 
@@ -295,3 +301,45 @@ def test_an_encoder_trains() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0], losses
+
+
+def modern() -> Encoder:
+    wt.manual_seed(0)
+    return Encoder(MODERN).eval()
+
+
+def test_what_modernbert_computes(tmp_path: Path) -> None:
+    """A token sees those near by, in all layers but each third; padding changes nothing."""
+    model, x = modern(), wt.randint(0, V, (3, 20), generator=wt.Generator().manual_seed(2))
+    whole = model(x)
+    assert whole.pooler_output is None and whole.last_hidden_state.shape == (3, 20, 24)
+    mask = wt.ones(3, 20, dtype=wt.int64)
+    mask[1, 5:] = 0
+    padded, short = model(x, attention_mask=mask), model(x[1:2, :5])
+    assert wt.allclose(padded.last_hidden_state[1, :5], short.last_hidden_state[0], atol=1e-5)
+    near = Encoder(replace(MODERN, num_hidden_layers=1, layer_types=("sliding_attention",))).eval()
+    other = x.clone()
+    other[:, 10] = (other[:, 10] + 1) % V
+    changed = (near(x).last_hidden_state != near(other).last_hidden_state).any(-1).any(0)
+    assert changed.nonzero().flatten().tolist() == [*range(7, 14)]
+    model.save_pretrained(tmp_path)
+    again = Encoder.from_pretrained(tmp_path)
+    assert again.config == MODERN and equal(again, model)
+    assert wt.equal(again(x).last_hidden_state, whole.last_hidden_state)
+    with pytest.raises(ValueError, match="a modernbert model has no token types"):
+        model(x, token_type_ids=wt.zeros_like(x))
+    with pytest.raises(ValueError, match="25 tokens are more than its positions, 24"):
+        model(wt.zeros(1, 25, dtype=wt.int64))
+
+
+@pytest.mark.parametrize("make", [bert, modern])
+def test_batched_texts_are_what_they_are_alone(make: Any) -> None:
+    """To the bit, once linear layers are packed: rows do not depend on how many there are."""
+    model = make()
+    pack_(model)
+    most = model.config.max_position_embeddings
+    x = wt.randint(0, V, (5, most), generator=wt.Generator().manual_seed(2))
+    with wt.no_grad():
+        whole = model(x).last_hidden_state
+        for i in range(len(x)):
+            assert wt.equal(model(x[i : i + 1]).last_hidden_state[0], whole[i])

@@ -4,6 +4,7 @@ refused."""
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,24 @@ import numpy as np
 import pytest
 import warptape as wt
 from model_configs import CONFIGS, SMALL, build, tokens
-from quantized_files import NUMBERS, gguf_bytes, random_blocks, write_decoder
+from quantized_files import (
+    GGUF_MODELS,
+    NUMBERS,
+    OF_GGUF,
+    gguf_arrays,
+    gguf_bytes,
+    random_blocks,
+    write_decoder,
+)
 from warptape.distributed.checkpoint import CheckpointException
 from warptape.models import Decoder, DecoderConfig, RotaryScaling
 from warptape.models.gguf import GGUFFile
+from warptape.models.gguf_kinds import KINDS
+
+BLOCKS = [kind.name for kind in KINDS.values() if kind.parts is not None]
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("kind", BLOCKS)
 def test_blocks_are_what_the_gguf_package_makes_of_them(kind: str, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     raw = random_blocks(kind, 6 * 512)
@@ -88,6 +100,27 @@ def test_decoders(name: str, tmp_path: Path) -> None:
     assert wt.equal(half.norm.weight, model.norm.weight.bfloat16())
 
 
+@pytest.mark.parametrize("name", GGUF_MODELS)
+def test_families(name: str, tmp_path: Path) -> None:
+    """Config and tensors as before it was written; names and sizes are those of the gguf package."""
+    model = build(name)
+    model.config = replace(model.config, eos_token_id=2, initializer_range=0.02, **GGUF_MODELS[name])
+    model = Decoder(model.config).eval()
+    with wt.no_grad():
+        for p in model.parameters():
+            p.add_(wt.randn(p.shape, dtype=p.dtype) * 0.2)
+    write_decoder(tmp_path / "x.gguf", model)
+    got = Decoder.from_pretrained(tmp_path / "x.gguf")
+    assert got.config == model.config
+    for (key, a), (_, b) in zip(got.named_parameters(), model.named_parameters(), strict=True):
+        assert wt.allclose(a, b, rtol=0, atol=1e-6), key  # what norms have beside 1 is rounded
+    gguf = pytest.importorskip("gguf")
+    kind = next(n for n, of in gguf.MODEL_ARCH_NAMES.items() if of == OF_GGUF[model.config.architecture])
+    known = {gguf.TENSOR_NAMES[t].replace("{bid}", "0") for t in gguf.MODEL_TENSORS[kind]}
+    written = {n.rpartition(".")[0] for n in gguf_arrays(model) if not n.startswith(("blk.1", "blk.2"))}
+    assert written <= known
+
+
 def test_the_gguf_package_reads_the_same(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     write_decoder(tmp_path / "x.gguf", build("mistral"), flag=True, numbers=[1, 2], words=["a", "ü"])
@@ -112,13 +145,17 @@ def test_what_is_refused(tmp_path: Path) -> None:
         write_decoder(path, model, **more)
 
     metadata(**{"general.architecture": "mamba"})
-    refused(r"x.gguf: unknown architecture 'mamba'; supported: llama, qwen2, qwen3")
+    refused(r"x.gguf: unknown architecture 'mamba'; supported: llama, qwen2, qwen3, qwen2moe")
     metadata(**{"general.architecture": "qwen2"})
     refused(r"a file of a qwen2 model needs qwen2.embedding_length, .*qwen2.attention.head_count")
-    metadata(**{"llama.expert_count": 8})
-    refused("mixtures of experts are not supported")
+    metadata(**{"llama.expert_count": 8, "llama.expert_used_count": 9})
+    refused("ExpertsConfig: expected per_token to be at most the 8 experts")
+    metadata(**{"llama.expert_count": 8, "llama.expert_used_count": 2})
+    refused(r"blk.0.ffn_gate_inp.weight is missing there, for layers.0.mlp.router", CheckpointException)
+    metadata(**{"llama.rope.scaling.type": "other"})
+    refused("rotary scaling 'other' is not supported")
     metadata(**{"llama.rope.scaling.type": "yarn"})
-    refused("rotary scaling 'yarn' is not supported")
+    refused("x.gguf: 'rope.scaling.factor'")
     metadata(**{"llama.rope.scaling.type": "linear"})
     refused("x.gguf: expected numbers above 0")
     metadata(**{"llama.rope.dimension_count": 4})
@@ -141,8 +178,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused("does not begin with GGUF", CheckpointException)
     path.write_bytes(whole[:4] + struct.pack(">I", 3) + whole[8:])
     refused("only 2 and 3, little-endian", CheckpointException)
-    path.write_bytes(gguf_bytes({}, {"x": ("Q2_K", (1, 256), bytes(84))}))
-    refused("'x' has type 10 .Q2_K., supported are F32, .*convert the file", CheckpointException)
+    path.write_bytes(gguf_bytes({}, {"x": ("IQ1_M", (1, 256), bytes(56))}))
+    refused("'x' has type 29 .IQ1_M., supported are F32, .*convert the file", CheckpointException)
     path.write_bytes(gguf_bytes({"general.alignment": 7}, {}))
     refused("general.alignment is 7", CheckpointException)
 

@@ -21,6 +21,15 @@ class Case:
     d: int
     window: int | None = None
     dtype: wt.dtype = wt.float32
+    cap: float | None = None
+    sinks: tuple[float, ...] | None = None  # of each head
+
+    def options(self) -> dict[str, object]:
+        return {
+            "window": self.window,
+            "cap": self.cap,
+            "sinks": None if self.sinks is None else wt.tensor(self.sinks),
+        }
 
 
 CASES = {
@@ -31,6 +40,9 @@ CASES = {
     "narrow window": Case(4, 2, 16, window=5),
     "wide window": Case(2, 1, 24, window=1100),
     "bfloat16": Case(8, 2, 64, dtype=wt.bfloat16),
+    "capped": Case(8, 2, 32, cap=1.5),
+    "sinks": Case(4, 2, 32, sinks=(-3.0, 0.0, 1.5, 40.0)),
+    "capped, with sinks and a window": Case(4, 2, 16, window=40, cap=2.0, sinks=(0.5, -1.0, 6.0, 2.0)),
 }
 LENGTHS = (1, 33, 200, 2300)
 
@@ -52,9 +64,14 @@ class Sequence:
         seen = (distance >= 0) & (distance < (case.window or n))
         out = np.empty_like(q)
         for h in range(case.heads):
-            scores = np.where(seen, q[:, h] @ k[:, h // group].T / case.d**0.5, -np.inf)
-            p = np.exp(scores - scores.max(1, keepdims=True))
-            out[:, h] = p @ v[:, h // group] / p.sum(1, keepdims=True)
+            scores = q[:, h] @ k[:, h // group].T / case.d**0.5
+            if case.cap is not None:
+                scores = case.cap * np.tanh(scores / case.cap)
+            scores = np.where(seen, scores, -np.inf)
+            sink = -np.inf if case.sinks is None else case.sinks[h]
+            top = np.maximum(scores.max(1, keepdims=True), sink)
+            p = np.exp(scores - top)
+            out[:, h] = p @ v[:, h // group] / (p.sum(1, keepdims=True) + np.exp(sink - top))
         return out
 
 
@@ -87,7 +104,7 @@ class Pool:
         width = max(map(len, tables))
         table = [row + [-7] * (width - len(row)) for row in tables]  # unused places may hold anything
         metadata = (wt.tensor(x, dtype=wt.int32) for x in (table, starts, lengths))
-        out = _private._paged_attention(wt.cat(q), self.keys, self.values, *metadata, window=self.case.window)
+        out = _private._paged_attention(wt.cat(q), self.keys, self.values, *metadata, **self.case.options())
         return [out[a:b] for a, b in pairwise(starts)]
 
 
@@ -241,6 +258,10 @@ def test_what_does_not_fit_is_refused() -> None:
     attend(ValueError, "a window above 0", window=0)
     attend(ValueError, "key_scales with int8", key_pages=keys.to(wt.int8), value_pages=values.to(wt.int8))
     attend(RuntimeError, "no gradient", q=q.clone().requires_grad_())
+    attend(ValueError, "a cap above 0, got 0", cap=0.0)
+    attend(shape, r"sinks \[4\], one for each query head, got \[2\]", sinks=wt.zeros(2))
+    attend(dtype, "sinks of dtype float32", sinks=wt.zeros(4).double())
+    attend(RuntimeError, "no gradient", sinks=wt.zeros(4).requires_grad_())
     # What no query sees by its window needs no page.
     table, starts, lengths = (wt.tensor(x, dtype=wt.int32) for x in ([[-1, 3]], [0, 1], [35]))
     _private._paged_attention(q[:1], keys, values, table, starts, lengths, window=3)

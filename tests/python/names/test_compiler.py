@@ -27,8 +27,8 @@ def test_compiler_answers():
     torch._inductor.config.triton.unique_kernel_names = True
     torch._inductor.config.coordinate_descent_tuning = True
     assert torch._dynamo.config.cache_size_limit == 64
-    with pytest.raises(AttributeError, match=r"warptape has no torch\._dynamo\.export yet"):
-        torch._dynamo.export
+    with pytest.raises(AttributeError, match=r"warptape has no torch\._dynamo\.symbolic_convert yet"):
+        torch._dynamo.symbolic_convert
 
 
 def test_jit():

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import io
 import pkgutil
+import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -156,3 +157,69 @@ def test_docstrings_become_markdown() -> None:
         "A \\* b of \\_\\_init\\_\\_.\n\n**Args**\n\n- `x`: the `a*b` of it.\n- `*y, z`: rest.\n\n"
         "Example:\n\n```python\n>>> f(\n... 1)\n2\n```"
     )
+
+
+# What a user of PyTorch meets first: each class says what every argument is, and shows a use.
+FAMILIES = {
+    "nn": torch.nn.Module,
+    "optim": torch.optim.Optimizer,
+    "optim.lr_scheduler": torch.optim.lr_scheduler.LRScheduler,
+    "utils.data": object,
+}
+DEPRECATED = {"size_average", "reduce"}  # of losses: what they share says it
+NO_EXAMPLE = {"DataParallel", "RNNBase", "RNNCellBase", "LRScheduler", "_LRScheduler"}  # bases, or for GPUs
+
+
+def classes_of(module: str) -> dict[str, type]:
+    """The public classes of a module that are of its family."""
+    found = importlib.import_module(f"warptape.{module}")
+    names = found.modules.__all__ if module == "nn" else getattr(found, "__all__", dir(found))
+    kinds = {name: getattr(found, name, None) for name in names}
+    return {n: k for n, k in kinds.items() if inspect.isclass(k) and issubclass(k, FAMILIES[module])}
+
+
+def undocumented_arguments(kind: type) -> list[str]:
+    """Arguments that neither the class nor a constructor of its bases names outside of examples."""
+    texts = [kind.__doc__ or "", *(vars(base)["__init__"].__doc__ or "" for base in bases_with_init(kind))]
+    text = re.sub(r">>>.*", "", "\n".join(texts))
+    return [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and name not in DEPRECATED
+        and not re.search(rf"\b{re.escape(name)}\b", text)
+    ]
+
+
+def bases_with_init(kind: type) -> list[type]:
+    return [base for base in kind.__mro__ if "__init__" in vars(base)]
+
+
+@pytest.mark.parametrize("module", FAMILIES)
+def test_classes_say_what_each_argument_is(module: str) -> None:
+    classes = classes_of(module)
+    assert len(classes) > {"nn": 150, "optim": 14}.get(module, 12)
+    assert {name: silent for name, kind in classes.items() if (silent := undocumented_arguments(kind))} == {}
+
+
+@pytest.mark.parametrize("module", FAMILIES)
+def test_classes_show_a_use(module: str) -> None:
+    bare = {name for name, kind in classes_of(module).items() if ">>>" not in (kind.__doc__ or "")}
+    assert bare - NO_EXAMPLE == set()
+
+
+def test_an_argument_without_a_word_is_found() -> None:
+    class Silent(torch.nn.Module):
+        """Takes `said`."""
+
+        def __init__(self, said: int, unsaid: int) -> None:
+            super().__init__()
+
+    assert undocumented_arguments(Silent) == ["unsaid"]
+
+
+def test_conv2d_explains_all_eleven_arguments() -> None:
+    help_text = torch.nn.Conv2d.__init__.__doc__
+    names = list(inspect.signature(torch.nn.Conv2d).parameters)
+    assert len(names) == 11
+    assert [name for name in names if not re.search(rf"^ *[\w, ]*\b{name}\b[\w, ]*:", help_text, re.M)] == []

@@ -171,8 +171,8 @@ def test_names_of_distributed():
     assert pipelining.PipelineStage is parallel.pipeline.PipelineStage
     assert schedules._PipelineSchedule is parallel.pipeline.PipelineSchedule
     assert schedules.get_schedule_class("zbvzerobubble") is pipelining.ScheduleZBVZeroBubble
-    with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensorSpec yet"):
-        tensor.DTensorSpec
+    with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.NoSuchSpec yet"):
+        tensor.NoSuchSpec
     assert tensor.DTensor is parallel.dtensor.DTensor
     from warptape.distributed import ReduceOp, distributed_c10d, get_default_group, simulate
 

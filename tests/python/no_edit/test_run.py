@@ -217,6 +217,62 @@ def test_launched_on_two_ranks(tmp_path, launch):
     assert done.stdout.count("warptape [2.0, 2.0]") == 2
 
 
+OBJECTS = """
+import fractions
+import torch.distributed as dist
+
+def ranks():
+    config = [fractions.Fraction(1, 3), {1, 2}] if dist.get_rank() == 0 else [None, None]
+    dist.broadcast_object_list(config, src=0)
+    found = [None, None]
+    dist.all_gather_object(found, fractions.Fraction(dist.get_rank()))
+    try:
+        dist.all_gather_object([None, None], {1}, pickle=False)
+    except TypeError:
+        return config, found
+
+if __name__ == "__main__":
+    print(*dist.simulate(2, ranks), sep="; ")
+"""
+
+
+def test_an_installed_functorch_is_not_used(tmp_path):
+    """PyTorch's wheel brings it beside torch."""
+    (tmp_path / "functorch").mkdir()
+    (tmp_path / "functorch" / "__init__.py").write_text("from torch._functorch.deprecated import vmap\n")
+    printed = run(tmp_path, "import functorch, torch; print(functorch.vmap is torch.func.vmap)")
+    assert printed.strip() == "True"
+
+
+def test_objects_of_ranks_are_pickled(tmp_path):
+    """As PyTorch does unasked: programs send configurations and tokenizers so."""
+    right = "([Fraction(1, 3), {1, 2}], [Fraction(0, 1), Fraction(1, 1)])"
+    assert run(tmp_path, OBJECTS).strip() == f"{right}; {right}"
+
+
+def test_objects_of_other_hosts_are_not(tmp_path):
+    """A stranger may reach gloo's ports. The rank says that it is one of a job of gloo."""
+    printed = run(
+        tmp_path,
+        """
+        import torch.distributed as dist
+        from torch.distributed import objects, state
+
+        def rank():
+            state.state().backends = ("gloo", "nccl")
+            for step in (objects.to_tensor, objects.from_tensor):
+                try:
+                    step({1} if step is objects.to_tensor else objects.to_tensor({1}, pickle=True))
+                except TypeError as error:
+                    print(error)
+
+        dist.simulate(1, rank)
+        """,
+    )
+    written, read = printed.splitlines()
+    assert "travels only with pickle=True" in written and "did not say pickle=True" in read
+
+
 def test_install_refuses_after_torch(tmp_path):
     (tmp_path / "torch.py").write_text("")  # stands for an installed PyTorch
     code = "import sys; sys.path.insert(0, '.'); import torch, warptape.torch; warptape.torch.install()"

@@ -226,6 +226,21 @@ def test_muon_adds_a_nearly_orthogonal_matrix(shape, nesterov):
     np.testing.assert_allclose(u.T @ step @ vt.T, np.diag(np.diag(u.T @ step @ vt.T)), atol=0.05)
 
 
+def test_muon_of_several_matrices_is_that_of_each():
+    """Together they give the bits that each gives alone, whatever their shapes."""
+    shapes = [(6, 4), (4, 6), (5, 5), (6, 4), (64, 64), (5, 5), (4, 6)]
+    together = [wt.tensor(initial(i, s), requires_grad=True) for i, s in enumerate(shapes)]
+    alone = [p.detach().clone().requires_grad_() for p in together]
+    optimizers = [wt.optim.Muon(together, lr=0.1), *(wt.optim.Muon([p], lr=0.1) for p in alone)]
+    for step in range(3):
+        for i, (p, q) in enumerate(zip(together, alone)):
+            p.grad = wt.tensor(np.random.default_rng((step, i)).normal(size=shapes[i]), dtype=p.dtype)
+            q.grad = p.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert all(wt.equal(p, q) for p, q in zip(together, alone))
+
+
 def test_muon_rounds_the_decay_to_the_dtype_of_its_rate():
     p = wt.ones(2, 2, dtype=wt.float64, requires_grad=True)
     p.grad = wt.zeros_like(p)

@@ -280,7 +280,7 @@ def test_what_takes_a_name_is_on_the_disk(
 KILLED = """
 import os, signal, sys
 import warptape as wt
-from warptape.serialization import _files
+from warptape.serialization import files as _files
 if sys.argv[2] == "named":
     os.O_TMPFILE = os.O_DIRECTORY
 write = _files.write_all

@@ -1,5 +1,5 @@
-"""Every block of docs/serving.md runs: `sh` by bash, `python` in one namespace, in order, in a folder with a
-model `Llama-3.1-8B`. `pip install` is left out, `warptape serve` goes on beside the rest."""
+"""Every block of docs/guides/serving.md runs: `sh` by bash, `python` in one namespace, in order, in a
+folder with a model `Llama-3.1-8B`. `pip install` is left out, `warptape serve` goes on beside the rest."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ import pytest
 from serving_models import get, write_llm
 from time_limits import seconds
 
-PAGE = Path(__file__).parents[3] / "docs/serving.md"
+PAGE = Path(__file__).parents[3] / "docs/guides/serving.md"
 WARPTAPE = f'warptape() {{ "{sys.executable}" -m warptape.inference "$@"; }}\n'
 
 

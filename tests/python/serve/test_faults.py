@@ -6,19 +6,26 @@ import random
 
 import pytest
 import serve_faults
-from serving_models import Process
+from serving_models import Process, write_adapter
 
 
-def test_kills_change_no_stream(server, repository):
+def test_kills_change_no_answer(repository, tmp_path):
+    """Of streams, of those with an adapter that was loaded at run time, and of an encoder."""
     folder = repository / "llm" / "1"
-    expected = serve_faults.expected_of(folder, serve_faults.requests_of(20, 300))
-    row = asyncio.run(serve_faults.kills(server, folder, 3, clients=4, every=1.5, expected=expected))
-    assert row["different"] == 0 and row["streams"] >= 4 and row["kills"] == 3
-    planted = copy.deepcopy(expected)
-    for answers in planted:
-        answers[0][0][-1] ^= 1
-    row = asyncio.run(serve_faults.kills(server, folder, 1, clients=2, expected=planted))
-    assert row["different"] == row["streams"] > 0
+    adapter = write_adapter(tmp_path / "adapter", folder)
+    expected = serve_faults.expected_of(folder, serve_faults.requests_of(20, 300, True), adapter)
+    with Process(repository, "--admin-token", "boss", "--access-log", "off", token=None) as server:
+        server.token = "boss"
+        args = {"clients": 4, "every": 1.5, "expected": expected}
+        row = asyncio.run(serve_faults.kills(server, folder, 3, adapter=adapter, **args))
+        assert row["different"] == row["read differently"] == 0 and row["kills"] == 3, row
+        assert row["streams"] >= 8 and row["texts read"] >= 4
+        planted = copy.deepcopy(expected)
+        for answers in planted:
+            answers[0][0][-1] ^= 1
+        args = {"clients": 2, "expected": planted}
+        row = asyncio.run(serve_faults.kills(server, folder, 1, **args))
+        assert row["different"] == row["streams"] > 0
 
 
 def test_clients_that_leave(server):
@@ -26,11 +33,13 @@ def test_clients_that_leave(server):
     assert row["page use"] == row["requests left"] == 0
 
 
-def test_mutated_requests(repository):
-    with Process(
-        repository, "--header-seconds", 0.3, "--body-seconds", 0.3, "--access-log", "off"
-    ) as process:
-        row = asyncio.run(serve_faults.mutated(process, 800))
+def test_mutated_requests(repository, tmp_path):
+    """To all routes, with the orders of admins among them."""
+    folder = repository / "llm" / "1"
+    orders = serve_faults.orders_of(folder, write_adapter(tmp_path / "adapter", folder))
+    short = ("--header-seconds", 0.3, "--body-seconds", 0.3, "--access-log", "off")
+    with Process(repository, *short, "--admin-token", "secret") as process:
+        row = asyncio.run(serve_faults.mutated(process, 800, [*serve_faults.BASES, *orders]))
     assert row["500s"] == 0 and row["alive"], row
     assert row["statuses"].get(200, 0) > 20 and row["statuses"].get(400, 0) > 200
 

@@ -17,7 +17,8 @@ from serving_models import Process, get, write_llm
 from time_limits import seconds
 from warptape.inference import LLM, SamplingParams
 from warptape.serve import Server
-from warptape.serve.__main__ import main
+from warptape.serve.__main__ import is_model, main
+from warptape.serve.repository import ModelFolder
 
 BODY = {"model": "llm", "prompt": "Once", "seed": 5, "ignore_eos": True}
 
@@ -342,12 +343,31 @@ def test_wrong_arguments_get_one_line(arguments, text, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "m.gguf", "1/config.json"])
-def test_a_models_folder_is_no_repository(file, tmp_path, capsys):
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text("{}")
-    assert main([str(tmp_path), "--port", "0"]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "is a model's folder: expected a repository" in error
+def test_a_models_folder_is_one_model(file, tmp_path):
+    model = tmp_path / "tiny"
+    (model / file).parent.mkdir(parents=True)
+    (model / file).write_text("{}")
+    assert is_model(str(model)) and not is_model(str(tmp_path))
+    repository = ModelFolder(model)
+    assert repository.names() == ["tiny"] and repository.versions("tiny") == [1]
+    found = repository.version_folder("tiny", 1) / Path(file).name
+    assert found.read_text() == "{}"
+    assert not (model / "state.json").exists()
+
+
+def test_a_gguf_file_is_one_model(tmp_path):
+    (tmp_path / "tiny-q4.gguf").write_bytes(b"GGUF")
+    assert is_model(str(tmp_path / "tiny-q4.gguf"))
+    repository = ModelFolder(tmp_path / "tiny-q4.gguf")
+    kind, path = repository.find(repository.config("tiny-q4"), 1)
+    assert (kind, path.read_bytes()) == ("llm", b"GGUF")
+
+
+def test_a_folder_whose_name_can_be_no_models_is_refused(tmp_path, capsys):
+    (tmp_path / "a model").mkdir()
+    (tmp_path / "a model" / "config.json").write_text("{}")
+    assert main([str(tmp_path / "a model"), "--port", "0"]) == 1
+    assert "'a model' is no model's name" in capsys.readouterr().err
 
 
 def test_a_port_in_use(server, tmp_path, capsys):

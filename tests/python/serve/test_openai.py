@@ -195,8 +195,14 @@ def test_calls_that_are_asked_for(client, terse, choice):
     assert out.finish_reason == "tool_calls" and out.message.content is None
     assert call.function.name == "weather" and json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
     deltas = [c.choices[0] for c in client.chat.completions.create(**params, stream=True)]
-    (streamed,) = [t for d in deltas for t in d.delta.tool_calls or ()]
-    assert streamed.function.arguments == call.function.arguments and deltas[-1].finish_reason == "tool_calls"
+    pieces = [t for d in deltas for t in d.delta.tool_calls or ()]
+    assert len(pieces) > 3 and {t.index for t in pieces} == {0} and pieces[0].function.name == "weather"
+    assert "".join(t.function.arguments for t in pieces) == call.function.arguments
+    assert not any(t.id or t.function.name for t in pieces[1:]) and deltas[-1].finish_reason == "tool_calls"
+    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    with client.chat.completions.stream(**{**params, "tools": [strict]}) as stream:  # which joins them itself
+        (joined,) = stream.get_final_completion().choices[0].message.tool_calls
+    assert joined.function.name == "weather" and joined.function.parsed_arguments["city"] in ("Oslo", "Rome")
     # The call and its result come back in the next request.
     talk = [*HI, out.message.model_dump(exclude_none=True)]
     talk.append({"role": "tool", "tool_call_id": call.id, "content": "warm"})

@@ -16,7 +16,7 @@ from warptape.export import export, save
 from warptape.serve.kserve_codec import InferRequest
 from warptape.serve.models import ModelNotFoundError, Models, ModelUnavailableError
 from warptape.serve.repository import STATE, Repository, RepositoryError, difference
-from warptape.serve.rollout import RolloutError, Switch
+from warptape.serve.rollout import RolloutError, RolloutState
 from warptape.serve.workers import WorkerError
 
 QUICK = {"rollout": {"steps": [50, 100], "hold_seconds": 1.0, "watch_seconds": 60, "min_requests": 5}}
@@ -75,7 +75,7 @@ def test_a_version_takes_over_and_a_restart_comes_back_to_it(tmp_path):
         await models.close()
 
         again = await started(tmp_path, load=())
-        assert switch_of(again) == before == Switch(current=3, previous=2)
+        assert switch_of(again) == before == RolloutState(current=3, previous=2)
         assert await again.rollback("m") == 2 and await answer(again) == (2, 2.0)
         assert json.loads((tmp_path / STATE).read_text())["models"]["m"]["current"] == 2
         with pytest.raises(RolloutError, match="no previous"):
@@ -155,7 +155,7 @@ def test_a_full_disk_stops_the_switch_and_not_the_server(tmp_path, monkeypatch):
         monkeypatch.setattr(Repository, "write_state", write)
         with pytest.raises(RepositoryError, match=r"state.json: cannot be written .*No space left"):
             await models.load("m")
-        assert await answer(models) == (1, 1.0) and switch_of(models) == Switch(current=1)
+        assert await answer(models) == (1, 1.0) and switch_of(models) == RolloutState(current=1)
         full["m"] = False
         await models.load("m")
         await until(lambda: switch_of(models).current == 2)

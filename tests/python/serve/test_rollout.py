@@ -7,7 +7,7 @@ from warptape.serve.config import ConfigError, Rollout, config_of, read_config
 from warptape.serve.rollout import (
     Controller,
     RolloutError,
-    Switch,
+    RolloutState,
     offered,
     refused,
     rolled_back,
@@ -16,23 +16,23 @@ from warptape.serve.rollout import (
 ROLLOUT = Rollout(steps=(10, 50, 100), hold_seconds=10, watch_seconds=30, error_rate=0.1, min_requests=10)
 
 
-BEGUN = Switch(current=1, candidate=2)
+BEGUN = RolloutState(current=1, candidate=2)
 
 
-def controller(switch: Switch = BEGUN) -> Controller:
+def controller(switch: RolloutState = BEGUN) -> Controller:
     return Controller(ROLLOUT, switch, 0.0)
 
 
 def test_first_version_serves_at_once():
-    assert offered(Switch(), 3) == Switch(current=3)
+    assert offered(RolloutState(), 3) == RolloutState(current=3)
 
 
 def test_candidate_gets_exactly_its_share():
     c = controller()
     assert [c.pick() for _ in range(100)].count(2) == 10
-    c.adopt(Switch(current=1, candidate=2, step=1), 5.0)
+    c.adopt(RolloutState(current=1, candidate=2, step=1), 5.0)
     assert [c.pick() for _ in range(100)].count(2) == 50
-    assert [controller(Switch(current=1)).pick() for _ in range(5)] == [1] * 5
+    assert [controller(RolloutState(current=1)).pick() for _ in range(5)] == [1] * 5
 
 
 def test_steps_go_on_with_time_and_the_old_version_is_kept():
@@ -55,7 +55,7 @@ def test_errors_of_the_candidate_roll_it_back(errors, goes):
     switch = c.decide(1.0)
     assert (switch is not None) == goes
     if goes:
-        assert switch == Switch(current=1, refused=switch.refused) and "2 of 10" in switch.refused[2]
+        assert switch == RolloutState(current=1, refused=switch.refused) and "2 of 10" in switch.refused[2]
 
 
 def test_few_requests_say_nothing():
@@ -67,9 +67,9 @@ def test_few_requests_say_nothing():
 
 def test_errors_after_the_last_step_bring_the_old_version_back_while_watched():
     def taken_over():
-        c = controller(Switch(current=1, candidate=2, step=1))
+        c = controller(RolloutState(current=1, candidate=2, step=1))
         c.adopt(c.decide(10.0), 10.0)
-        assert c.switch == Switch(current=2, previous=1)
+        assert c.switch == RolloutState(current=2, previous=1)
         return c
 
     c = taken_over()
@@ -93,10 +93,10 @@ def test_a_step_forgets_the_counts_of_the_one_before():
 
 
 def test_rollback_by_order():
-    s = rolled_back(Switch(current=1, candidate=2), "asked")
-    assert s == Switch(current=1, refused={2: "asked"})
-    s = rolled_back(Switch(current=2, previous=1), "asked")
-    assert s == Switch(current=1, refused={2: "asked"})
+    s = rolled_back(RolloutState(current=1, candidate=2), "asked")
+    assert s == RolloutState(current=1, refused={2: "asked"})
+    s = rolled_back(RolloutState(current=2, previous=1), "asked")
+    assert s == RolloutState(current=1, refused={2: "asked"})
     with pytest.raises(RolloutError, match="no previous"):
         rolled_back(s, "asked")
     assert offered(s, 2).refused == {}  # by number it can be asked for again
@@ -104,17 +104,17 @@ def test_rollback_by_order():
 
 def test_what_cannot_be_offered():
     with pytest.raises(RolloutError, match="version 2 is taking over"):
-        offered(Switch(current=1, candidate=2), 3)
+        offered(RolloutState(current=1, candidate=2), 3)
     with pytest.raises(RolloutError, match="serves already"):
-        offered(Switch(current=1), 1)
+        offered(RolloutState(current=1), 1)
 
 
 def test_switches_go_through_json():
-    s = refused(Switch(4, 3, 5, 1), 2, "corrupt")
-    assert Switch.from_json(json.loads(json.dumps(s.to_json()))) == s
+    s = refused(RolloutState(4, 3, 5, 1), 2, "corrupt")
+    assert RolloutState.from_json(json.loads(json.dumps(s.to_json()))) == s
     for bad in ({}, {**s.to_json(), "current": "4"}, {**s.to_json(), "step": -1}, [], None):
         with pytest.raises(ValueError):
-            Switch.from_json(bad)
+            RolloutState.from_json(bad)
 
 
 # ---- config.json ----
@@ -144,7 +144,7 @@ def test_config_in_tritons_words():
     assert config.dynamic_batching.preferred_batch_size == (4, 8)
     assert config.dynamic_batching.default_priority_level == 1
     assert config.dynamic_batching.latency_target_ms == 20.0
-    assert config.instances == 2 and config.parameters == {"threads": "1", "freeze": False}
+    assert config.instances == 2 and config.parameters == {"threads": 1, "freeze": False}
     assert config.output[0].datatype == "BYTES" and config.rollout.steps == (5, 100)
     assert config.to_triton()["output"][0]["data_type"] == "TYPE_STRING"
 

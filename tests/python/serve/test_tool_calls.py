@@ -35,26 +35,95 @@ CASES = [
     ('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g{}', "", ["f", "g"]),
     ("I see. [TOOL_CALLS]f{}", "I see. ", ["f"]),
     ("[TOOL_CALLS] nothing", "[TOOL_CALLS] nothing", []),
+    # Granite's and Phi-4's, Nemotron's, Qwen3-Coder's.
+    (f"<|tool_call|>[{CALL}, {CALL}]<|/tool_call|>", "", ["f", "f"]),
+    (f"I see.<TOOLCALL>[{CALL}]</TOOLCALL>", "I see.", ["f"]),
+    ("<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>", "", ["f"]),
+    ("<tool_call><function=f></function></tool_call> so", " so", ["f"]),
 ]
+
+
+def cut(rng, text):
+    """Parts of a text, of 1 to 8 characters."""
+    at = 0
+    while at < len(text):
+        size = rng.randrange(1, 9)
+        yield text[at : at + size]
+        at += size
+
+
+def read(parser, parts):
+    """The content, and calls joined of their pieces."""
+    content, calls = "", []
+    for more, pieces in [*(parser.feed(part) for part in parts), parser.feed("", last=True)]:
+        content += more
+        for piece in pieces:
+            if piece["index"] == len(calls):  # the first says what it is
+                calls.append({"id": piece["id"], "type": piece["type"], "function": {**piece["function"]}})
+            else:
+                assert piece.keys() == {"index", "function"} and piece["function"].keys() == {"arguments"}
+                calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+    assert calls == parser.calls and len({c["id"] for c in calls}) == len(calls)
+    return content, [(c["function"]["name"], c["function"]["arguments"]) for c in calls]
 
 
 @pytest.mark.parametrize("text, content, names", CASES)
 def test_parsed_the_same_however_it_comes(text, content, names):
-    whole = ToolParser()
-    assert whole.feed(text, last=True)[0] == content
-    assert [c["function"]["name"] for c in whole.calls] == names
+    whole = read(ToolParser(), [text])
+    assert whole[0] == content and [name for name, _ in whole[1]] == names
+    assert all(isinstance(json.loads(arguments), dict) for _, arguments in whole[1])
     for seed in range(30):
-        rng, parser, at, got = random.Random(seed), ToolParser(), 0, ""
-        while at < len(text):
-            size = len(text) if seed == 0 else rng.randrange(1, 8)
-            more, _ = parser.feed(text[at : at + size])
-            got += more
-            at += size
-        more, _ = parser.feed("", last=True)
-        assert got + more == content
-        assert [c["function"]["name"] for c in parser.calls] == names
-        assert all(isinstance(json.loads(c["function"]["arguments"]), dict) for c in parser.calls)
-        assert len({c["id"] for c in parser.calls}) == len(parser.calls)
+        assert read(ToolParser(), cut(random.Random(seed), text)) == whole
+
+
+SOUP = (
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|tool_call|>", "<|/tool_call|>", "<TOOLCALL>"),
+    *("</TOOLCALL>", "<|python_tag|>", "<function=f>", "</function>", "<parameter=x>", "</parameter>"),
+    *(
+        '{"name": "f", "arguments": ',
+        '{"name": "g", "parameters": ',
+        '{"a": 1}',
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ";",
+    ),
+    *('{"arguments": {"x": 2}, "name": "f"}', '{"name": "h", "arguments": {}}', '{"x": "y"}}', " ", "1", "<"),
+    *("\n", '"', "\\", '\\"', "text", "f", "[ARGS]", "[CALL_ID]ab", "</tool", "\u00e9"),
+    '"a</tool_call>b"',
+)
+
+
+def test_pieces_of_any_text_are_the_whole_answers():
+    """Texts of marks, quotes and halves of calls, cut anywhere."""
+    rng, found = random.Random(5), 0
+    for _ in range(1500):
+        text = "".join(rng.choices(SOUP, k=rng.randrange(1, 14)))
+        settings = rng.choice([None, {"f", "g"}]), rng.choice([None, None, 1])
+        whole = read(ToolParser(*settings), [text])
+        assert read(ToolParser(*settings), cut(rng, text)) == whole, text
+        found += bool(whole[1])
+    assert found > 100
+
+
+def test_arguments_come_as_they_are_written():
+    text = '{"name": "f", "arguments": {"x": "a</b", "y": [1, 2]}}'
+    for before in ("<tool_call>", ""):
+        parser = ToolParser(["f"])
+        pieces = [parser.feed(part)[1] for part in [before, *text]]
+        first = next(i for i, each in enumerate(pieces) if each)
+        assert text[:first].endswith('"arguments": {')  # the first character decides
+        assert sum(map(bool, pieces)) == len('{"x": "a</b", "y": [1, 2]}')
+    # Cut off by max_tokens: what is there, which is no JSON, and no content.
+    assert read(ToolParser(["f"]), cut(random.Random(1), text[:-9])) == ("", [("f", '{"x": "a</b", "y":')])
+
+
+def test_values_of_qwens_calls():
+    text = "<function=f><parameter=x>1</parameter><parameter=y>\na b\n</parameter></function>"
+    (call,) = ToolParser().feed(f"<tool_call>{text}</tool_call>", last=True)[1]
+    assert json.loads(call["function"]["arguments"]) == {"x": 1, "y": "a b"}
 
 
 def test_names_that_are_not_offered_and_calls_beyond_the_most():

@@ -180,7 +180,7 @@ def test_errors(spec, tmp_path):
             await ask(worker, {"prompt_token_ids": [1], "params": {"seed": 1, "beams": 2}})
         with pytest.raises(ValueError, match="need a seed"):
             await ask(worker, {"prompt_token_ids": [1], "params": {}})
-        vectors = await asyncio.gather(*(worker.embed(tokens) for tokens in ([1, 2, 3], [1, 2, 4])))
+        vectors = await asyncio.gather(*(worker.read("embed", tokens) for tokens in ([1, 2, 3], [1, 2, 4])))
         assert len(vectors) == 2 and sum(x * x for x in vectors[0]) == pytest.approx(1, abs=1e-5)
         stream = worker.generate({"prompt_token_ids": [1], "params": {"seed": 1, "max_tokens": 200}})
         await anext(stream)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import warptape as torch
+from warptape import _C
 
 
 def test_mapped_file(tmp_path: Path) -> None:
@@ -33,6 +35,17 @@ def test_mapped_file(tmp_path: Path) -> None:
     assert torch.from_file(str(tmp_path / "made"), True, 4, dtype=torch.int16).tolist() == [0, 7, 0, 0]
     with pytest.raises(FileNotFoundError):
         torch.UntypedStorage.from_file(tmp_path / "none", False, 8)
+
+
+def test_a_longer_mapping_of_a_file_outlives_a_shorter_one() -> None:
+    file = os.memfd_create("test")
+    os.ftruncate(file, 4096)
+    short = _C._map_shared(os.dup(file), 100, True)
+    long = _C._map_shared(os.dup(file), 4000, True)
+    assert short.data_ptr() != long.data_ptr()
+    del short  # takes nothing but itself out of the list of mappings
+    assert _C._map_shared(os.dup(file), 4000, True).data_ptr() == long.data_ptr()
+    os.close(file)
 
 
 def test_slices_share_memory() -> None:

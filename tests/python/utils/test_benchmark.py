@@ -140,4 +140,4 @@ def test_wrong_arguments_and_the_docstring():
         Timer("x", num_threads=0)
     failed, tried = doctest.testmod(benchmark)
     assert failed == 0
-    assert tried == 4
+    assert tried == 10

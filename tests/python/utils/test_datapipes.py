@@ -1,5 +1,6 @@
 """Data pipes, which are not here: their names can be imported, and say at their use what to take."""
 
+import importlib
 import subprocess
 import sys
 
@@ -24,11 +25,20 @@ def test_use_says_what_to_take(use):
         use()
 
 
-@pytest.mark.parametrize("name", ["datapipes.iter", "graph", "graph_settings"])
+@pytest.mark.parametrize("name", ["graph"])
 def test_modules_say_that_they_are_not_there(name):
     code = f"import warptape.torch; warptape.torch.install(); import torch.utils.data.{name}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "data pipes are not supported" in done.stderr.splitlines()[-1]
+
+
+def test_functions_of_graphs_are_refused_at_their_use():
+    settings = importlib.import_module("warptape.utils.data.graph_settings")
+    with pytest.raises(NotImplementedError, match="apply_sharding"):
+        settings.apply_sharding(None, 1, 0)
+    pipes = importlib.import_module("warptape.utils.data.datapipes.iter")
+    with pytest.raises(NotImplementedError, match="data pipes"):
+        pipes.Batcher([], 2)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -150,3 +150,13 @@ def test_the_environments_report():
     text = collect_env.get_pretty_env_info()
     assert "libc version: " in text
     assert "built in" in text
+
+
+def test_hooks_of_saved_tensors_may_raise():
+    def unpack(_):
+        raise LookupError("it is elsewhere")
+
+    x = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: 0, unpack):
+        y = x * x
+    assert holders(x) and y.grad_fn is not None

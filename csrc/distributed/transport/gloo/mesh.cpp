@@ -16,11 +16,11 @@ namespace warptape::distributed {
 namespace {
 
 constexpr Milliseconds kWhile(20), kBrief(1);
-constexpr int kEmptyTicks = 50;               // before the ticker sleeps until somebody waits
-constexpr Milliseconds kTellTime(2000);       // at most, to put a last word into the store
+constexpr int kIdleWakes = 50;                // before the waker sleeps until somebody waits
+constexpr Milliseconds kTellTime(2000);       // at most, to put the reason of an abort into the store
 constexpr Milliseconds kConnectTime(60'000);  // once all are there
 constexpr char kLeft = 'L', kAborted = 'A';
-constexpr uint64_t kLastWordSlot = ~uint64_t(0);
+constexpr uint64_t kExitNoticeSlot = ~uint64_t(0);
 constexpr Milliseconds kForever = std::chrono::hours(24 * 365);
 
 // Our store as gloo's.
@@ -52,7 +52,7 @@ std::string host_name() {
 }  // namespace
 
 Mesh::Mesh(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout)
-    : store_(std::move(store)), rank_(rank), size_(size), vigils_(static_cast<size_t>(size)) {
+    : store_(std::move(store)), rank_(rank), size_(size), peers_(static_cast<size_t>(size)) {
   store_->set(message("who/", rank), message("process ", ::getpid(), " on ", host_name()));
   for (int r = 0; r < size; ++r) who_.push_back(store_->get(message("who/", r), timeout));
   try {
@@ -61,7 +61,7 @@ Mesh::Mesh(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeou
     throw DistNetworkError(message("gloo: rank ", rank, " cannot connect to the other ranks: ", e.what(),
                                    "; name the network interface in WARPTAPE_GLOO_INTERFACE"));
   }
-  ticker_ = std::thread([this] { tick(); });
+  waker_ = std::thread([this] { wake_waiters(); });
 }
 
 void Mesh::connect(Milliseconds timeout) {
@@ -76,21 +76,22 @@ void Mesh::connect(Milliseconds timeout) {
   GlooStore adapter(own, std::min(timeout, kConnectTime));
   context_->connectFullMesh(adapter, device);
   for (int r = 0; r < size_; ++r)
-    if (Vigil& v = vigils_[static_cast<size_t>(r)]; r != rank_)
-      v.message = receive(r, kLastWordSlot, &v.word, sizeof v.word, [] { return std::string("connecting"); });
+    if (PeerWatch& v = peers_[static_cast<size_t>(r)]; r != rank_)
+      v.message =
+          receive(r, kExitNoticeSlot, &v.notice, sizeof v.notice, [] { return std::string("connecting"); });
   // All are connected before any may leave, and with it the store.
   if (store_->add("connected", 1) == size_) store_->set("all", "");
   store_->get("all", timeout);
 }
 
 Mesh::~Mesh() {
-  if (!failed_.load()) say_last_word(kLeft, error_);
+  if (!failed_.load()) send_exit_notice(kLeft, error_);
   {
     std::lock_guard lock(waiting_mutex_);
     stopping_ = true;
     waiting_changed_.notify_all();
   }
-  ticker_.join();
+  waker_.join();
 }
 
 // ---- messages ----
@@ -179,14 +180,14 @@ void Mesh::time_out(std::vector<MeshMessage>& messages, const Describe& call) {
   fail(why);
 }
 
-void Mesh::tick() {
+void Mesh::wake_waiters() {
   std::unique_lock lock(waiting_mutex_);
   auto briefly = [&] {
     return std::any_of(waiting_.begin(), waiting_.end(), [](auto& w) { return w.second; });
   };
   for (int empty = 0; !stopping_;) {
     empty = waiting_.empty() ? empty + 1 : 0;
-    if (empty > kEmptyTicks) {
+    if (empty > kIdleWakes) {
       asleep_ = true;
       waiting_changed_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
       asleep_ = false;
@@ -202,40 +203,40 @@ void Mesh::tick() {
 void Mesh::poll() {
   check();
   kernels::cpu::poll_interrupt();
-  look_at_last_words();
+  poll_exit_notices();
 }
 
-// gloo's thread writes a word: that it begins is a hint to wait for its end.
-void Mesh::look_at_last_words() {
+// gloo's thread writes a notice: that it begins is a hint to wait for its end.
+void Mesh::poll_exit_notices() {
   std::string reason;
   {
-    std::lock_guard lock(vigils_mutex_);
-    for (Vigil& v : vigils_)
-      if (!v.heard && std::atomic_ref(v.word.kind).load(std::memory_order_acquire) != 0) {
-        hear(v);
-        if (v.heard && v.word.kind == kAborted && reason.empty()) reason = v.word.reason;
+    std::lock_guard lock(peers_mutex_);
+    for (PeerWatch& v : peers_)
+      if (!v.received && std::atomic_ref(v.notice.kind).load(std::memory_order_acquire) != 0) {
+        read_notice(v);
+        if (v.received && v.notice.kind == kAborted && reason.empty()) reason = v.notice.reason;
       }
   }
   if (!reason.empty()) fail(reason);
 }
 
-void Mesh::hear(Vigil& v) {
+void Mesh::read_notice(PeerWatch& v) {
   try {
-    // Twice, for a tick may fall into the first.
-    v.heard = settle(v.message, true) || settle(v.message, true);
+    // Twice, for a wake-up may fall into the first.
+    v.received = settle(v.message, true) || settle(v.message, true);
   } catch (const gloo::Exception&) {
     v.gone = true;
   }
-  v.left |= v.heard && v.word.kind == kLeft;
+  v.left |= v.received && v.notice.kind == kLeft;
 }
 
 int Mesh::check_peers() {
-  look_at_last_words();
-  std::lock_guard lock(vigils_mutex_);
+  poll_exit_notices();
+  std::lock_guard lock(peers_mutex_);
   int left = 0, last_left = -1;
   for (int r = 0; r < size_; ++r) {
-    Vigil& v = vigils_[static_cast<size_t>(r)];
-    if (r != rank_ && !v.heard && !v.gone) hear(v);
+    PeerWatch& v = peers_[static_cast<size_t>(r)];
+    if (r != rank_ && !v.received && !v.gone) read_notice(v);
     if (v.left) {
       ++left, last_left = r;
     } else if (v.gone) {
@@ -246,21 +247,21 @@ int Mesh::check_peers() {
 }
 
 // Waits until it is on its way, unless a rank takes nothing any more.
-void Mesh::say_last_word(char kind, const std::string& reason) {
-  own_word_.kind = kind;
-  std::strncpy(own_word_.reason, reason.c_str(), sizeof own_word_.reason - 1);
-  std::vector<MeshMessage> words;
+void Mesh::send_exit_notice(char kind, const std::string& reason) {
+  own_notice_.kind = kind;
+  std::strncpy(own_notice_.reason, reason.c_str(), sizeof own_notice_.reason - 1);
+  std::vector<MeshMessage> notices;
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    words.push_back(make(r, true, &own_word_, sizeof own_word_));
+    notices.push_back(make(r, true, &own_notice_, sizeof own_notice_));
     try {
-      words.back().buffer->send(r, kLastWordSlot);
+      notices.back().buffer->send(r, kExitNoticeSlot);
     } catch (const gloo::Exception&) {
-      words.pop_back();  // gone
+      notices.pop_back();  // gone
     }
   }
   const auto deadline = Clock::now() + kTellTime;
-  for (MeshMessage& m : words) {
+  for (MeshMessage& m : notices) {
     try {
       while (!settle(m, true) && Clock::now() < deadline) {
       }
@@ -281,10 +282,11 @@ void Mesh::poll_store() {
 
 void Mesh::lost(int peer, const char* why, const Describe& call) {
   check();
-  look_at_last_words();
-  std::unique_lock lock(vigils_mutex_);
-  const Vigil* theirs = peer >= 0 ? &vigils_[static_cast<size_t>(peer)] : nullptr;
-  const std::string left = theirs && theirs->left ? left_the_group(peer, theirs->word.reason) : std::string();
+  poll_exit_notices();
+  std::unique_lock lock(peers_mutex_);
+  const PeerWatch* theirs = peer >= 0 ? &peers_[static_cast<size_t>(peer)] : nullptr;
+  const std::string left =
+      theirs && theirs->left ? left_the_group(peer, theirs->notice.reason) : std::string();
   lock.unlock();
   if (!left.empty()) fail(message(call(), ": ", left));
   poll_store();
@@ -299,7 +301,7 @@ void Mesh::abort(const std::string& reason) {
     failed_.store(true);
   }
   set_first(store_, "aborted", reason, kTellTime);  // for those whose connection to this rank is clogged
-  say_last_word(kAborted, reason);
+  send_exit_notice(kAborted, reason);
 }
 
 std::string Mesh::aborted() const {

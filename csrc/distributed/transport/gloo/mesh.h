@@ -60,34 +60,34 @@ class Mesh {
   std::function<std::string(int rank)> last_call;
 
  private:
-  // What a rank says last: expected of every other rank from the start, so that it gets through to one that
+  // Why a rank ends: expected of every other rank from the start, so that it gets through to one that
   // waits for somebody else, whatever becomes of the store.
-  struct LastWord {
+  struct ExitNotice {
     char kind = 0;  // 0: none yet
     char reason[2047] = {};
   };
-  struct Vigil {
-    LastWord word;
+  struct PeerWatch {
+    ExitNotice notice;
     MeshMessage message;
-    bool heard = false, gone = false, left = false;
+    bool received = false, gone = false, left = false;
   };
   void connect(Milliseconds timeout);
   MeshMessage make(int peer, bool sending, const void* data, int64_t bytes);
   void poll_store();
   bool settle(MeshMessage& m, bool briefly);
-  void hear(Vigil& v);
-  void look_at_last_words();
-  void say_last_word(char kind, const std::string& reason);
+  void read_notice(PeerWatch& v);
+  void poll_exit_notices();
+  void send_exit_notice(char kind, const std::string& reason);
   [[noreturn]] void time_out(std::vector<MeshMessage>& messages, const Describe& call);
-  void tick();
+  void wake_waiters();
 
   std::shared_ptr<Store> store_;
   int rank_, size_;
   std::vector<std::string> who_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  std::vector<Vigil> vigils_;  // by rank
-  std::mutex vigils_mutex_;
-  LastWord own_word_;
+  std::vector<PeerWatch> peers_;  // by rank
+  std::mutex peers_mutex_;
+  ExitNotice own_notice_;
   std::string error_;  // after which this rank leaves; set before its end
   mutable std::mutex reason_mutex_;
   std::string reason_;
@@ -98,7 +98,7 @@ class Mesh {
   std::condition_variable waiting_changed_;
   std::vector<std::pair<MeshMessage*, bool>> waiting_;  // whether briefly
   bool asleep_ = false, stopping_ = false;
-  std::thread ticker_;
+  std::thread waker_;
 };
 
 }  // namespace warptape::distributed

@@ -9,6 +9,7 @@
 #include "core/cuda/error.h"
 #include "core/cuda/streams.h"
 #include "distributed/group/world.h"
+#include "kernels/cuda/common/relaxed_capture.h"
 #include "kernels/runtime/interrupt.h"
 
 namespace warptape::distributed {
@@ -84,7 +85,7 @@ void Watchdog::poll_calls() {
   Lock lock(mutex_);
   const auto communicator = communicator_;
   kernels::cuda::use_device(communicator->device());
-  cuda::RelaxedCapture beside_captures;
+  kernels::cuda::RelaxedCapture beside_captures;
   while (!closing_ || !under_way_.empty()) {
     changed_.wait_for(lock, under_way_.empty() ? Milliseconds(kIdle) : kPollCalls);
     while (!under_way_.empty()) {

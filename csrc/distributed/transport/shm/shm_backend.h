@@ -37,7 +37,7 @@ class Mailbox {
   std::list<std::shared_ptr<PendingTransfer>> sends_, receives_;
   struct Arriving {  // where the next packet of a rank goes
     std::shared_ptr<PendingTransfer> receive;
-    std::shared_ptr<Message> stray;
+    std::shared_ptr<Message> unexpected;
   };
   std::vector<Arriving> arriving_;
   std::vector<std::deque<std::shared_ptr<Message>>> unexpected_;

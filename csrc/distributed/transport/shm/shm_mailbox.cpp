@@ -26,7 +26,7 @@ struct Mailbox::PendingTransfer final : Transfer {
   char* data = nullptr;
   int64_t bytes = 0, moved = 0;
   bool started = false, finished = false;
-  std::shared_ptr<Message> stray;  // of a receive: what had arrived before
+  std::shared_ptr<Message> unexpected;  // of a receive: what had arrived before
 
   const Tensor& tensor() const { return call.op == CollectiveOp::Send ? call.inputs[0] : call.outputs[0]; }
   std::string describe() const { return message(distributed::describe(call), " at ", site); }
@@ -176,11 +176,11 @@ bool Mailbox::begin_message(int from, const PacketHeader& h) {
     return true;
   }
   if (!others_wait) return false;
-  auto stray = std::make_shared<Message>();
-  stray->header = h;
-  stray->data.resize(h.total_bytes);
-  arriving_[from].stray = stray;
-  unexpected_[from].push_back(stray);
+  auto unexpected = std::make_shared<Message>();
+  unexpected->header = h;
+  unexpected->data.resize(h.total_bytes);
+  arriving_[from].unexpected = unexpected;
+  unexpected_[from].push_back(unexpected);
   return true;
 }
 
@@ -189,18 +189,18 @@ bool Mailbox::begin_message(int from, const PacketHeader& h) {
 bool Mailbox::pull(int from) {
   for (auto& t : receives_) {
     if (t->started || (t->call.root != from && t->call.root != kAnyRank)) continue;
-    auto& strays = unexpected_[from];
-    auto m = std::find_if(strays.begin(), strays.end(),
+    auto& messages = unexpected_[from];
+    auto m = std::find_if(messages.begin(), messages.end(),
                           [&](auto& s) { return !s->claimed && s->header.tag == t->call.tag; });
-    if (m == strays.end()) continue;
+    if (m == messages.end()) continue;
     check_fits(*t, from, (*m)->header);
     t->started = true, t->source = from;
-    t->stray = *m, t->stray->claimed = true;
+    t->unexpected = *m, t->unexpected->claimed = true;
   }
   for (auto& t : receives_)
-    if (!t->finished && t->stray && t->stray->arrived == t->bytes) {
-      if (t->bytes) std::memcpy(t->data, t->stray->data.data(), t->bytes);
-      std::erase(unexpected_[t->source], t->stray);
+    if (!t->finished && t->unexpected && t->unexpected->arrived == t->bytes) {
+      if (t->bytes) std::memcpy(t->data, t->unexpected->data.data(), t->bytes);
+      std::erase(unexpected_[t->source], t->unexpected);
       finish(*t);
     }
   Channel& c = region_.channel(from, region_.rank());
@@ -210,8 +210,8 @@ bool Mailbox::pull(int from) {
   if (packet.header.first && !begin_message(from, packet.header)) return false;
   Arriving& to = arriving_[from];
   const int64_t n = packet.header.bytes;
-  int64_t& moved = to.receive ? to.receive->moved : to.stray->arrived;
-  if (n) std::memcpy((to.receive ? to.receive->data : to.stray->data.data()) + moved, packet.data, n);
+  int64_t& moved = to.receive ? to.receive->moved : to.unexpected->arrived;
+  if (n) std::memcpy((to.receive ? to.receive->data : to.unexpected->data.data()) + moved, packet.data, n);
   moved += n;
   if (moved == packet.header.total_bytes) {
     if (to.receive) finish(*to.receive);

@@ -33,7 +33,9 @@ struct PagedAttentionPlan {
   const int32_t* lengths;  // [R]: keys of a sequence; its last query is at position lengths[r] - 1
   int64_t sequences;       // R
   double scale;
-  int64_t window;  // how many of the last keys a query sees, its own included; INT64_MAX for all
+  int64_t window;      // how many of the last keys a query sees, its own included; INT64_MAX for all
+  double cap;          // c of c tanh(score / c), which scores become; 0 for none
+  const float* sinks;  // [H]: a score of each head that has a weight and no value; null for none
 };
 
 // Slot "paged_attention": out [N, H, D], causal. What no query sees is not read.

@@ -27,7 +27,7 @@ template <class V>
 WT_FN V ordered_bits(V x, V lowest) {
   return select(x < V(0), lowest - x, x);  // by sign and magnitude, and back
 }
-WT_FORMULA(NextAfter, Quaternary<kIntegers>, (V a, V b, V infinity, V lowest), {
+WT_FORMULA(NextAfter, Quaternary<kIntegers | kNarrow>, (V a, V b, V infinity, V lowest), {
   const V from = ordered_bits(a, lowest), to = ordered_bits(b, lowest);
   const V next = select(from == to, b, ordered_bits(select(from < to, from + V(1), from - V(1)), lowest));
   return select(abs(from) > infinity, a, select(abs(to) > infinity, b, next));

@@ -70,8 +70,11 @@ struct ChainPlan {
 
 // The formula of the elementwise slot of that name, computed in Float32, Float64 or Int64, or of a kernel by
 // rows, `compute` being its tensors' dtype; null where no chain runs it. "copy" with any compute type is the
-// cast to the step's result dtype; of a number, a fill.
-using FindChainFormulaFn = const ChainFormula*(const LaunchContext&, const char* slot_name, DType compute);
+// cast to the step's result dtype; of a number, a fill. `by_number`: the last input is a number. "pow" needs
+// one: its kernel takes another way for an exponent that is the same along a row, which a chain may see
+// otherwise.
+using FindChainFormulaFn = const ChainFormula*(const LaunchContext&, const char* slot_name, DType compute,
+                                               bool by_number);
 
 // Has the chain's kernel compiled: addresses and numbers do not matter yet.
 using PrepareChainFn = PreparedChain*(const LaunchContext&, const ChainPlan&);

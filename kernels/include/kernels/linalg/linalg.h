@@ -5,15 +5,9 @@
 // as real.
 #pragma once
 
-#include <string>
-
 #include "kernels/types.h"
 
 namespace warptape::kernels {
-
-// Tells the path of the library, or nothing where it is not installed: then the system's liblapack.so.3
-// serves. Asked on first use; it may take Python's lock.
-WT_API void set_lapack_finder(std::string (*find)());
 
 // Slot "linalg_lu": A [m, n] becomes its packed factors; pivots int32 [min(m, n)] count
 // from 1. On CUDA pivots without data stand for no exchange of rows.

@@ -47,9 +47,16 @@ struct MatmulPlan {
   // On the CPU, of floating products of one matrix each: makes A, whose rows then follow one another and
   // whose data is null. Each row is made once.
   const RowSource* prologue = nullptr;
+  // On the CPU, of one product: B as "matmul_pack" packs it, beside B itself.
+  const void* packed = nullptr;
 };
 
 using MatmulFn = void(const LaunchContext&, const MatmulPlan&);
+
+// Slot "matmul_pack" on the CPU: packs B into memory aligned to 64 bytes, if `packed` is not null; returns
+// the bytes that it takes, 0 where products of the dtype do not read B packed. Of the plan dtype, n, k and
+// B's strides count.
+using MatmulPackFn = int64_t(const LaunchContext&, const MatmulPlan&, void* packed);
 
 // The slots below are CUDA's alone: on the CPU the ops take the pieces. They are for floating dtypes, without
 // batch dims, alpha 1 and beta 0.

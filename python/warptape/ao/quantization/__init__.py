@@ -1,13 +1,14 @@
 """Weights and activations in few bits, with the names of torchao.quantization and torch.ao.quantization.
 
-docs/compression.md shows each method.
+docs/guides/compression.md shows each method.
 """
 
-from ..._missing import install_getattr as _install_getattr
+from ...core.coded import CodedTensor, Float8Tensor, QuantizedTensor, rebuild
 from ._calibration import round_to_nearest_
 from ._report import QuantizationReport
 from ._schemes import (
     per_channel_affine,
+    per_channel_affine_float_qparams,
     per_channel_symmetric,
     per_tensor_affine,
     per_tensor_symmetric,
@@ -15,7 +16,6 @@ from ._schemes import (
     qscheme,
     quint8,
 )
-from ._tensor import CodedTensor, Float8Tensor, QuantizedTensor, rebuild
 from .fake_quantize import (
     FakeQuantize,
     FakeQuantizeBase,
@@ -74,5 +74,3 @@ from .quantize import convert, fuse_modules, prepare, prepare_qat
 from .quantize_fx import convert_fx, fuse_fx, prepare_fx, prepare_qat_fx, quantization_report
 from .smoothing import awq_, smooth_quant_
 from .stubs import DeQuantStub, QuantStub, QuantWrapper
-
-_install_getattr(__name__)

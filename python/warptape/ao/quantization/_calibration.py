@@ -9,11 +9,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import warptape
-from warptape import Tensor, nn
+from warptape import _C, nn
+from warptape import core as wt
+from warptape.core import Tensor
 from warptape.models import Codes
 
-from ._tensor import GROUPS, QuantizedTensor
+from ...core.coded import GROUPS, QuantizedTensor
 from .quant_api import Filter, _reason_against, is_linear
 
 BITS = (2, 3, 4, 8)
@@ -55,7 +56,7 @@ def batches_of(data: Iterable[Any], call: str) -> list[Any]:
         parts = batch.values() if isinstance(batch, Mapping) else batch
         for part in [parts] if isinstance(parts, Tensor) else parts:
             if isinstance(part, Tensor) and part.is_floating_point():
-                if not bool(warptape.isfinite(part).all()):
+                if not bool(wt.isfinite(part).all()):
                     raise ValueError(f"{call}: batch {i} of the calibration data holds NaN or infinity")
     return batches
 
@@ -65,7 +66,7 @@ def run(model: nn.Module, batches: Sequence[Any]) -> None:
     was = model.training
     model.eval()
     try:
-        with warptape.no_grad():
+        with wt.no_grad():
             for batch in batches:
                 if isinstance(batch, Mapping):
                     model(**batch)
@@ -83,9 +84,9 @@ def watching(layers: Mapping[str, Any], see: Callable[[str, Tensor], None], call
     """
 
     def hook_of(name: str) -> Any:
-        def hook(module: Any, args: Any) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             x = args[0].detach().reshape(-1, args[0].shape[-1]).float()
-            if not bool(warptape.isfinite(x).all()):
+            if not bool(wt.isfinite(x).all()):
                 raise ValueError(f"{call}: the input of {name} holds NaN or infinity on the calibration data")
             see(name, x)
 
@@ -111,7 +112,7 @@ def restoring(*modules: nn.Module) -> Iterator[None]:
     except BaseException:
         for module, parameters, values in before:
             module._parameters.update(parameters)
-            warptape._C._module_changed()
+            _C._module_changed()
             for name, value in values.items():
                 parameters[name].data = value
         raise
@@ -126,13 +127,13 @@ def grid_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     least = weight.amin(dim=1, keepdim=True).clamp(max=0.0)
     most = weight.amax(dim=1, keepdim=True).clamp(min=0.0)
     scale = ((most - least) / (2**bits - 1)).clamp(min=1e-5)
-    scale = scale.to(warptape.float16).to(weight.dtype)
-    return scale, warptape.round(-least / scale).clamp(0, 2**bits - 1)
+    scale = scale.to(wt.float16).to(weight.dtype)
+    return scale, wt.round(-least / scale).clamp(0, 2**bits - 1)
 
 
 def codes_on(weight: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
     """The nearest codes, as floats."""
-    return (warptape.round(weight / scale) + zero).clamp(0, 2**bits - 1)
+    return (wt.round(weight / scale) + zero).clamp(0, 2**bits - 1)
 
 
 def nearest(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,9 +151,9 @@ def value_of(codes: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
     return scales.repeat_interleave(group, dim=1) * (codes - zeros.repeat_interleave(group, dim=1))
 
 
-def coded(codes: Tensor, scales: Tensor, zeros: Tensor, bits: int, dtype: Any) -> Any:
+def coded(codes: Tensor, scales: Tensor, zeros: Tensor, bits: int, dtype: wt.dtype) -> Any:
     """The parameter of these codes; those of 2 and 3 bits are kept in 4."""
-    matrix = Codes(8 if bits == 8 else 4, codes.to(warptape.uint8), scales.float(), (-scales * zeros).float())
+    matrix = Codes(8 if bits == 8 else 4, codes.to(wt.uint8), scales.float(), (-scales * zeros).float())
     return nn.Parameter(QuantizedTensor.from_codes(matrix, dtype), requires_grad=False)
 
 
@@ -166,7 +167,7 @@ def round_to_nearest_(
     """
     layers = layers_of(model, filter_fn, "round_to_nearest_")
     check_grid(layers, bits, group_size, "round_to_nearest_")
-    with warptape.no_grad():
+    with wt.no_grad():
         made = {
             name: coded(*nearest(layer.weight.detach().float(), bits, group_size), bits, layer.weight.dtype)
             for name, layer in layers.items()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import warptape
-from warptape import _C, Tensor, nn
+from warptape import _C, nn
+from warptape import core as wt
+from warptape.core import Tensor
 
 _ops: Any = _C._private
 _PANEL = 16
@@ -61,7 +62,7 @@ class DeQuantize(nn.Module):
 class Int8MaxPool2d(nn.Module):
     """The greatest byte of each window: that of the greatest value."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: nn.Module) -> None:
         super().__init__()
         stride = pool.kernel_size if pool.stride is None else pool.stride
         given = (pool.kernel_size, stride, pool.padding, pool.dilation)
@@ -94,7 +95,7 @@ class Int8Conv2d(nn.Module):
 
     def __init__(
         self,
-        conv: Any,
+        conv: nn.Module,
         codes: Tensor,
         weight_scale: Tensor,
         input: Coding,
@@ -129,7 +130,7 @@ class Int8Conv2d(nn.Module):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         shape = x.shape
         if x.ndim < 2 or shape[-1 if self.linear else 1] != self.in_channels:  # words hide small differences
-            raise warptape.ShapeError(
+            raise wt.ShapeError(
                 f"Int8Conv2d: expected an input of {self.in_channels} channels, got shape {tuple(shape)}"
             )
         if self.linear:

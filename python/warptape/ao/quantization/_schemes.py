@@ -12,6 +12,7 @@ class qscheme(Enum):
     per_tensor_symmetric = "torch.per_tensor_symmetric"
     per_channel_affine = "torch.per_channel_affine"
     per_channel_symmetric = "torch.per_channel_symmetric"
+    per_channel_affine_float_qparams = "torch.per_channel_affine_float_qparams"
 
     def __repr__(self) -> str:
         return self.value
@@ -29,6 +30,7 @@ class CodeType(Enum):
 
 per_tensor_affine, per_tensor_symmetric = qscheme.per_tensor_affine, qscheme.per_tensor_symmetric
 per_channel_affine, per_channel_symmetric = qscheme.per_channel_affine, qscheme.per_channel_symmetric
+per_channel_affine_float_qparams = qscheme.per_channel_affine_float_qparams
 quint8, qint8 = CodeType.quint8, CodeType.qint8
 
 

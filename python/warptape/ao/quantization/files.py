@@ -10,23 +10,29 @@ import json
 import os
 from typing import Any, cast
 
-import warptape
-from warptape import Tensor
-from warptape.distributed.checkpoint.huggingface import theirs_of
+from warptape import core as wt
+from warptape.core import Tensor
+from warptape.distributed.checkpoint import theirs_of
 from warptape.models import Decoder
 from warptape.models.pretrained import CONFIG
 from warptape.models.quantized import AWQ_ORDER
-from warptape.serialization._files import replace_file
+from warptape.serialization.files import replace_file
 from warptape.utils.safetensors import save_file
 
-from ._tensor import CodedTensor, QuantizedTensor
+from ...core.coded import CodedTensor, QuantizedTensor
 
 
 def pack_bits(codes: Tensor, bits: int, dim: int) -> Tensor:
-    """Neighbours along dim, 32 / bits of them, in one int32 each, the first in its lowest bits."""
-    codes = codes.movedim(dim, -1).to(warptape.int32)
+    """Neighbours along dim, 32 / bits of them, in one int32 each, the first in its lowest bits.
+
+    Args:
+        codes: integers below 2^bits.
+        bits: 4 or 8.
+        dim: whose size 32 / bits divides.
+    """
+    codes = codes.movedim(dim, -1).to(wt.int32)
     apart = codes.reshape(*codes.shape[:-1], -1, 32 // bits)
-    packed = warptape.zeros(apart.shape[:-1], dtype=warptape.int32)
+    packed = wt.zeros(apart.shape[:-1], dtype=wt.int32)
     for i in range(32 // bits):
         packed = packed | (apart[..., i] << (bits * i))
     return packed.movedim(-1, dim).contiguous()
@@ -39,9 +45,9 @@ def zeros_of(name: str, weight: QuantizedTensor) -> tuple[Tensor, Tensor, Tensor
     """
     codes, scales, minima = weight.codes()
     if minima is None:
-        zeros = warptape.full_like(scales, 2 ** (weight.bits - 1))
+        zeros = wt.full_like(scales, 2 ** (weight.bits - 1))
     else:
-        zeros = warptape.round(-minima / scales)
+        zeros = wt.round(-minima / scales)
         if not bool(((zeros * scales + minima).abs() <= 1e-3 * scales + 1e-3 * minima.abs()).all()):
             raise ValueError(
                 f"{name}: its zeros are no integers, as these files have them; quantise by gptq_, awq_ or "
@@ -56,13 +62,13 @@ def _gptq_parts(codes: Tensor, scales: Tensor, zeros: Tensor, bits: int, offset:
     return {
         "qweight": pack_bits(codes.t(), bits, 0),
         "qzeros": pack_bits(zeros.t() - offset, bits, 1),
-        "scales": scales.t().to(warptape.float16).contiguous(),
-        "g_idx": (warptape.arange(inputs) // group).to(warptape.int32),
+        "scales": scales.t().to(wt.float16).contiguous(),
+        "g_idx": (wt.arange(inputs) // group).to(wt.int32),
     }
 
 
 def _awq_parts(codes: Tensor, scales: Tensor, zeros: Tensor) -> dict[str, Tensor]:
-    order = warptape.tensor(AWQ_ORDER)
+    order = wt.tensor(AWQ_ORDER)
 
     def packed(x: Tensor) -> Tensor:
         mixed = x.reshape(x.shape[0], -1, 8)[:, :, order].reshape(x.shape[0], -1)
@@ -71,11 +77,11 @@ def _awq_parts(codes: Tensor, scales: Tensor, zeros: Tensor) -> dict[str, Tensor
     return {
         "qweight": packed(codes.t()),
         "qzeros": packed(zeros.t()),
-        "scales": scales.t().to(warptape.float16).contiguous(),
+        "scales": scales.t().to(wt.float16).contiguous(),
     }
 
 
-def save_quantized(model: Decoder, folder: Any, method: str = "gptq") -> None:
+def save_quantized(model: Decoder, folder: str | os.PathLike[str], method: str = "gptq") -> None:
     """Writes config.json and model.safetensors of a decoder that gptq_, awq_ or round_to_nearest_ quantised.
 
     Args:
@@ -101,7 +107,7 @@ def save_quantized(model: Decoder, folder: Any, method: str = "gptq") -> None:
     ((bits, group),) = kinds  # type: ignore[misc]
     if group == 0 or (method == "awq" and bits != 4):
         raise ValueError(f"save_quantized: {method} has no layout for {bits} bits in groups of {group}")
-    with warptape.no_grad():
+    with wt.no_grad():
         triples = {name: zeros_of(name, cast(QuantizedTensor, p.cpu())) for name, p in weights.items()}
         v2 = any(bool((zeros == 0).any()) for _, _, zeros in triples.values())
         names = model.name_map()

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import warptape
-from warptape import Tensor, nn
+from warptape import core as wt
+from warptape import nn
+from warptape.core.namespaces import linalg
 
 from ._calibration import (
     batches_of,
@@ -24,8 +25,8 @@ from .quant_api import Filter
 
 
 def gptq_codes(
-    weight: Tensor, hessian: Tensor, bits: int, group: int, damp: float = 0.01, block: int = 128
-) -> tuple[Tensor, Tensor, Tensor]:
+    weight: wt.Tensor, hessian: wt.Tensor, bits: int, group: int, damp: float = 0.01, block: int = 128
+) -> tuple[wt.Tensor, wt.Tensor, wt.Tensor]:
     """Algorithm 1 of the paper.
 
     Args:
@@ -43,14 +44,14 @@ def gptq_codes(
     h.diagonal()[dead] = 1.0
     w[:, dead] = 0.0
     h.diagonal().add_(damp * h.diagonal().mean())
-    inverse = warptape.cholesky_inverse(warptape.linalg.cholesky(h))
-    upper = warptape.linalg.cholesky(inverse).t().contiguous()  # row i: what column i's error does to others
-    codes = warptape.zeros_like(w)
-    scales = warptape.zeros(outputs, inputs // group, dtype=w.dtype)
-    zeros = warptape.zeros_like(scales)
+    inverse = wt.cholesky_inverse(linalg.cholesky(h))
+    upper = linalg.cholesky(inverse).t().contiguous()  # row i: what column i's error does to others
+    codes = wt.zeros_like(w)
+    scales = wt.zeros(outputs, inputs // group, dtype=w.dtype)
+    zeros = wt.zeros_like(scales)
     for first in range(0, inputs, block):
         last = min(first + block, inputs)
-        errors = warptape.zeros(outputs, last - first, dtype=w.dtype)
+        errors = wt.zeros(outputs, last - first, dtype=w.dtype)
         for i in range(first, last):
             if i % group == 0:
                 # Columns beyond the block have not seen its errors yet: groups lie within blocks.
@@ -98,12 +99,12 @@ def gptq_(
     unseen = [name for name in layers if name not in order]
     if unseen:
         raise ValueError(f"gptq_: the calibration data never reach {', '.join(unseen)}")
-    with restoring(*layers.values()), warptape.no_grad():
+    with restoring(*layers.values()), wt.no_grad():
         for name in order:
             layer = layers[name]
-            hessian = warptape.zeros(layer.in_features, layer.in_features, dtype=warptape.float64)
+            hessian = wt.zeros(layer.in_features, layer.in_features, dtype=wt.float64)
 
-            def see(_: str, x: Tensor, to: Tensor = hessian) -> None:
+            def see(_: str, x: wt.Tensor, to: wt.Tensor = hessian) -> None:
                 to += 2 * (x.t() @ x).double().cpu()
 
             with watching({name: layer}, see, "gptq_"):

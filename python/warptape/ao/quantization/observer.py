@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-import warptape
-from warptape import Tensor, nn
+from warptape import core as wt
+from warptape import nn
+from warptape.core import Tensor
 
 from ._schemes import (
     per_channel_symmetric,
@@ -39,7 +40,11 @@ class _Partial:
         return self.p(*args, **kwargs)
 
     def with_args(self, **kwargs: Any) -> _Partial:
-        """With more arguments given."""
+        """With more arguments given.
+
+        Args:
+            **kwargs: of the class.
+        """
         return _Partial(functools.partial(self.p, **kwargs))
 
     def __repr__(self) -> str:
@@ -61,8 +66,8 @@ class ObserverBase(nn.Module):
 
     def __init__(
         self,
-        dtype: Any = quint8,
-        qscheme: Any = per_tensor_affine,
+        dtype: object = quint8,
+        qscheme: object = per_tensor_affine,
         reduce_range: bool = False,
         quant_min: int | None = None,
         quant_max: int | None = None,
@@ -83,12 +88,15 @@ class ObserverBase(nn.Module):
     with_args: Callable[..., _Partial] = classmethod(lambda cls, **kw: _Partial(cls).with_args(**kw))  # type: ignore[assignment]
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """Scale, of float32, and zero_point, of int32: of one element, or one a channel."""
+        """Scale, of float32, and zero_point, of int32: of one element, or one a channel.
+
+        The integer of a value x is round(x / scale) + zero_point.
+        """
         raise NotImplementedError
 
     def _checked(self, x: Tensor) -> Tensor:
         values = x.detach().float()
-        if not bool(warptape.isfinite(values).all()):
+        if not bool(wt.isfinite(values).all()):
             raise ValueError(
                 f"{type(self).__name__}: the values to observe hold NaN or infinity; leave such batches "
                 "out of the calibration data"
@@ -104,34 +112,45 @@ class ObserverBase(nn.Module):
         least, most = least.clamp(max=0.0), most.clamp(min=0.0)
         low, high = self.quant_min, self.quant_max
         if self.qscheme in (per_tensor_symmetric, per_channel_symmetric):
-            scale = (warptape.maximum(-least, most) / ((high - low) / 2)).clamp(min=self.eps)
+            scale = (wt.maximum(-least, most) / ((high - low) / 2)).clamp(min=self.eps)
             middle = 0 if low < 0 else (low + high + 1) // 2
-            return scale, warptape.full_like(scale, middle).to(warptape.int32)
+            return scale, wt.full_like(scale, middle).to(wt.int32)
         scale = ((most - least) / float(high - low)).clamp(min=self.eps)
-        zero = (low - warptape.round(least / scale)).clamp(low, high)
-        return scale, zero.to(warptape.int32)
+        zero = (low - wt.round(least / scale)).clamp(low, high)
+        return scale, zero.to(wt.int32)
 
 
 class MinMaxObserver(ObserverBase):
-    """By the least and the greatest value of all batches."""
+    """By the least and the greatest value of all batches.
+
+    Args:
+        dtype: of the integers.
+        qscheme: symmetric or affine.
+        **settings: of ObserverBase.
+
+    >>> observer = torch.ao.quantization.MinMaxObserver()
+    >>> observed = observer(torch.tensor([0.0, 2.55]))
+    >>> observer.calculate_qparams()[0]
+    tensor(0.0100)
+    """
 
     min_val: Tensor
     max_val: Tensor
 
-    def __init__(self, dtype: Any = quint8, qscheme: Any = per_tensor_affine, **settings: Any) -> None:
+    def __init__(self, dtype: object = quint8, qscheme: object = per_tensor_affine, **settings: Any) -> None:
         super().__init__(dtype, qscheme, **settings)
-        self.register_buffer("min_val", warptape.tensor(float("inf")))
-        self.register_buffer("max_val", warptape.tensor(float("-inf")))
+        self.register_buffer("min_val", wt.tensor(float("inf")))
+        self.register_buffer("max_val", wt.tensor(float("-inf")))
 
     def _ends(self, values: Tensor) -> tuple[Tensor, Tensor]:
         return values.amin(), values.amax()
 
     def _joined(self, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-        return warptape.minimum(self.min_val, least), warptape.maximum(self.max_val, most)
+        return wt.minimum(self.min_val, least), wt.maximum(self.max_val, most)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.numel():
-            with warptape.no_grad():
+            with wt.no_grad():
                 least, most = self._ends(self._checked(x))
                 first = self.min_val.shape != least.shape or bool((self.min_val > self.max_val).any())
                 self.min_val, self.max_val = (least, most) if first else self._joined(least, most)
@@ -143,8 +162,8 @@ class MinMaxObserver(ObserverBase):
 
     def reset_min_max_vals(self) -> None:
         """Forgets what was seen."""
-        self.min_val = warptape.tensor(float("inf"))
-        self.max_val = warptape.tensor(float("-inf"))
+        self.min_val = wt.tensor(float("inf"))
+        self.max_val = wt.tensor(float("-inf"))
 
     def extra_repr(self) -> str:
         return f"min_val={self.min_val}, max_val={self.max_val}"
@@ -164,10 +183,21 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
 
 
 class PerChannelMinMaxObserver(MinMaxObserver):
-    """As MinMaxObserver, for each place along ch_axis."""
+    """As MinMaxObserver, for each place along ch_axis.
+
+    Args:
+        ch_axis: the channels' dim.
+        dtype: of the integers.
+        qscheme: symmetric or affine.
+        **settings: of ObserverBase.
+    """
 
     def __init__(
-        self, ch_axis: int = 0, dtype: Any = qint8, qscheme: Any = per_channel_symmetric, **settings: Any
+        self,
+        ch_axis: int = 0,
+        dtype: object = qint8,
+        qscheme: object = per_channel_symmetric,
+        **settings: Any,
     ) -> None:
         super().__init__(dtype, qscheme, **settings)
         self.ch_axis = ch_axis
@@ -178,7 +208,12 @@ class PerChannelMinMaxObserver(MinMaxObserver):
 
 
 class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
-    """As MovingAverageMinMaxObserver, for each place along ch_axis."""
+    """As MovingAverageMinMaxObserver, for each place along ch_axis.
+
+    Args:
+        averaging_constant: a batch's share in the new average.
+        **settings: of PerChannelMinMaxObserver.
+    """
 
     def __init__(self, averaging_constant: float = 0.01, **settings: Any) -> None:
         super().__init__(**settings)
@@ -203,9 +238,9 @@ class HistogramObserver(ObserverBase):
         if method not in ("mse", "kl"):
             raise ValueError(f'HistogramObserver: method must be "mse" or "kl", got {method!r}')
         self.bins, self.method, self.candidates = bins, method, candidates
-        self.register_buffer("histogram", warptape.zeros(bins))
-        self.register_buffer("min_val", warptape.tensor(float("inf")))
-        self.register_buffer("max_val", warptape.tensor(float("-inf")))
+        self.register_buffer("histogram", wt.zeros(bins))
+        self.register_buffer("min_val", wt.tensor(float("inf")))
+        self.register_buffer("max_val", wt.tensor(float("-inf")))
 
     histogram: Tensor
     min_val: Tensor
@@ -222,8 +257,8 @@ class HistogramObserver(ObserverBase):
             counts = np.histogram(values, self.bins, span)[0].astype(np.float64)
             if before.any():
                 counts += np.histogram(self._middles(), self.bins, span, weights=before)[0]
-            self.histogram = warptape.from_numpy(counts.astype(np.float32))
-            self.min_val, self.max_val = warptape.tensor(span[0]), warptape.tensor(span[1])
+            self.histogram = wt.from_numpy(counts.astype(np.float32))
+            self.min_val, self.max_val = wt.tensor(span[0]), wt.tensor(span[1])
         return x
 
     def _middles(self) -> Any:
@@ -232,7 +267,7 @@ class HistogramObserver(ObserverBase):
 
     def _loss(self, least: float, most: float) -> float:
         """What rounding loses with codes for [least, most]."""
-        scale, zero = (float(v) for v in self._params_of(warptape.tensor(least), warptape.tensor(most)))
+        scale, zero = (float(v) for v in self._params_of(wt.tensor(least), wt.tensor(most)))
         middles, counts = self._middles(), self.histogram.numpy().astype(np.float64)
         codes = np.clip(np.round(middles / scale) + zero, self.quant_min, self.quant_max)
         if self.method == "mse":
@@ -250,7 +285,7 @@ class HistogramObserver(ObserverBase):
         return self._params_of(least * share, most * share)
 
 
-def divergence(counts: Any, codes: Any, middles: Any, least: float, most: float) -> float:
+def divergence(counts: Tensor, codes: Tensor, middles: Tensor, least: float, most: float) -> float:
     """KL(P || Q): P the histogram with what lies outside of [least, most] put at its ends, Q the histogram in
     which the bins within the range that share a code, and are not empty, share their counts evenly."""
     inside = (middles >= least) & (middles <= most)
@@ -295,7 +330,7 @@ class PercentileObserver(HistogramObserver):
         lower = low + int(np.searchsorted(below, 1 - share, side="right")) * width
         if share == 1:
             lower, upper = low, high
-        return self._params_of(warptape.tensor(lower), warptape.tensor(upper))
+        return self._params_of(wt.tensor(lower), wt.tensor(upper))
 
 
 class PlaceholderObserver(ObserverBase):

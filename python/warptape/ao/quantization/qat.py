@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor, nn
+from warptape import core as wt
+from warptape import nn
 
-from ._tensor import QuantizedTensor
+from ...core.coded import QuantizedTensor
 
 
 def put(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Puts a module in the place of another."""
+    """Puts a module in the place of another.
+
+    Args:
+        model: changed.
+        path: of the module.
+        module: what is put there.
+    """
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
 
 
-def round_input(x: Tensor, group: int) -> Tensor:
+def round_input(x: wt.Tensor, group: int) -> wt.Tensor:
     """What the kernels take for x [*, I]: 8 bits by row and group, the greatest magnitude being 127. The
     gradient passes as if nothing was done."""
-    with warptape.no_grad():
+    with wt.no_grad():
         inputs, size = x.shape[-1], group or 128
         padded = nn.functional.pad(x.detach().float(), (0, -inputs % size))
         groups = padded.reshape(*x.shape[:-1], -1, size)
         most = groups.abs().amax(dim=-1, keepdim=True)
-        scale = warptape.where(most < 1e-30, warptape.ones_like(most), most / 127)
-        rounded = (warptape.round(groups / scale) * scale).reshape(padded.shape)[..., :inputs].to(x.dtype)
+        scale = wt.where(most < 1e-30, wt.ones_like(most), most / 127)
+        rounded = (wt.round(groups / scale) * scale).reshape(padded.shape)[..., :inputs].to(x.dtype)
     return x + (rounded - x).detach()
 
 
@@ -37,8 +43,13 @@ class FakeQuantizedLinear(nn.Linear):
     config: Any
 
     @classmethod
-    def from_linear(cls, linear: Any, config: Any) -> FakeQuantizedLinear:
-        """The layer with the same parameters."""
+    def from_linear(cls, linear: nn.Module, config: Any) -> FakeQuantizedLinear:
+        """The layer with the same parameters.
+
+        Args:
+            linear: the plain layer.
+            config: how its weight is rounded.
+        """
         made = cls.__new__(cls)
         made.__dict__.update(linear.__dict__)
         made.config = config
@@ -50,8 +61,8 @@ class FakeQuantizedLinear(nn.Linear):
         made.__dict__.update({k: v for k, v in self.__dict__.items() if k != "config"})
         return made
 
-    def forward(self, input: Tensor) -> Tensor:
-        with warptape.no_grad():
+    def forward(self, input: wt.Tensor) -> wt.Tensor:
+        with wt.no_grad():
             coded = self.config.make(self.weight)
             codes = coded.dequantize().to(self.weight.dtype)
         weight = self.weight + (codes - self.weight).detach()

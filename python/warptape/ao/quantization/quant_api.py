@@ -1,7 +1,7 @@
 """Linear layers with weights in few bits: quantize_ and its configurations, as torchao.quantization.
 
-The weights become tensors of _tensor.py, so the model keeps its modules, state_dict and files; LLM serves it
-as it is.
+The weights become tensors of core/coded.py, so the model keeps its modules, state_dict and files; LLM serves
+it as it is.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 from warptape import nn
 
+from ...core.coded import GROUPS, CodedTensor, Float8Tensor, QuantizedTensor
 from . import qat
 from ._report import QuantizationReport
-from ._tensor import GROUPS, CodedTensor, Float8Tensor, QuantizedTensor
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 Filter = Callable[[nn.Module, str], bool]
 
@@ -26,8 +29,12 @@ Filter = Callable[[nn.Module, str], bool]
 class _Config:
     """What quantize_ takes; `bits` and `group` of QuantizedTensor."""
 
-    def make(self, weight: Any) -> CodedTensor:
-        """The weight in few bits."""
+    def make(self, weight: wt.Tensor) -> CodedTensor:
+        """The weight in few bits.
+
+        Args:
+            weight: [out, in].
+        """
         raise NotImplementedError
 
     def check(self) -> None:
@@ -58,7 +65,7 @@ class Int4WeightOnlyConfig(_Config):
                 f"Int4WeightOnlyConfig: group_size must be 32, 64 or 128, got {self.group_size!r}"
             )
 
-    def make(self, weight: Any) -> CodedTensor:
+    def make(self, weight: wt.Tensor) -> CodedTensor:
         return QuantizedTensor.from_float(weight, 4, self.group_size)
 
 
@@ -83,7 +90,7 @@ class Int8WeightOnlyConfig(_Config):
                 f"{type(self).__name__}: group_size must be None, 32, 64 or 128, got {self.group_size!r}"
             )
 
-    def make(self, weight: Any) -> CodedTensor:
+    def make(self, weight: wt.Tensor) -> CodedTensor:
         return QuantizedTensor.from_float(weight, 8, self.group())
 
 
@@ -95,17 +102,21 @@ class Int8DynamicActivationInt8WeightConfig(Int8WeightOnlyConfig):
 
 @dataclass
 class Float8WeightOnlyConfig(_Config):
-    """Weights stored as float8_e4m3fn with a scale for each output; products are of the input's dtype."""
+    """Weights stored as float8_e4m3fn with a scale for each output; products are of the input's dtype.
+
+    Args:
+        weight_dtype: float8_e4m3fn, which None stands for.
+    """
 
     weight_dtype: Any = None
 
     def check(self) -> None:
-        if self.weight_dtype not in (None, warptape.float8_e4m3fn):
+        if self.weight_dtype not in (None, wt.float8_e4m3fn):
             raise ValueError(
                 f"Float8WeightOnlyConfig: weight_dtype must be float8_e4m3fn, got {self.weight_dtype}"
             )
 
-    def make(self, weight: Any) -> CodedTensor:
+    def make(self, weight: wt.Tensor) -> CodedTensor:
         return Float8Tensor.from_float(weight)
 
 
@@ -142,7 +153,11 @@ class FqnToConfig:
     fqn_to_config: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, name: str) -> Any:
-        """The configuration of a layer."""
+        """The configuration of a layer.
+
+        Args:
+            name: its path.
+        """
         table = self.fqn_to_config
         if name in table:
             return table[name]
@@ -156,7 +171,12 @@ ModuleFqnToConfig = FqnToConfig
 
 
 def is_linear(module: nn.Module, name: str) -> bool:
-    """The default filter of quantize_: linear layers, but those whose own name is lm_head."""
+    """The default filter of quantize_: linear layers, but those whose own name is lm_head.
+
+    Args:
+        module: any.
+        name: its path.
+    """
     return isinstance(module, nn.Linear) and name.rpartition(".")[2] != "lm_head"
 
 
@@ -207,7 +227,7 @@ def _check_groups(chosen: dict[str, tuple[nn.Module, Any]]) -> None:
 
 
 def quantize_(
-    model: nn.Module, config: Any, filter_fn: Filter | None = None, device: Any = None
+    model: nn.Module, config: Any, filter_fn: Filter | None = None, device: Device = None
 ) -> QuantizationReport:
     """Puts the weights of linear layers into few bits, in place.
 
@@ -281,7 +301,11 @@ def _quantize_for_training(model: nn.Module, config: QATConfig, filter_fn: Filte
 
 
 def quantize_dynamic(
-    model: nn.Module, qconfig_spec: Any = None, dtype: Any = None, mapping: Any = None, inplace: bool = False
+    model: nn.Module,
+    qconfig_spec: Any = None,
+    dtype: wt.dtype | None = None,
+    mapping: dict[type, type] | None = None,
+    inplace: bool = False,
 ) -> nn.Module:
     """A copy of the model whose linear layers have weights of 8 bits, as torch.ao.quantization has it.
 

@@ -33,19 +33,42 @@ def _apart(call: str, inplace: bool) -> None:
 
 
 def prepare(model: nn.Module, inplace: bool = False, **unused: Any) -> nn.Module:
-    """A copy with observers; see prepare_fx."""
+    """A copy with observers; see prepare_fx.
+
+    Args:
+        model: with `qconfig` attributes.
+        inplace: must be False.
+        **unused: without effect.
+    """
     _apart("prepare", inplace)
     return prepare_fx(model, _mapping_of(model))
 
 
-def prepare_qat(model: nn.Module, mapping: Any = None, inplace: bool = False) -> nn.Module:
-    """A copy to be trained; see prepare_qat_fx."""
+def prepare_qat(
+    model: nn.Module, mapping: dict[type, type] | None = None, inplace: bool = False
+) -> nn.Module:
+    """A copy to be trained; see prepare_qat_fx.
+
+    Args:
+        model: with `qconfig` attributes.
+        mapping: without effect.
+        inplace: must be False.
+    """
     _apart("prepare_qat", inplace)
     return prepare_qat_fx(model, _mapping_of(model))
 
 
-def convert(module: Any, mapping: Any = None, inplace: bool = False, **unused: Any) -> nn.Module:
-    """A model of integer layers; see convert_fx."""
+def convert(
+    module: Any, mapping: dict[type, type] | None = None, inplace: bool = False, **unused: Any
+) -> nn.Module:
+    """A model of integer layers; see convert_fx.
+
+    Args:
+        module: what `prepare` gave.
+        mapping: without effect.
+        inplace: must be False.
+        **unused: without effect.
+    """
     _apart("convert", inplace)
     return convert_fx(module)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import warptape
+from warptape import core as wt
 from warptape import nn
-from warptape.fx import Graph, GraphModule, Node, Tracer
+from warptape.compiler.fx import Graph, GraphModule, Node, Tracer
 from warptape.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from . import _int8
@@ -26,15 +27,19 @@ from .stubs import DeQuantStub, QuantStub
 
 _META = "warptape_quantization"
 _F = nn.functional
-_RELUS: tuple[Any, ...] = (_F.relu, warptape.relu, "relu", "relu_")
-_ADDS: tuple[Any, ...] = (operator.add, operator.iadd, warptape.add, "add", "add_")
-_FLATTENS: tuple[Any, ...] = (warptape.flatten, "flatten", "reshape", "view")
+_RELUS: tuple[Any, ...] = (_F.relu, wt.relu, "relu", "relu_")
+_ADDS: tuple[Any, ...] = (operator.add, operator.iadd, wt.add, "add", "add_")
+_FLATTENS: tuple[Any, ...] = (wt.flatten, "flatten", "reshape", "view")
 _SAME_BYTES = (nn.MaxPool2d, nn.Flatten, nn.ReLU, nn.Identity, nn.Dropout, nn.Dropout2d)
 _GONE = (nn.Identity, nn.Dropout, nn.Dropout2d, QuantStub, DeQuantStub)
 
 
 class Unit(NamedTuple):
-    """Nodes that become one step: the layer, an addition with what is added, a ReLU; absent ones are None."""
+    """Nodes that become one step: the layer, an addition with what is added, a ReLU; absent ones are None.
+
+    Args:
+        main, add, residual, relu: nodes.
+    """
 
     main: Any
     add: Any = None
@@ -213,7 +218,10 @@ def _qconfig_of(gm: GraphModule, mapping: QConfigMapping, unit: Unit) -> QConfig
 
 
 def prepare_fx(
-    model: nn.Module, qconfig_mapping: Any, example_inputs: Any = None, **unused: Any
+    model: nn.Module,
+    qconfig_mapping: QConfigMapping | dict[str, Any],
+    example_inputs: Any = None,
+    **unused: Any,
 ) -> GraphModule:
     """A copy of the model with observers, to be run on calibration data.
 
@@ -229,7 +237,10 @@ def prepare_fx(
 
 
 def prepare_qat_fx(
-    model: nn.Module, qconfig_mapping: Any, example_inputs: Any = None, **unused: Any
+    model: nn.Module,
+    qconfig_mapping: QConfigMapping | dict[str, Any],
+    example_inputs: Any = None,
+    **unused: Any,
 ) -> GraphModule:
     """A copy of the model in which weights and activations are rounded as they will be, to be trained on.
 
@@ -239,7 +250,12 @@ def prepare_qat_fx(
 
 
 def fuse_fx(model: nn.Module, **unused: Any) -> GraphModule:
-    """A copy of the model in evaluation mode with batch norms folded."""
+    """A copy of the model in evaluation mode with batch norms folded.
+
+    Args:
+        model: that can be traced.
+        **unused: without effect.
+    """
     gm = _traced(copy.deepcopy(model).eval())
     _simplify(gm)
     gm.recompile()
@@ -251,7 +267,11 @@ def _mapping(given: Any) -> QConfigMapping:
 
 
 def quantization_report(model: nn.Module) -> QuantizationReport:
-    """What prepare_fx, and then convert_fx, did with each layer. ValueError for other models."""
+    """What prepare_fx, and then convert_fx, did with each layer. ValueError for other models.
+
+    Args:
+        model: what one of them returned.
+    """
     found = getattr(model, "meta", {}).get(_META)
     if found is None:
         raise ValueError("quantization_report: expected what prepare_fx or convert_fx returned")
@@ -263,21 +283,27 @@ def quantization_report(model: nn.Module) -> QuantizationReport:
 
 
 class QATConv2d(nn.Conv2d):
-    """A convolution whose weight is rounded as it will be."""
+    """A convolution whose weight is rounded as it will be.
+
+    `prepare_qat_fx` makes it of an nn.Conv2d.
+    """
 
     weight_fake_quant: FakeQuantize
 
-    def forward(self, input: warptape.Tensor) -> warptape.Tensor:
+    def forward(self, input: wt.Tensor) -> wt.Tensor:
         weight = self.weight_fake_quant(self.weight)
         return _F.conv2d(input, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class QATLinear(nn.Linear):
-    """A linear layer whose weight is rounded as it will be."""
+    """A linear layer whose weight is rounded as it will be.
+
+    `prepare_qat_fx` makes it of an nn.Linear.
+    """
 
     weight_fake_quant: FakeQuantize
 
-    def forward(self, input: warptape.Tensor) -> warptape.Tensor:
+    def forward(self, input: wt.Tensor) -> wt.Tensor:
         return _F.linear(input, self.weight_fake_quant(self.weight), self.bias)
 
 
@@ -300,7 +326,7 @@ def _qat_layer(layer: nn.Module, qconfig: QConfig) -> nn.Module:
 # ---- after calibration ----
 
 
-def _weight_codes(layer: Any, factory: Any) -> tuple[warptape.Tensor, warptape.Tensor]:
+def _weight_codes(layer: nn.Module, factory: Callable[..., Any]) -> tuple[wt.Tensor, wt.Tensor]:
     """int8 codes [O, C, KH, KW] of the layer's weight, and scales [O]."""
     weight = layer.weight.detach().float()
     observer = factory()
@@ -311,7 +337,7 @@ def _weight_codes(layer: Any, factory: Any) -> tuple[warptape.Tensor, warptape.T
         raise ValueError("convert_fx: weights need a symmetric observer of qint8")
     scale = scale.reshape(-1).expand(weight.shape[0])
     spread = scale.reshape(-1, *[1] * (weight.ndim - 1))
-    codes = warptape.round(weight / spread).clamp(observer.quant_min, observer.quant_max).to(warptape.int8)
+    codes = wt.round(weight / spread).clamp(observer.quant_min, observer.quant_max).to(wt.int8)
     return (codes.reshape(*codes.shape, 1, 1) if codes.ndim == 2 else codes), scale
 
 
@@ -383,7 +409,7 @@ class _Converter:
         ):
             x, coding = self.bytes(before)
             if _is_relu(self.gm, node):
-                made = self.graph.call_function(warptape.clamp, (x,), {"min": coding.zero_point})
+                made = self.graph.call_function(wt.clamp, (x,), {"min": coding.zero_point})
             elif isinstance(module, nn.MaxPool2d):
                 made = self.call(str(node.target), _int8.Int8MaxPool2d(module), (x,))
             else:
@@ -426,5 +452,5 @@ def convert_fx(graph_module: GraphModule, **unused: Any) -> GraphModule:
     """
     if _META not in getattr(graph_module, "meta", {}) or "units" not in graph_module.meta[_META]:
         raise ValueError("convert_fx: expected what prepare_fx or prepare_qat_fx returned")
-    with warptape.no_grad():
+    with wt.no_grad():
         return _Converter(graph_module).run()

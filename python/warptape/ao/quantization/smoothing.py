@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import warptape
-from warptape import Tensor, nn
+from warptape import core as wt
+from warptape import nn
+from warptape.core import Tensor
 
 from ._calibration import (
     batches_of,
@@ -33,7 +34,12 @@ _ROWS = 2048  # of a layer's inputs that AWQ measures its error by
 
 
 def find_mappings(model: nn.Module, layers: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Norms and the linear layers that read them alone, by the names that decoders have."""
+    """Norms and the linear layers that read them alone, by the names that decoders have.
+
+    Args:
+        model: a decoder.
+        layers: linear layers by path.
+    """
     found = []
     for name, module in model.named_modules():
         parent, _, last = name.rpartition(".")
@@ -70,7 +76,7 @@ def _checked(
 
 def _scale(norm: Any, readers: Iterable[Any], factor: Tensor) -> None:
     """Divides what the norm gives by factor [I], and multiplies the readers' weights with it."""
-    with warptape.no_grad():
+    with wt.no_grad():
         norm.weight.div_(factor.to(norm.weight.dtype))
         if getattr(norm, "bias", None) is not None:
             norm.bias.div_(factor.to(norm.bias.dtype))
@@ -79,8 +85,14 @@ def _scale(norm: Any, readers: Iterable[Any], factor: Tensor) -> None:
 
 
 def smoothing_factor(most_input: Tensor, weights: Sequence[Tensor], alpha: float) -> Tensor:
-    """s_j = max|X_j| ** alpha / max|W_j| ** (1 - alpha) of SmoothQuant, equation 4: [I]."""
-    most_weight = warptape.stack([w.abs().amax(dim=0) for w in weights]).amax(dim=0).clamp(min=1e-5)
+    """s_j = max|X_j| ** alpha / max|W_j| ** (1 - alpha) of SmoothQuant, equation 4: [I].
+
+    Args:
+        most_input: [I], of calibration.
+        weights: [O, I] each.
+        alpha: from 0 (all to the input) to 1 (all to the weights).
+    """
+    most_weight = wt.stack([w.abs().amax(dim=0) for w in weights]).amax(dim=0).clamp(min=1e-5)
     return (most_input.clamp(min=1e-5) ** alpha / most_weight ** (1 - alpha)).clamp(min=1e-5)
 
 
@@ -114,11 +126,11 @@ def smooth_quant_(
 
     def see(name: str, x: Tensor) -> None:
         top = x.abs().amax(dim=0)
-        most[name] = warptape.maximum(most[name], top) if name in most else top
+        most[name] = wt.maximum(most[name], top) if name in most else top
 
     with watching({r: layers[r] for _, readers in pairs for r in readers}, see, "smooth_quant_"):
         run(model, batches)
-    with warptape.no_grad():
+    with wt.no_grad():
         factors = [
             smoothing_factor(most[readers[0]], [layers[r].weight.detach().float() for r in readers], alpha)
             for _, readers in pairs
@@ -135,7 +147,7 @@ def awq_factor(
     x [n, I] change least when W diag(s) is rounded: AWQ, equations 4 and 5. s is scaled so that its least and
     greatest value multiply to 1."""
     exact = [x @ w.t() for w in weights]
-    best, chosen = float("inf"), warptape.ones_like(mean_input)
+    best, chosen = float("inf"), wt.ones_like(mean_input)
     for step in range(steps):
         s = mean_input.clamp(min=1e-8) ** (step / steps)
         s = s.clamp(min=1e-4)
@@ -185,9 +197,9 @@ def awq_(
     with watching({readers[0]: layers[readers[0]] for _, readers in pairs}, see, "awq_"):
         run(model, batches)
     norms = [norm for norm, _ in pairs]
-    with restoring(*norms, *layers.values()), warptape.no_grad():
+    with restoring(*norms, *layers.values()), wt.no_grad():
         for norm, readers in pairs:
-            x = warptape.cat(samples[readers[0]])[:_ROWS]
+            x = wt.cat(samples[readers[0]])[:_ROWS]
             mean = sums[readers[0]] / seen[readers[0]]
             weights = [layers[r].weight.detach().float() for r in readers]
             _scale(norm, [layers[r] for r in readers], awq_factor(x, mean, weights, bits, group_size))

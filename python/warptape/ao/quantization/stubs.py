@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from warptape import Tensor, nn
+from warptape import nn
+from warptape.core import Tensor
 
 
 class QuantStub(nn.Module):
-    """Where values become bytes."""
+    """Where values become bytes.
+
+    Args:
+        qconfig: of this place; None takes the model's.
+    """
 
     def __init__(self, qconfig: Any = None) -> None:
         super().__init__()
@@ -21,11 +26,18 @@ class QuantStub(nn.Module):
 
 
 class DeQuantStub(QuantStub):
-    """Where bytes become values."""
+    """Where bytes become values.
+
+    It returns its input until the model is converted.
+    """
 
 
 class QuantWrapper(nn.Module):
-    """A module between a QuantStub and a DeQuantStub."""
+    """A module between a QuantStub and a DeQuantStub.
+
+    Args:
+        module: what is wrapped.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -8,23 +8,34 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
 from .. import collectives
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+    from warptape.distributed.state import Group
 
 __all__ = ["Join", "JoinHook", "Joinable"]
 
 
 class JoinHook:
-    """What a rank does that has no inputs left."""
+    """What a rank does that has no inputs left.
+
+    A subclass overrides both methods; neither needs to do anything.
+    """
 
     def main_hook(self) -> None:
         """In place of each iteration of the others: the collectives that they make in it."""
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """Once, when all ranks are done; the last joiners are those that had inputs for longest."""
+        """Once, when all ranks are done; the last joiners are those that had inputs for longest.
+
+        Args:
+            is_last_joiner: whether this rank is one of those.
+        """
 
 
 @dataclass
@@ -37,14 +48,22 @@ class _JoinConfig:
 
 
 class Joinable:
-    """Base of classes whose collectives of each iteration `Join` can take the place of."""
+    """Base of classes whose collectives of each iteration `Join` can take the place of.
+
+    A subclass defines `join_hook`, `join_device` and `join_process_group`, and calls
+    `Join.notify_join_context` in each iteration.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._join_config = _JoinConfig()
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """The hook; gets what `Join` was given by name."""
+        """The hook; gets what `Join` was given by name.
+
+        Args:
+            **kwargs: `Join`'s own, the same for all its objects.
+        """
         raise NotImplementedError(f"{type(self).__name__}.join_hook")
 
     @property
@@ -161,13 +180,13 @@ class Join:
         return None
 
 
-def _count(group: Any, device: Any, mine: int) -> int:
+def _count(group: Group, device: Device, mine: int) -> int:
     """How many ranks begin an iteration."""
-    active = warptape.tensor(float(mine), device=device)
+    active = wt.tensor(float(mine), device=device)
     collectives.all_reduce(active, group=group)
     return round(active.item())
 
 
-def _agree_to_stop(group: Any, device: Any, stop: bool) -> None:
+def _agree_to_stop(group: Group, device: Device, stop: bool) -> None:
     """All ranks are here before any of them raises, so that none finds the others gone."""
-    collectives.all_reduce(warptape.tensor(float(stop), device=device), group=group)
+    collectives.all_reduce(wt.tensor(float(stop), device=device), group=group)

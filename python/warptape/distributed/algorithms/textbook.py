@@ -1,8 +1,8 @@
 """All-reduce as textbooks have it, over send and recv: to read, to count and to draw.
 
 Three algorithms that leave the sum of all ranks' tensors on every rank, each a function that works in place
-and returns the `Trace` of what this rank did. `docs/collectives.md` explains them with a picture made by this
-code. For work, use `warptape.distributed.all_reduce`.
+and returns the `Trace` of what this rank did. `docs/explanation/collectives.md` explains them with a
+picture made by this code. For work, use `warptape.distributed.all_reduce`.
 
 What they cost is said by the model of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
 Communication Operations in MPICH" (2005), section 3: a message of m bytes takes alpha + m * beta seconds,
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from .. import collectives
-from .._state import Group, resolve
+from ..state import Group, resolve
 
 Span = tuple[int, int]  # of elements: from, to
 Watch = Callable[[int, Tensor], None]
@@ -30,7 +30,15 @@ Watch = Callable[[int, Tensor], None]
 
 @dataclass(frozen=True)
 class Move:
-    """A message: elements that a rank sends to another, which adds them to its own or takes them instead."""
+    """A message: elements that a rank sends to another, which adds them to its own or takes them instead.
+
+    Args:
+        step: when it was sent, from 0.
+        source, destination: ranks.
+        span: begin and end of the elements.
+        bytes: how much was sent.
+        adds: whether the receiver adds the elements.
+    """
 
     step: int  # from 1
     source: int
@@ -42,7 +50,13 @@ class Move:
 
 @dataclass
 class Trace:
-    """What one rank did: how many steps there were, and what it sent and received in them."""
+    """What one rank did: how many steps there were, and what it sent and received in them.
+
+    Args:
+        rank, size: of this rank and of the group.
+        steps: how many there were.
+        sent, received: this rank's messages.
+    """
 
     rank: int
     size: int
@@ -104,7 +118,7 @@ class _Line:
             self.trace.sent.append(self._move(self.rank, to, span, adds))
         if recv is not None:
             source, span = recv
-            came = warptape.empty_like(self.flat[span[0] : span[1]])
+            came = wt.empty_like(self.flat[span[0] : span[1]])
             collectives.recv(came, group=self.group, group_src=source)
             self.trace.received.append(self._move(source, self.rank, span, adds))
         if work is not None:
@@ -115,14 +129,28 @@ class _Line:
         self._show()
 
     def finish(self, tensor: Tensor) -> Trace:
-        """Leaves the sum in the tensor."""
+        """Leaves the sum in the tensor.
+
+        Args:
+            tensor: what the caller gave.
+        """
         if tensor.numel() and self.flat.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(self.flat.view(tensor.shape))
         return self.trace
 
 
 def chunk(index: int, numel: int, n: int) -> Span:
-    """The elements of one of n chunks; their sizes differ by one at most."""
+    """The elements of one of n chunks; their sizes differ by one at most.
+
+    Args:
+        index: which chunk, from 0.
+        numel: elements in all.
+        n: number of chunks.
+
+    >>> from warptape.distributed.algorithms.textbook import chunk
+    >>> [chunk(i, 5, 2) for i in range(2)]
+    [(0, 2), (2, 5)]
+    """
     return index * numel // n, (index + 1) * numel // n
 
 
@@ -220,7 +248,14 @@ ALGORITHMS: dict[str, Callable[..., Trace]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What an all-reduce costs whoever waits for its last step. Bytes need not be whole."""
+    """What an all-reduce costs whoever waits for its last step. Bytes need not be whole.
+
+    Args:
+        steps: messages that wait for one another.
+        bytes: sent by one rank.
+        added: bytes that one rank adds.
+        busiest: bytes through the busiest rank.
+    """
 
     steps: int  # each one message: alpha
     bytes: float  # sent one after the other: beta
@@ -228,12 +263,28 @@ class Cost:
     busiest: float  # bytes that the rank sends that sends most
 
     def seconds(self, alpha: float, beta: float, gamma: float = 0.0) -> float:
-        """By the seconds that a message, a byte sent and a byte added take."""
+        """By the seconds that a message, a byte sent and a byte added take.
+
+        Args:
+            alpha: seconds of a message.
+            beta: seconds of a byte that is sent.
+            gamma: seconds of a byte that is added.
+        """
         return self.steps * alpha + self.bytes * beta + self.added * gamma
 
 
 def predict(algorithm: str, n: int, nbytes: float) -> Cost:
-    """The cost of an algorithm of `ALGORITHMS` over n ranks for tensors of `nbytes` bytes."""
+    """The cost of an algorithm of `ALGORITHMS` over n ranks for tensors of `nbytes` bytes.
+
+    Args:
+        algorithm: its name.
+        n: the number of ranks.
+        nbytes: bytes of each rank's tensor.
+
+    >>> from warptape.distributed.algorithms.textbook import predict
+    >>> predict("ring", 4, 1000).bytes
+    1500.0
+    """
     if algorithm == "naive":
         return Cost(2 * (n - 1), 2 * (n - 1) * nbytes, (n - 1) * nbytes, (n - 1) * nbytes)
     if algorithm == "ring":

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from ..._missing import install_getattr as _install_getattr
-from ..._tensor import Tensor
+from ...core import Tensor
 from .load import metadata
 
 __all__ = [
@@ -43,17 +42,17 @@ class ChunkStorageMetadata:
 class TensorProperties:
     """What a tensor is besides its values and sizes."""
 
-    dtype: Any = field(default_factory=warptape.get_default_dtype)
-    layout: Any = warptape.strided
+    dtype: Any = field(default_factory=wt.get_default_dtype)
+    layout: Any = wt.strided
     requires_grad: bool = False
-    memory_format: Any = warptape.contiguous_format
+    memory_format: Any = wt.contiguous_format
     pin_memory: bool = False
 
     @staticmethod
     def create_from_tensor(tensor: Tensor) -> TensorProperties:
         """Those of a tensor."""
         return TensorProperties(
-            tensor.dtype, tensor.layout, tensor.requires_grad, warptape.contiguous_format, tensor.is_pinned()
+            tensor.dtype, tensor.layout, tensor.requires_grad, wt.contiguous_format, tensor.is_pinned()
         )
 
 
@@ -103,7 +102,7 @@ class MetadataIndex:
     def __init__(self, fqn: str, offset: Sequence[int] | None = None, index: int | None = None) -> None:
         object.__setattr__(self, "fqn", fqn)
         object.__setattr__(self, "index", index)
-        object.__setattr__(self, "offset", None if offset is None else warptape.Size(offset))
+        object.__setattr__(self, "offset", None if offset is None else wt.Size(offset))
 
 
 class _Module(ModuleType):
@@ -114,4 +113,3 @@ class _Module(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Module
-_install_getattr(__name__)

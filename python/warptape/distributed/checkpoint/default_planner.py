@@ -6,7 +6,15 @@ __all__ = ["DefaultLoadPlanner", "DefaultSavePlanner"]
 
 
 class DefaultSavePlanner:
-    """How `save` plans anyway: nested dicts are flattened, and what ranks hold alike is written once."""
+    """How `save` plans anyway: nested dicts are flattened, and what ranks hold alike is written once.
+
+    Args:
+        flatten_state_dict, flatten_sharded_tensors: must be true for nested dicts.
+        dedup_replicated_tensors, dedup_save_to_lowest_rank, enable_plan_caching: accepted; what ranks hold
+            alike is always written once.
+
+    Raises: NotImplementedError where flatten_state_dict is false.
+    """
 
     def __init__(
         self,
@@ -21,7 +29,12 @@ class DefaultSavePlanner:
 
 
 class DefaultLoadPlanner:
-    """How `load` plans anyway; with allow_partial_load what a checkpoint lacks stays as it is."""
+    """How `load` plans anyway; with allow_partial_load what a checkpoint lacks stays as it is.
+
+    Args:
+        flatten_state_dict, flatten_sharded_tensors: accepted.
+        allow_partial_load: whether names may be missing from the checkpoint.
+    """
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 __all__ = ["FileSystemReader", "FileSystemWriter"]
@@ -15,7 +16,7 @@ class FileSystemWriter:
 
     def __init__(
         self,
-        path: Any,
+        path: str | os.PathLike[str],
         single_file_per_rank: bool = True,
         sync_files: bool = True,
         thread_count: int = 1,
@@ -28,7 +29,12 @@ class FileSystemWriter:
 
 
 class FileSystemReader:
-    """load(.., storage_reader=FileSystemReader(path)) is load(.., checkpoint_id=path)."""
+    """load(.., storage_reader=FileSystemReader(path)) is load(.., checkpoint_id=path).
 
-    def __init__(self, path: Any, **more: Any) -> None:
+    Args:
+        path: the checkpoint's folder.
+        **more: accepted, without effect.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **more: Any) -> None:
         self.path = path

@@ -11,15 +11,18 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-
-from ..._tensor import Tensor
+from ... import core as wt
+from ...core import Tensor
+from ...core.placed import Placed
 from ...utils.safetensors import load_file, save_file
 from .layout import CheckpointException
 from .plan import agree, describe, exchange, world_of
 from .save import Rendezvous
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 __all__ = ["HuggingFaceStorageReader", "HuggingFaceStorageWriter"]
 _INDEX = "model.safetensors.index.json"
@@ -49,7 +52,7 @@ class HuggingFaceStorageWriter:
 
     def __init__(
         self,
-        path: Any,
+        path: str | os.PathLike[str],
         fqn_to_index_mapping: dict[str, int] | None = None,
         thread_count: int = 1,
         save_distributed: bool = False,
@@ -65,9 +68,24 @@ class HuggingFaceStorageWriter:
         self.path, self.files = path, fqn_to_index_mapping or {}
 
     def start(
-        self, state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool, no_dist: bool
+        self,
+        state: Any,
+        checkpoint_id: str | os.PathLike[str],
+        group: Group,
+        metadata: object,
+        copy: bool,
+        no_dist: bool,
     ) -> Callable[[], None]:
-        """Gathers, for `save` and `async_save`; returns what writes. Collective."""
+        """Gathers, for `save` and `async_save`; returns what writes. Collective.
+
+        Args:
+            state: what is saved.
+            checkpoint_id: the folder.
+            group: the ranks that save.
+            metadata: strings for the files.
+            copy: whether values are copied, so that they may change meanwhile.
+            no_dist: whether this rank saves alone.
+        """
         what, (rank, world) = f"save to {checkpoint_id}", world_of(group, no_dist)
         tensors, fault, cause = dict[str, Tensor](), None, None
         try:
@@ -96,7 +114,7 @@ class HuggingFaceStorageWriter:
                     self._write(Path(checkpoint_id), tensors)
             except Exception as error:
                 fault, cause = describe(error), error
-            agree(what, rendezvous.tell([fault, *[None] * (world - 1)]), cause)
+            agree(what, rendezvous.broadcast([fault, *[None] * (world - 1)]), cause)
 
         return finish
 
@@ -134,11 +152,21 @@ class HuggingFaceStorageReader:
     Raises: CheckpointException for a name that is not there, or has another shape.
     """
 
-    def __init__(self, path: Any, thread_count: int = 1, **more: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str], thread_count: int = 1, **more: Any) -> None:
         self.path = path
 
-    def read_state(self, state: Any, path: Any, group: Any, no_dist: bool, partial: bool) -> None:
-        """What `load` calls: changes the tensors in place. Collective."""
+    def read_state(
+        self, state: Any, path: str | os.PathLike[str], group: Group, no_dist: bool, partial: bool
+    ) -> None:
+        """What `load` calls: changes the tensors in place. Collective.
+
+        Args:
+            state: what is loaded into.
+            path: the folder.
+            group: the ranks that load.
+            no_dist: whether this rank loads alone.
+            partial: whether names may be missing from the files.
+        """
         what, (_, world) = f"load from {path}", world_of(group, no_dist)
         fault, cause = None, None
         objects: dict[str, Any] = {}
@@ -151,7 +179,7 @@ class HuggingFaceStorageReader:
             fault, cause = describe(error), error
         agree(what, exchange(fault, group, world), cause)
         try:
-            with warptape.no_grad():
+            with wt.no_grad():
                 for target, value in parts:
                     target.copy_(value)
             for own, loaded in objects.values():
@@ -160,7 +188,9 @@ class HuggingFaceStorageReader:
             fault, cause = describe(error), error
         agree(what, exchange(fault, group, world), cause)
 
-    def _parts(self, path: Any, wanted: dict[str, Any], partial: bool) -> Iterator[tuple[Any, Any]]:
+    def _parts(
+        self, path: str | os.PathLike[str], wanted: dict[str, Any], partial: bool
+    ) -> Iterator[tuple[Any, Any]]:
         """(tensor here, its part of what is there)"""
         found: dict[str, Tensor] = {}
         for file in sorted(Path(path).glob("*.safetensors")):
@@ -173,16 +203,15 @@ class HuggingFaceStorageReader:
                     continue
                 raise CheckpointException(f"tensor {name} is missing there")
             value: Any = found[name]
-            shape = getattr(target, "full_shape", tuple(target.shape))
-            if tuple(value.shape) != tuple(shape):
+            if value.shape != target.shape:
                 raise CheckpointException(
-                    f"tensor {name} is {list(value.shape)} there and {list(shape)} here"
+                    f"tensor {name} is {list(value.shape)} there and {list(target.shape)} here"
                 )
             into: Any = target
-            if hasattr(into, "like_whole"):
-                yield into._local_tensor, into.like_whole(value)._local_tensor
+            if isinstance(into, Placed):
+                yield into.to_local().detach(), into.like_whole(value).to_local()
             else:
-                yield into.detach(), into.part_of(value) if hasattr(into, "part_of") else value
+                yield into.detach(), value
 
 
 def _stateful(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Weights in Hugging Face's layout: read into models of any layout, and written from checkpoints.
 
 The layout is safetensors files, and where there are several `model.safetensors.index.json`. Names and shapes
-differ between its models and ours: a NameMap says how.
+differ between its models and ours: a NameMap says how (names.py).
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,86 +29,14 @@ from ...utils.safetensors import (
 )
 from .layout import CheckpointException
 from .load import Shards, copy_all, find, parts_of, read_manifest, verify_all
+from .names import NameMap, sliced, written
 from .plan import agree, describe, exchange, world_of
 from .save import sync_folder, write_file
 from .slices import Slice, held
 from .state import model_of, modules_of
 
-
-@dataclass(frozen=True)
-class NameMap:
-    """From our names of tensors to theirs.
-
-    Args:
-        rename: our pattern -> theirs, or a tuple of theirs that are joined along dim 0 into ours. Each `*`
-            stands for the same text in both; the first pattern that fits is taken, else a name stays.
-        transpose: patterns of their names of matrices that they keep as [inputs, outputs].
-        prefix: with which their names may begin, and are written.
-        ignore: patterns of their names that ours need not have.
-        sizes: our pattern -> the sizes along dim 0 of what is joined; for writing not needed if equal.
-        older: endings of their names -> those that older files have instead, for reading.
-    """
-
-    rename: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
-    transpose: tuple[str, ...] = ()
-    prefix: str = ""
-    ignore: tuple[str, ...] = ()
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    older: Mapping[str, str] = field(default_factory=dict)
-
-    def theirs(self, name: str) -> tuple[str, ...]:
-        """Their names, without prefix, of what makes up ours."""
-        for pattern, target in self.rename.items():
-            texts = _fits(name, pattern)
-            if texts is not None:
-                targets = (target,) if isinstance(target, str) else target
-                return tuple(_filled(each, texts) for each in targets)
-        return (name,)
-
-    def transposed(self, theirs: str) -> bool:
-        """Whether one of theirs is kept the other way round."""
-        return any(_fits(theirs, pattern) is not None for pattern in self.transpose)
-
-    def split(self, name: str, each: list[int]) -> list[int]:
-        """The rows of ours that each of theirs has, if `sizes` says it, else the same as given."""
-        fitting = (sizes for pattern, sizes in self.sizes.items() if _fits(name, pattern) is not None)
-        return list(next(fitting, each))
-
-    def ignored(self, name: str) -> bool:
-        """Whether ours need not have one of theirs."""
-        bare = name.removeprefix(self.prefix)
-        return any(_fits(bare, pattern) is not None for pattern in self.ignore)
-
-    def candidates(self, bare: str) -> Iterator[str]:
-        """What a file may call one of theirs."""
-        endings = ((new, old) for new, old in self.older.items() if bare.endswith(new))
-        for name in (bare, *(bare.removesuffix(new) + old for new, old in endings)):
-            yield from (self.prefix + name, name)
-
-
-def _fits(name: str, pattern: str) -> tuple[str, ...] | None:
-    """What the `*` of a pattern stand for, each for something between dots; None if it does not fit."""
-    fits = re.fullmatch("([^.]*)".join(re.escape(part) for part in pattern.split("*")), name)
-    return fits.groups() if fits else None
-
-
-def _filled(pattern: str, texts: tuple[str, ...]) -> str:
-    pieces = pattern.split("*")
-    return "".join(a + b for a, b in zip(pieces, (*texts, "")))
-
-
-# nanoGPT's names are theirs; both families of models may have other ones by `rename`
-GPT2 = NameMap(
-    transpose=(
-        "h.*.attn.c_attn.weight",
-        "h.*.attn.c_proj.weight",
-        "h.*.mlp.c_fc.weight",
-        "h.*.mlp.c_proj.weight",
-    ),
-    prefix="transformer.",
-    ignore=("h.*.attn.bias", "h.*.attn.masked_bias"),
-)
-LLAMA = NameMap(prefix="model.", ignore=("layers.*.self_attn.rotary_emb.inv_freq",))
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 
 def _read_headers(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -130,15 +56,23 @@ def _read_headers(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any
 def _entry(name: str, names: NameMap, there: dict[str, Any], used: set[str]) -> dict[str, Any] | str:
     """A tensor of ours as a manifest describes it, or what is missing."""
     start, pieces, shapes, kinds = 0, [], [], set()
-    for bare in names.theirs(name):
+    stems = [sliced(bare) for bare in names.theirs(name)]
+    for bare, index in stems:
         full = next((n for n in names.candidates(bare) if n in there), None)
         if full is None:
             return f"{bare} is missing there, for {name}"
         entry = there[full]
-        turned = names.transposed(bare) and len(entry["shape"]) == 2
-        shape = entry["shape"][::-1] if turned else entry["shape"]
+        shape, at = entry["shape"], entry["at"]
+        if index is not None:
+            slices = sum(stem == bare for stem, _ in stems)
+            if len(shape) < 2 or shape[0] != slices:
+                return f"{bare} is {list(shape)} there, not {slices} slices for {name}"
+            shape = shape[1:]
+            at += index * math.prod(shape) * itemsize(entry["dtype"])
+        turned = names.transposed(bare) and len(shape) == 2
+        shape = shape[::-1] if turned else shape
         where = ((start, *[0] * (len(shape) - 1)), shape) if shape else ((), ())
-        pieces.append({"box": where, "file": entry["file"], "at": entry["at"], "transposed": turned})
+        pieces.append({"box": where, "file": entry["file"], "at": at, "transposed": turned})
         start += shape[0] if shape else 1
         shapes.append(shape[1:])
         kinds.add(entry["dtype"])
@@ -153,7 +87,9 @@ def _entry(name: str, names: NameMap, there: dict[str, Any], used: set[str]) -> 
     }
 
 
-def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: Any = None) -> None:
+def load_huggingface(
+    model: Any, folder: str | os.PathLike[str], names: NameMap, *, process_group: Group = None
+) -> None:
     """Reads weights in Hugging Face's layout into a model, in place: each rank its part. Collective.
 
     Args:
@@ -231,41 +167,12 @@ def _whole(shards: Shards, entry: dict[str, Any], shape: tuple[int, ...]) -> np.
     return out
 
 
-def _written(manifest: dict[str, Any], names: NameMap, under: str) -> Iterator[tuple[str, str, Any, Any]]:
-    """(their name, ours, rows of ours, shape) of what is written."""
-    for name, entry in manifest["tensors"].items():
-        if not name.startswith(under):
-            continue
-        bare, shape = name.removeprefix(under), entry["shape"]
-        theirs = names.theirs(bare)
-        rows = shape[0] if shape else 1
-        sizes = names.split(bare, [rows // len(theirs)] * len(theirs)) if len(theirs) > 1 else [rows]
-        if len(sizes) != len(theirs) or (shape and sum(sizes) != shape[0]):
-            raise CheckpointException(
-                f"{bare} has {shape[0]} rows, not those of {list(theirs)}: {sizes}; set NameMap.sizes"
-            )
-        start = 0
-        for each, rows in zip(theirs, sizes):
-            part = (rows, *shape[1:]) if shape else ()
-            turned = names.transposed(each) and len(part) == 2
-            full = each if each.startswith("lm_head.") else names.prefix + each
-            yield full, name, (start, rows, turned), part[::-1] if turned else part
-            start += rows
+def tensor_names(folder: str | os.PathLike[str]) -> list[str]:
+    """Their names of the tensors in a folder. Raises CheckpointException.
 
-
-def theirs_of(state_dict: Mapping[str, Any], names: NameMap) -> dict[str, Any]:
-    """A model's tensors by their names. Raises CheckpointException for rows that do not divide as theirs."""
-    out = {}
-    manifest = {"tensors": {name: {"shape": tuple(t.shape)} for name, t in state_dict.items()}}
-    for full, name, (start, rows, turned), _ in _written(manifest, names, ""):
-        part = state_dict[name].detach()
-        part = part[start : start + rows] if part.ndim else part
-        out[full] = (part.t() if turned else part).contiguous()
-    return out
-
-
-def tensor_names(folder: Any) -> list[str]:
-    """Their names of the tensors in a folder. Raises CheckpointException."""
+    Args:
+        folder: with safetensors files.
+    """
     try:
         return list(_read_headers(Path(folder))[1])
     except Exception as error:
@@ -273,7 +180,12 @@ def tensor_names(folder: Any) -> list[str]:
 
 
 def save_huggingface(
-    checkpoint_id: Any, folder: Any, names: NameMap, *, model: str = "model", max_shard_size: int = 5 << 30
+    checkpoint_id: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    names: NameMap,
+    *,
+    model: Any = "model",
+    max_shard_size: int = 5 << 30,
 ) -> None:
     """Writes the model of a checkpoint, of whatever layout, as Hugging Face's. One process; `folder` is new.
 
@@ -290,7 +202,7 @@ def save_huggingface(
     verify_all(source, manifest, f"{model}.")
     items = [
         (item, math.prod(item[3]) * itemsize(manifest["tensors"][item[1]]["dtype"]))
-        for item in _written(manifest, names, f"{model}.")
+        for item in written(manifest, names, f"{model}.")
     ]
     if not items:
         raise CheckpointException(f"{source}: it has no model called {model!r}")
@@ -322,10 +234,9 @@ def _write_theirs(path: Path, shards: Shards, manifest: dict[str, Any], items: l
 
     def parts() -> Iterator[memoryview | bytes]:
         yield header
-        for _, name, (start, rows, turned), _ in items:
+        for _, name, rows, _ in items:
             entry = manifest["tensors"][name]
-            values = _whole(shards, entry, entry["shape"])
-            values = values[start : start + rows] if entry["shape"] else values
-            yield np.ascontiguousarray(values.T if turned else values).reshape(-1).view(np.uint8).data
+            values = rows.of(_whole(shards, entry, entry["shape"]))
+            yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
     write_file(path, parts())

@@ -9,12 +9,15 @@ import secrets
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .layout import CheckpointException
 from .load import find, load, metadata
 from .plan import exchange, world_of
 from .save import async_save
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 _NAME = re.compile(r"step-(\d{1,18})", re.ASCII)
 
@@ -32,12 +35,12 @@ class Checkpoints:
 
     def __init__(
         self,
-        folder: Any,
+        folder: str | os.PathLike[str],
         *,
         keep_last: int | None = 3,
         keep_best: int = 0,
         mode: str = "min",
-        process_group: Any = None,
+        process_group: Group = None,
     ) -> None:
         if mode not in ("min", "max"):
             raise ValueError(f'Checkpoints: expected mode "min" or "max", got {mode!r}')
@@ -50,7 +53,14 @@ class Checkpoints:
     def save(
         self, state_dict: dict[str, Any], step: int, metric: float | None = None, wait: bool = False
     ) -> None:
-        """Saves asynchronously, or at once with `wait`. Collective. Raises what the save before raised."""
+        """Saves asynchronously, or at once with `wait`. Collective. Raises what the save before raised.
+
+        Args:
+            state_dict: as of `distributed.checkpoint.save`.
+            step: names the folder.
+            metric: by which the best are kept; None for none.
+            wait: whether the call returns when all is on the disk.
+        """
         self.wait()
         path = self.folder / f"step-{step:09d}"
         said = {"step": step, "metric": metric}
@@ -59,7 +69,10 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Until the last save is over; then removes what is not kept. Raises what it raised."""
+        """Until the last save is over; then removes what is not kept. Raises what it raised.
+
+        Call it at the end of training, so that the last checkpoint is whole.
+        """
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
@@ -83,7 +96,12 @@ class Checkpoints:
         return known[0] if known else None
 
     def load(self, state_dict: dict[str, Any], step: int | None = None) -> int | None:
-        """Loads a step, or the last one that is there; returns it, None if there is none. Collective."""
+        """Loads a step, or the last one that is there; returns it, None if there is none. Collective.
+
+        Args:
+            state_dict: what is loaded into.
+            step: which checkpoint; the last one if None.
+        """
         self.wait()
         rank, world = world_of(self.group)
         if step is None:

@@ -24,6 +24,7 @@ from . import tree
 from .slices import Slice, fault_of_tiling
 
 MANIFEST = "manifest.json"
+PRESENT = ".metadata"  # an empty file of the name of PyTorch's index: programs look for it
 crc32c = _C._crc32c
 FORMAT, VERSION = "warptape.checkpoint", 2
 CHECKSUM, CHECKSUMS = "CRC-32C", {"CRC-32C": crc32c, "CRC-32": zlib.crc32}
@@ -46,19 +47,39 @@ class CheckpointException(RuntimeError, ValueError):
 
 
 def blocks_of(data: memoryview) -> list[int]:
-    """The checksum of each block."""
+    """The checksum of each block.
+
+    Args:
+        data: of a piece.
+    """
     return [crc32c(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
 
 
 def piece_name(name: str, shape: tuple[int, ...], where: Slice) -> str:
-    """A piece's name in its shard."""
+    """A piece's name in its shard.
+
+    Args:
+        name: of the tensor.
+        shape: of the whole tensor.
+        where: start and size of the piece.
+
+    >>> from warptape.distributed.checkpoint.layout import piece_name
+    >>> piece_name("weight", (4, 2), ((2, 0), (2, 2)))
+    'weight@2:4,0:2'
+    """
     if where[1] == shape:
         return name
     return name + "@" + ",".join(f"{s}:{s + n}" for s, n in zip(*where))
 
 
 def encode_manifest(manifest: dict[str, Any]) -> bytes:
-    """The bytes of manifest.json."""
+    """The bytes of manifest.json.
+
+    Args:
+        manifest: what decode_manifest returns.
+
+    Returns: a first line with a checksum of what follows, then JSON.
+    """
     head = {"format": FORMAT, "version": VERSION, "checksum": CHECKSUM}
     body = json.dumps(head | manifest, separators=(",", ":"))[1:].encode()
     return _FIRST_LINE % zlib.crc32(body) + body + b"\n"

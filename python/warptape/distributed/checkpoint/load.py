@@ -10,14 +10,14 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...utils.safetensors import KINDS, itemsize
 from .layout import (
     BLOCK,
@@ -33,12 +33,20 @@ from .save import aside, deprecated, is_checkpoint
 from .slices import Slice, overlap, within
 from .state import Wanted
 
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
+
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in a file's place is not waited for
 Part = tuple[str, dict[str, Any], Slice, Tensor]  # tensor, its piece, what of it is read, where to
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """A file's bytes. Raises CheckpointException when there are more than `most`."""
+    """A file's bytes. Raises CheckpointException when there are more than `most`.
+
+    Args:
+        path: a file, not a link.
+        most: bytes.
+    """
     fd = os.open(path, _READ | os.O_NOFOLLOW)
     with open(fd, "rb") as file:
         data = file.read(most + 1)
@@ -47,8 +55,14 @@ def read_bytes(path: Path, most: int) -> bytes:
     return data
 
 
-def find(checkpoint_id: Any) -> Path:
-    """The folder of a checkpoint, also if a kill left it aside."""
+def find(checkpoint_id: str | os.PathLike[str]) -> Path:
+    """The folder of a checkpoint, also if a kill left it aside.
+
+    Args:
+        checkpoint_id: a path.
+
+    Raises: CheckpointException where there is no checkpoint.
+    """
     path = Path(os.path.abspath(checkpoint_id))
     if not is_checkpoint(path):
         if is_checkpoint(aside(path)):
@@ -63,7 +77,13 @@ def find(checkpoint_id: Any) -> Path:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The checked manifest of a folder."""
+    """The checked manifest of a folder.
+
+    Args:
+        path: of the folder.
+
+    Raises: CheckpointException for a manifest that no save wrote.
+    """
     return decode_manifest(read_bytes(path / MANIFEST, LARGEST_MANIFEST), str(path / MANIFEST))
 
 
@@ -98,14 +118,29 @@ class Shards:
                 raise CheckpointException(f"the header of {name} is damaged: its checksum is another")
 
     def values(self, kind: str, piece: dict[str, Any], part: Slice) -> np.ndarray:
-        """A part of a piece, where it is in the file."""
+        """A part of a piece, where it is in the file.
+
+        Args:
+            kind: the dtype's name.
+            piece: its entry of the manifest.
+            part: start and size of what is wanted, in the whole tensor.
+        """
         shape = piece["box"][1]
         there = shape[::-1] if piece.get("transposed") else shape
         whole = np.ndarray(there, KINDS[kind][1], self.maps[piece["file"]], piece["at"])
         return (whole.T if there is not shape else whole)[within(part, piece["box"])]
 
     def fault_of_block(self, name: str, piece: dict[str, Any], i: int, length: int) -> str | None:
-        """Whether a block of a piece is what was saved."""
+        """Whether a block of a piece is what was saved.
+
+        Args:
+            name: of the tensor.
+            piece: its entry of the manifest.
+            i: the block's number.
+            length: bytes of the piece.
+
+        Returns: None, or what is wrong.
+        """
         begin = piece["at"] + i * BLOCK
         with memoryview(self.maps[piece["file"]]) as data:
             checksum = self.checksum(data[begin : min(begin + BLOCK, piece["at"] + length)])
@@ -115,7 +150,12 @@ class Shards:
 
 
 def parts_of(manifest: dict[str, Any], tensors: list[tuple[str, Any]]) -> Iterator[Part]:
-    """What of which pieces goes where, on this rank."""
+    """What of which pieces goes where, on this rank.
+
+    Args:
+        manifest: of the checkpoint.
+        tensors: names, and how this rank holds each.
+    """
     for name, into in tensors:
         for i, where in enumerate(into.slices):
             target = into.local(i).detach()
@@ -165,13 +205,19 @@ def _copy(shards: Shards, kind: str, part: Part) -> None:
     _, piece, where, target = part
     values = np.require(shards.values(kind, piece, where), requirements="A")
     steps = tuple(step // values.itemsize for step in values.strides)
-    there = values.ctypes.data, KINDS[kind][0], values.shape, steps, warptape.device("cpu")
+    there = values.ctypes.data, KINDS[kind][0], values.shape, steps, wt.device("cpu")
     target.copy_(_C._from_memory(values, *there))
 
 
 def copy_all(shards: Shards, manifest: dict[str, Any], parts: list[Part]) -> None:
-    """Brings the values to where they go."""
-    with warptape.no_grad():
+    """Brings the values to where they go.
+
+    Args:
+        shards: the open files.
+        manifest: of the checkpoint.
+        parts: as parts_of gives them.
+    """
+    with wt.no_grad():
         for part in parts:
             _copy(shards, manifest["tensors"][part[0]]["dtype"], part)
 
@@ -179,10 +225,10 @@ def copy_all(shards: Shards, manifest: dict[str, Any], parts: list[Part]) -> Non
 def load(
     state_dict: dict[str, Any],
     *,
-    checkpoint_id: Any = None,
+    checkpoint_id: str | os.PathLike[str] | None = None,
     storage_reader: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
+    planner: object = None,
+    process_group: Group = None,
     no_dist: bool = False,
 ) -> None:
     """Reads a checkpoint into the models, optimizers and other things of a dict, in place; plain data in the
@@ -239,12 +285,20 @@ def load(
 def load_state_dict(
     state_dict: dict[str, Any],
     storage_reader: Any,
-    process_group: Any = None,
+    process_group: Group = None,
     coordinator_rank: int = 0,
     no_dist: bool = False,
-    planner: Any = None,
+    planner: object = None,
 ) -> None:
-    """`load(state_dict, storage_reader=..)`, deprecated as in PyTorch; no rank is the coordinator."""
+    """`load(state_dict, storage_reader=..)`, deprecated as in PyTorch; no rank is the coordinator.
+
+    Args:
+        state_dict: what is loaded into.
+        storage_reader: names the folder.
+        process_group: the ranks that load.
+        coordinator_rank, planner: without effect.
+        no_dist: whether this rank loads alone.
+    """
     deprecated("load_state_dict", "load")
     load(
         state_dict,
@@ -271,13 +325,21 @@ def _all_known(what: str, manifest: dict[str, Any], reports: list[list[Any]]) ->
         raise CheckpointException(f"{what}: nothing here is called {', '.join(extra[:8])}{more}")
 
 
-def metadata(checkpoint_id: Any) -> Any:
-    """What save() was given as `metadata`."""
+def metadata(checkpoint_id: str | os.PathLike[str]) -> Any:
+    """What save() was given as `metadata`.
+
+    Args:
+        checkpoint_id: a path.
+    """
     return read_manifest(find(checkpoint_id))["metadata"]
 
 
-def verify(checkpoint_id: Any) -> int:
-    """Reads all of a checkpoint; returns the number of its tensors. Raises CheckpointException."""
+def verify(checkpoint_id: str | os.PathLike[str]) -> int:
+    """Reads all of a checkpoint; returns the number of its tensors. Raises CheckpointException.
+
+    Args:
+        checkpoint_id: a path.
+    """
     folder = find(checkpoint_id)
     manifest = read_manifest(folder)
     verify_all(folder, manifest)
@@ -285,7 +347,13 @@ def verify(checkpoint_id: Any) -> int:
 
 
 def verify_all(folder: Path, manifest: dict[str, Any], under: str = "") -> None:
-    """Reads all tensors whose names begin with `under`. Raises CheckpointException that names those."""
+    """Reads all tensors whose names begin with `under`. Raises CheckpointException that names those.
+
+    Args:
+        folder: of the checkpoint.
+        manifest: its own.
+        under: a name's beginning; "" for all.
+    """
     blocks = []
     for name, entry in manifest["tensors"].items():
         for piece in entry["pieces"] if name.startswith(under) else ():

@@ -5,26 +5,40 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...utils.safetensors import KIND_OF, itemsize
-from .. import _state
+from .. import state as _state
 from ..objects import all_gather_object
 from .layout import CheckpointException
 from .slices import Slice, fault_of_tiling
 from .state import Collected, encode_object
 
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
-def world_of(group: Any, no_dist: bool = False) -> tuple[int, int]:
-    """This rank and the number of ranks; (0, 1) without a job, or where it is not to be asked."""
+
+def world_of(group: Group, no_dist: bool = False) -> tuple[int, int]:
+    """This rank and the number of ranks; (0, 1) without a job, or where it is not to be asked.
+
+    Args:
+        group: the ranks; all if None.
+        no_dist: whether this rank acts alone.
+    """
     if no_dist or _state.peek_state() is None:
         return 0, 1
     pg = _state.resolve(group)
     return pg.rank(), pg.size()
 
 
-def exchange(value: Any, group: Any, world: int) -> list[Any]:
-    """The JSON values of all ranks."""
+def exchange(value: object, group: Group, world: int) -> list[Any]:
+    """The JSON values of all ranks.
+
+    Args:
+        value: what JSON can hold.
+        group: the ranks; all if None.
+        world: their number.
+    """
     if world == 1:
         return [value]
     out: list[Any] = [None] * world
@@ -33,7 +47,15 @@ def exchange(value: Any, group: Any, world: int) -> list[Any]:
 
 
 def agree(what: str, faults: list[str | None], cause: BaseException | None = None) -> None:
-    """Raises on every rank what any rank found."""
+    """Raises on every rank what any rank found.
+
+    Args:
+        what: names the operation in the error.
+        faults: for each rank None or a text.
+        cause: this rank's own error.
+
+    Raises: CheckpointException where there is a fault.
+    """
     failures = {rank: text for rank, text in enumerate(faults) if text}
     if not failures:
         return
@@ -47,13 +69,24 @@ def agree(what: str, faults: list[str | None], cause: BaseException | None = Non
 
 
 def describe(error: BaseException) -> str:
-    """An error of one rank, for the others."""
+    """An error of one rank, for the others.
+
+    Args:
+        error: of any class.
+    """
     return str(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
 
 
 @dataclass
-class Plan:
-    """What all ranks hold together, and which rank writes each slice of it."""
+class WritePlan:
+    """What all ranks hold together, and which rank writes each slice of it.
+
+    Args:
+        tensors, objects: entries of the manifest by name.
+        aliases: further names of shared tensors.
+        containers: kinds of containers by path.
+        owners: which rank writes which slice.
+    """
 
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +96,11 @@ class Plan:
 
 
 def offer(collected: Collected) -> dict[str, Any]:
-    """What a rank tells the others of what it holds."""
+    """What a rank tells the others of what it holds.
+
+    Args:
+        collected: what this rank holds.
+    """
     tensors = {
         name: [KIND_OF[h.tensor.dtype], h.shape, h.slices, h.any_holder, h.checksum]
         for name, h in collected.tensors.items()
@@ -73,10 +110,10 @@ def offer(collected: Collected) -> dict[str, Any]:
     return {"tensors": tensors, "objects": objects, "aliases": collected.aliases, "containers": containers}
 
 
-def merge(offers: list[dict[str, Any]]) -> Plan:
+def merge(offers: list[dict[str, Any]]) -> WritePlan:
     """The plan, the same on every rank, for it is computed from the same offers. Raises CheckpointException
     where ranks contradict each other or do not hold all of a tensor."""
-    plan, seen = Plan(), dict[str, tuple[Any, ...]]()
+    plan, seen = WritePlan(), dict[str, tuple[Any, ...]]()
     holders: dict[str, dict[Slice, list[int]]] = {}
     for rank, offered in enumerate(offers):
         for part in ("objects", "aliases", "containers"):

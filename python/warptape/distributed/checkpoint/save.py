@@ -20,18 +20,21 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._C import DistStoreError
-from ..._interchange import raw_bytes
-from ..._tensor import Tensor
-from ...serialization._files import sync_folder
+from ...core import Tensor
+from ...core.interchange import raw_bytes
+from ...serialization.files import sync_folder
 from ...utils.safetensors import KIND_OF, encode_header, itemsize
-from .. import _state
-from .layout import FORMAT, MANIFEST, blocks_of, crc32c, encode_manifest, piece_name
-from .plan import Plan, agree, describe, exchange, merge, offer, world_of
+from .. import state as _state
+from .layout import FORMAT, MANIFEST, PRESENT, blocks_of, crc32c, encode_manifest, piece_name
+from .plan import WritePlan, agree, describe, exchange, merge, offer, world_of
 from .slices import Slice
 from .state import Collected, collect
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written its shard
 TOGETHER = 1 << 16  # bytes; what is smaller is gathered before it is written
@@ -41,7 +44,12 @@ _in_flight: set[str] = set()  # temporary folders of saves of this process
 
 
 def deprecated(name: str, instead: str) -> None:
-    """Warns as PyTorch's older function does."""
+    """Warns as PyTorch's older function does.
+
+    Args:
+        name: of the older function.
+        instead: of the newer one.
+    """
     warnings.warn(
         f"`{name}` is deprecated and will be removed in future versions.Please use `{instead}` instead.",
         FutureWarning,
@@ -50,12 +58,21 @@ def deprecated(name: str, instead: str) -> None:
 
 
 def aside(path: Path) -> Path:
-    """Where the checkpoint before lies while a new one takes its place."""
+    """Where the checkpoint before lies while a new one takes its place.
+
+    Args:
+        path: of the checkpoint.
+    """
     return path.with_name(f".{path.name}.old")
 
 
 def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
-    """A new file, on the disk when this returns."""
+    """A new file, on the disk when this returns.
+
+    Args:
+        path: must not exist.
+        parts: bytes, in order.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     small = bytearray()  # parts that are written together
 
@@ -81,7 +98,11 @@ def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a save wrote the folder."""
+    """Whether a save wrote the folder.
+
+    Args:
+        path: of a folder.
+    """
     return (path / MANIFEST).is_file()
 
 
@@ -108,6 +129,7 @@ def _begin(path: Path) -> str:
 def _commit(path: Path, folder: Path, manifest: dict[str, Any]) -> None:
     """The checkpoint appears. Rank 0, when all shards are on the disk."""
     write_file(folder / MANIFEST, [encode_manifest(manifest)])
+    write_file(folder / PRESENT, [])
     sync_folder(folder)
     before = aside(path)
     replaces = path.exists()
@@ -125,7 +147,7 @@ def _commit(path: Path, folder: Path, manifest: dict[str, Any]) -> None:
             shutil.rmtree(before)
 
 
-def _own_pieces(collected: Collected, plan: Plan, rank: int, copy: bool) -> list[Piece]:
+def _own_pieces(collected: Collected, plan: WritePlan, rank: int, copy: bool) -> list[Piece]:
     """What this rank writes; copies if the values may change before they are written."""
     pieces: list[Piece] = []
     for name, h in collected.tensors.items():
@@ -165,8 +187,14 @@ class Rendezvous:
         self.rank, self.world, self.at = rank, world, f"checkpoint/{token}"
         self.store = _state.state().store if world > 1 else None
 
-    def gather(self, value: Any) -> list[Any] | None:
-        """The values of all ranks, on rank 0."""
+    def gather(self, value: object) -> list[Any] | None:
+        """The values of all ranks, on rank 0.
+
+        Args:
+            value: what JSON can hold.
+
+        Returns: None on other ranks.
+        """
         if self.store is None:
             return [value]
         if self.rank:
@@ -179,8 +207,12 @@ class Rendezvous:
             self.store.delete_key(f"{self.at}/{r}")
         return out
 
-    def tell(self, value: Any) -> Any:
-        """Rank 0's value, on all ranks."""
+    def broadcast(self, value: object) -> Any:
+        """Rank 0's value, on all ranks.
+
+        Args:
+            value: what JSON can hold; other ranks' is not looked at.
+        """
         if self.store is None:
             return value
         end, count, all_read = (f"{self.at}/{key}" for key in ("end", "count", "all_read"))
@@ -202,10 +234,10 @@ class Rendezvous:
 def _finish(
     path: Path,
     folder: Path,
-    plan: Plan,
+    plan: WritePlan,
     pieces: list[Piece] | Exception,
     rendezvous: Rendezvous,
-    metadata: Any,
+    metadata: object,
 ) -> None:
     """Writes, meets, commits."""
     cause: BaseException | None = None
@@ -226,10 +258,10 @@ def _finish(
             faults[0], cause = describe(error), error
         if any(faults):
             shutil.rmtree(folder, ignore_errors=True)
-    agree(f"save to {path}", rendezvous.tell(faults), cause)
+    agree(f"save to {path}", rendezvous.broadcast(faults), cause)
 
 
-def _manifest(plan: Plan, every: list[dict[str, Any]], metadata: Any) -> dict[str, Any]:
+def _manifest(plan: WritePlan, every: list[dict[str, Any]], metadata: object) -> dict[str, Any]:
     tensors = {name: {**entry, "pieces": []} for name, entry in plan.tensors.items()}
     files: dict[str, Any] = {}
     for each in every:
@@ -247,7 +279,12 @@ def _manifest(plan: Plan, every: list[dict[str, Any]], metadata: Any) -> dict[st
 
 
 def _start(
-    state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool, no_dist: bool
+    state: Any,
+    checkpoint_id: str | os.PathLike[str],
+    group: Group,
+    metadata: object,
+    copy: bool,
+    no_dist: bool,
 ) -> Callable[[], None]:
     """Everything that needs the other ranks' main threads, and the copy; returns the rest."""
     path = Path(os.path.abspath(checkpoint_id))
@@ -290,11 +327,11 @@ def _start(
 def save(
     state_dict: dict[str, Any],
     *,
-    checkpoint_id: Any = None,
+    checkpoint_id: str | os.PathLike[str] | None = None,
     storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
-    metadata: Any = None,
+    planner: object = None,
+    process_group: Group = None,
+    metadata: object = None,
     no_dist: bool = False,
 ) -> None:
     """Writes what a dict holds to the folder `checkpoint_id`, from any layout of ranks. Collective.
@@ -317,7 +354,9 @@ def save(
     start(state_dict, group=process_group, metadata=metadata, copy=False, no_dist=no_dist)()
 
 
-def _starting(what: str, checkpoint_id: Any, storage_writer: Any) -> Callable[..., Callable[[], None]]:
+def _starting(
+    what: str, checkpoint_id: str | os.PathLike[str] | None, storage_writer: Any
+) -> Callable[..., Callable[[], None]]:
     """_start, or that of a writer that has its own, for the place that is meant."""
     if storage_writer is not None:
         checkpoint_id = storage_writer.path if checkpoint_id is None else checkpoint_id
@@ -330,12 +369,20 @@ def _starting(what: str, checkpoint_id: Any, storage_writer: Any) -> Callable[..
 def save_state_dict(
     state_dict: dict[str, Any],
     storage_writer: Any,
-    process_group: Any = None,
+    process_group: Group = None,
     coordinator_rank: int = 0,
     no_dist: bool = False,
-    planner: Any = None,
+    planner: object = None,
 ) -> None:
-    """`save(state_dict, storage_writer=..)`, deprecated as in PyTorch; no rank is the coordinator."""
+    """`save(state_dict, storage_writer=..)`, deprecated as in PyTorch; no rank is the coordinator.
+
+    Args:
+        state_dict: what is saved.
+        storage_writer: names the folder.
+        process_group: the ranks that save.
+        coordinator_rank, planner: without effect.
+        no_dist: whether this rank saves alone.
+    """
     deprecated("save_state_dict", "save")
     save(state_dict, storage_writer=storage_writer, process_group=process_group, no_dist=no_dist)
 
@@ -350,12 +397,12 @@ class AsyncCheckpointerType(enum.Enum):
 def async_save(
     state_dict: dict[str, Any],
     *,
-    checkpoint_id: Any = None,
+    checkpoint_id: str | os.PathLike[str] | None = None,
     storage_writer: Any = None,
-    planner: Any = None,
-    process_group: Any = None,
+    planner: object = None,
+    process_group: Group = None,
     async_checkpointer_type: AsyncCheckpointerType = AsyncCheckpointerType.THREAD,
-    metadata: Any = None,
+    metadata: object = None,
     no_dist: bool = False,
 ) -> Future[None]:
     """As save, but returns when the values are copied; a thread writes them. `result()` of the future waits,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._tensor import Tensor
+from ...core import Tensor
+from ...core.placed import Placed
 
 Slice = tuple[tuple[int, ...], tuple[int, ...]]  # where it starts in the whole, and its shape
 MOST_CELLS = 1 << 20  # of the grid that slices cut a tensor into
@@ -30,7 +31,11 @@ class Held:
     checksum: int | None = None  # of a tensor that nothing says all ranks have alike
 
     def local(self, i: int) -> Tensor:
-        """The part of `tensor` that is slice i."""
+        """The part of `tensor` that is slice i.
+
+        Args:
+            i: a number of a slice.
+        """
         if len(self.slices) == 1:
             return self.tensor
         start = sum(size[self.dim] for _, size in self.slices[:i])
@@ -38,18 +43,33 @@ class Held:
 
 
 def held(tensor: Tensor, like: Any = None, *, any_holder: bool = False) -> Held:
-    """How `tensor` lies in the whole: as `like` (or it) says by `held_slices()`; else it is the whole."""
-    slices_of = getattr(tensor if like is None else like, "held_slices", None)
-    if slices_of is None:
+    """How `tensor` lies in the whole: as `like` (or it) says by `held_slices()`; else it is the whole.
+
+    Args:
+        tensor: this rank's part.
+        like: a parameter or tensor that lies in the same way.
+        any_holder: whether another rank may write what several hold.
+    """
+    placed = tensor if like is None else like
+    if not isinstance(placed, Placed):
         shape = tuple(int(n) for n in tensor.shape)
         return Held(tensor, shape, 0, [((0,) * len(shape), shape)], any_holder)
-    shape, dim, slices = slices_of()
-    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor what lies here
+    shape, dim, slices = placed.held_slices()
+    if isinstance(tensor, Placed):
+        tensor = tensor.to_local().detach()
     return Held(tensor, tuple(shape), dim, slices, any_holder)
 
 
 def overlap(a: Slice, b: Slice) -> Slice | None:
-    """What two slices have in common; None for nothing."""
+    """What two slices have in common; None for nothing.
+
+    Args:
+        a, b: starts and sizes.
+
+    >>> from warptape.distributed.checkpoint.slices import overlap
+    >>> overlap(((0,), (4,)), ((2,), (5,)))
+    ((2,), (2,))
+    """
     starts = tuple(max(x, y) for x, y in zip(a[0], b[0]))
     ends = tuple(min(x + n, y + m) for x, n, y, m in zip(a[0], a[1], b[0], b[1]))
     sizes = tuple(e - s for s, e in zip(starts, ends))
@@ -57,12 +77,26 @@ def overlap(a: Slice, b: Slice) -> Slice | None:
 
 
 def within(inner: Slice, outer: Slice) -> tuple[slice, ...]:
-    """The index of a slice in the tensor that is another one."""
+    """The index of a slice in the tensor that is another one.
+
+    Args:
+        inner: lies in `outer`.
+        outer: starts and sizes.
+
+    >>> from warptape.distributed.checkpoint.slices import within
+    >>> within(((3,), (2,)), ((2,), (5,)))
+    (slice(1, 3, None),)
+    """
     return tuple(slice(s - o, s - o + n) for s, n, o in zip(inner[0], inner[1], outer[0]))
 
 
 def fault_of_tiling(shape: Sequence[int], slices: Sequence[Slice]) -> str | None:
-    """Why slices do not make up a whole of that shape, each element once; None if they do."""
+    """Why slices do not make up a whole of that shape, each element once; None if they do.
+
+    Args:
+        shape: of the whole.
+        slices: starts and sizes.
+    """
     for start, size in slices:
         if len(start) != len(shape) or len(size) != len(shape):
             return f"a part has {len(size)} dims, and the whole has {len(shape)}"

@@ -8,36 +8,54 @@ from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import warptape
-
 from ... import _C
-from ..._interchange import raw_bytes
-from ..._tensor import Tensor
+from ... import core as wt
+from ...core import Tensor, offered
+from ...core.interchange import raw_bytes
+from ...core.placed import Placed
+from ...core.protocols import Stage
 from ...utils.safetensors import KIND_OF, KINDS
 from ..objects import _decode, _encode
 from . import tree
 from .layout import CheckpointException, crc32c
 from .slices import Held, held
+from .stateful import Stateful
 
 
 class PerRank:
-    """A value that each rank has of its own; it loads on as many ranks as it was saved from."""
+    """A value that each rank has of its own; it loads on as many ranks as it was saved from.
 
-    def __init__(self, value: Any) -> None:
+    Args:
+        value: plain data and tensors.
+    """
+
+    def __init__(self, value: object) -> None:
         self.value = value
 
 
 @dataclass
 class Collected:
-    """What a state holds on this rank, by name; `aliases` are further names of shared parameters."""
+    """What a state holds on this rank, by name; `aliases` are further names of shared parameters.
+
+    Args:
+        tensors: how this rank holds each.
+        objects: plain data.
+        aliases: further names by name.
+        containers: kinds of containers by path.
+    """
 
     tensors: dict[str, Held] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     containers: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any) -> None:
-        """Enters a tensor or an object. Raises ValueError for a name that is there."""
+    def add(self, name: str, value: object) -> None:
+        """Enters a tensor or an object. Raises ValueError for a name that is there.
+
+        Args:
+            name: in the checkpoint.
+            value: a tensor as `held` describes it, or plain data.
+        """
         if name in self.tensors or name in self.objects:
             raise ValueError(f"checkpoint: two things of the state are called {name!r}; rename one")
         if isinstance(value, Held):
@@ -45,8 +63,14 @@ class Collected:
         else:
             self.objects[name] = value
 
-    def add_all(self, path: str, value: Any, own: bool) -> None:
-        """Enters what is in a value. `own`: no other rank has it, or all are known to have it alike."""
+    def add_all(self, path: str, value: object, own: bool) -> None:
+        """Enters what is in a value. `own`: no other rank has it, or all are known to have it alike.
+
+        Args:
+            path: the value's name.
+            value: a tensor, plain data, or containers of them.
+            own: whether each tensor is written by this rank.
+        """
         for name, leaf in tree.flatten(value, path, self.containers):
             if not isinstance(leaf, Tensor) or (leaf.dtype not in KIND_OF and _is_whole(leaf)):
                 self.add(name, leaf)
@@ -56,8 +80,20 @@ class Collected:
                 self.add(name, held(leaf) if getattr(leaf, "_is_buffer", False) else _compared(leaf))
 
 
+def mark_buffer(value: Tensor) -> None:
+    """Marks a tensor as a buffer's, of which the copies of a model may have different values."""
+    value._is_buffer = True  # type: ignore[attr-defined]
+
+
 class Model(NamedTuple):
-    """The tensors of modules by name, other things that they save, and further names of shared tensors."""
+    """The tensors of modules by name, other things that they save, and further names of shared tensors.
+
+    Args:
+        tensors: by name.
+        extras: of modules that save more than tensors.
+        aliases: further names by name.
+        modules: the modules themselves.
+    """
 
     tensors: dict[str, Tensor]
     extras: dict[str, Any]
@@ -66,11 +102,15 @@ class Model(NamedTuple):
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    return not hasattr(tensor, "held_slices")
+    return not isinstance(tensor, Placed)
 
 
-def encode_object(value: Any) -> dict[str, Any]:
-    """A value as JSON, with the bytes of the tensors in it. Raises TypeError for what is no plain data."""
+def encode_object(value: object) -> dict[str, Any]:
+    """A value as JSON, with the bytes of the tensors in it. Raises TypeError for what is no plain data.
+
+    Args:
+        value: numbers, strings, lists, dicts, tensors and the like.
+    """
     tensors: list[Tensor] = []
     tree = _encode(value, tensors, flatten=True)
     data = b"".join(_C._tensor_bytes(t) for t in tensors)
@@ -78,19 +118,29 @@ def encode_object(value: Any) -> dict[str, Any]:
 
 
 def decode_object(entry: dict[str, Any]) -> Any:
-    """What encode_object was given. Raises CheckpointException for what it did not make."""
+    """What encode_object was given. Raises CheckpointException for what it did not make.
+
+    Args:
+        entry: of the manifest.
+    """
     try:
         return _decode(entry["value"], memoryview(base64.b64decode(entry.get("data", ""))), [0])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointException(f"an object of the manifest is none that a save writes: {error}") from error
 
 
-def modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """The modules that a value of a state stands for, each with parameters that other stages share."""
-    if isinstance(value, warptape.nn.Module):
-        wrapped = isinstance(value, warptape.nn.parallel.DistributedDataParallel)
+def modules_of(value: object) -> list[tuple[Any, dict[str, Any]]]:
+    """The modules that a value of a state stands for, each with parameters that other stages share.
+
+    Args:
+        value: a module, a wrapper of one, or a stage of a pipeline.
+
+    Returns: an empty list for anything else.
+    """
+    if isinstance(value, offered("Module")):
+        wrapped = isinstance(value, offered("DistributedDataParallel"))
         return [(value.module if wrapped else value, {})]
-    if hasattr(value, "submod") and hasattr(value, "shared"):  # a stage of a pipeline
+    if isinstance(value, Stage):
         return [(value.submod, value.shared)]
     if isinstance(value, list | tuple) and value:
         out = [modules_of(each) for each in value]
@@ -99,7 +149,12 @@ def modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def model_of(path: str, modules: list[tuple[Any, dict[str, Any]]]) -> Model:
-    """The tensors of modules by name, each once: a shared one under the name that comes first."""
+    """The tensors of modules by name, each once: a shared one under the name that comes first.
+
+    Args:
+        path: of the model in the state.
+        modules: with the parameters that other stages share.
+    """
     model, first = Model({}, {}, {}, [m for m, _ in modules]), dict[int, str]()
     for _, shared in modules:
         first.update((id(p), name) for name, p in shared.items())
@@ -120,13 +175,15 @@ def model_of(path: str, modules: list[tuple[Any, dict[str, Any]]]) -> Model:
     return model
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, PerRank):
         return "rank"
     if isinstance(value, Tensor):
         return "tensor"
-    if isinstance(value, warptape.Generator):
+    if isinstance(value, wt.Generator):
         return "generator"
+    if Stateful in type(value).__mro__:  # by its own word, whatever else it is
+        return "stateful"
     if hasattr(value, "param_groups") and hasattr(value, "state"):
         return "optimizer"
     if modules_of(value):
@@ -183,12 +240,17 @@ def _plain(value: Any) -> Any:
     """What is kept of a leaf that is no model, optimizer or tensor."""
     kind = _kind(value)
     if kind == "generator":  # the default one is each rank's own, also where ranks are threads
-        return warptape.get_rng_state() if value is warptape.default_generator else value.get_state()
+        return wt.get_rng_state() if value is wt.default_generator else value.get_state()
     return value.state_dict() if kind == "stateful" else value
 
 
 def collect(state: Any, rank: int, world: int) -> Collected:
-    """Everything in a state, by name. Raises TypeError and ValueError for what cannot be saved."""
+    """Everything in a state, by name. Raises TypeError and ValueError for what cannot be saved.
+
+    Args:
+        state: what `save` was given.
+        rank, world: this rank and the number of ranks.
+    """
     out, names = Collected(), dict[int, str]()
     for path, value, _, _ in _leaves(state, out.containers):
         kind = _kind(value)
@@ -200,7 +262,7 @@ def collect(state: Any, rank: int, world: int) -> Collected:
                 out.add_all(key, extra, own=world == 1)
             _names_of(model.tensors, names)
             for name, tensor in model.tensors.items():
-                out.add(name, held(tensor, any_holder=isinstance(tensor, warptape.nn.Parameter)))
+                out.add(name, held(tensor, any_holder=isinstance(tensor, offered("Parameter"))))
         elif kind == "optimizer":
             _collect_optimizer(out, path, value, names)
         elif kind == "rank":
@@ -228,7 +290,7 @@ def _collect_optimizer(out: Collected, path: str, optimizer: Any, names: dict[in
             elif value.shape == p.shape:
                 out.add(at, held(value, p, any_holder=True))
             else:  # a count, or something of which nobody knows how it is split
-                out.add(at, _compared(value) if hasattr(p, "held_slices") else held(value))
+                out.add(at, _compared(value) if isinstance(p, Placed) else held(value))
 
 
 class Wanted:
@@ -341,13 +403,12 @@ class Wanted:
         entry = self.manifest["tensors"].get(at)
         if entry is None:
             return decode_object(self.manifest["objects"][at])
-        whole = (
-            tuple(getattr(p, "full_shape", p.shape)) if not hasattr(p, "held_slices") else p.held_slices()[0]
-        )
-        like = p if entry["shape"] == whole else None
-        shape = p.shape if like is not None else entry["shape"]
-        value = warptape.empty(shape, dtype=KINDS[entry["dtype"]][0], device=p.device)
-        self._want_tensor(at, held(value, like))
+        dtype = KINDS[entry["dtype"]][0]
+        if tuple(entry["shape"]) == tuple(p.shape):
+            value = wt.empty_like(p.detach(), dtype=dtype)
+        else:
+            value = wt.empty(entry["shape"], dtype=dtype, device=p.device)
+        self._want_tensor(at, held(value))
         return value
 
     def _is_there(self, name: str) -> bool:
@@ -365,7 +426,7 @@ class Wanted:
             entry = self.manifest["tensors"][source]
             into = held(current) if isinstance(current, Tensor) else None
             if into is None or (into.shape != entry["shape"] and _is_whole(current)):
-                current = warptape.empty(entry["shape"], dtype=KINDS[entry["dtype"]][0])
+                current = wt.empty(entry["shape"], dtype=KINDS[entry["dtype"]][0])
                 into = held(current)
             self._want_tensor(path, into)
             return lambda: current
@@ -397,8 +458,8 @@ class Wanted:
         loaded = self._value(name, current)
 
         def give() -> None:
-            if kind == "generator" and own is warptape.default_generator:
-                warptape.set_rng_state(loaded())
+            if kind == "generator" and own is wt.default_generator:
+                wt.set_rng_state(loaded())
             elif kind == "generator":
                 own.set_state(loaded())
             elif kind == "stateful":

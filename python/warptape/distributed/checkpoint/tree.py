@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..._tensor import Tensor
+from ...core import Tensor
 
 KINDS = ("dict", "int dict", "list", "tuple")
 
 
-def holds_tensors(value: Any) -> bool:
-    """Whether a value is a tensor, or a container with one somewhere in it."""
+def holds_tensors(value: object) -> bool:
+    """Whether a value is a tensor, or a container with one somewhere in it.
+
+    Args:
+        value: of any kind.
+    """
     if isinstance(value, dict):
         return any(map(holds_tensors, value.values()))
     if isinstance(value, list | tuple):
@@ -23,8 +27,14 @@ def holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def kind_of(value: Any) -> str | None:
-    """The kind of a container whose elements have names of their own; None for what is kept as it is."""
+def kind_of(value: object) -> str | None:
+    """The kind of a container whose elements have names of their own; None for what is kept as it is.
+
+    Args:
+        value: of any kind.
+
+    Returns: "dict", "int dict", or another name that `assembled` takes.
+    """
     if isinstance(value, dict) and value:
         if all(isinstance(key, str) for key in value):
             return "dict"
@@ -36,12 +46,22 @@ def kind_of(value: Any) -> str | None:
 
 
 def items_of(value: Any) -> Iterable[tuple[Any, Any]]:
-    """The elements of a container by key."""
+    """The elements of a container by key.
+
+    Args:
+        value: a dict, a list or a tuple.
+    """
     return value.items() if isinstance(value, dict) else enumerate(value)
 
 
-def flatten(value: Any, path: str, containers: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """(name, value) of all that is in a value and is no container; enters the containers."""
+def flatten(value: object, path: str, containers: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of all that is in a value and is no container; enters the containers.
+
+    Args:
+        value: of any kind.
+        path: its name; names of elements begin with it and a dot.
+        containers: gets the kind of each by path.
+    """
     kind = kind_of(value)
     if kind is None:
         yield path, value
@@ -52,7 +72,12 @@ def flatten(value: Any, path: str, containers: dict[str, str]) -> Iterator[tuple
 
 
 def assembled(kind: str, items: Mapping[str, Any]) -> Any:
-    """The container of elements by the keys in their names. Raises ValueError for keys that do not fit."""
+    """The container of elements by the keys in their names. Raises ValueError for keys that do not fit.
+
+    Args:
+        kind: as `kind_of` gave it.
+        items: elements by key, as text.
+    """
     if kind == "dict":
         return dict(items)
     numbered = {int(key): value for key, value in items.items()}
@@ -64,7 +89,12 @@ def assembled(kind: str, items: Mapping[str, Any]) -> Any:
 
 
 def children(containers: Mapping[str, str], names: Iterable[str]) -> dict[str, list[str]]:
-    """The keys in each container, of things with these names and of containers; "" stands for the root."""
+    """The keys in each container, of things with these names and of containers; "" stands for the root.
+
+    Args:
+        containers: kinds by path.
+        names: of all values.
+    """
     out: dict[str, list[str]] = {"": [], **{path: [] for path in containers}}
     for name in (*names, *containers):
         at = name.rfind(".")
@@ -75,7 +105,12 @@ def children(containers: Mapping[str, str], names: Iterable[str]) -> dict[str, l
 
 
 def nested(containers: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested dict of values by name."""
+    """The nested dict of values by name.
+
+    Args:
+        containers: kinds by path.
+        values: by name.
+    """
     inside = children(containers, values)
 
     def build(path: str) -> Any:

@@ -23,7 +23,16 @@ class UsageError(Exception):
 
 @dataclass
 class Config:
-    """What the command line asks for."""
+    """What the command line asks for.
+
+    Args:
+        command: of the workers.
+        nproc: ranks on this host.
+        nnodes, min_nodes: the most and the fewest hosts.
+        host, port: where hosts meet.
+        max_restarts: starts after the first one.
+        join_timeout, last_call, grace: seconds.
+    """
 
     command: list[str]  # ${local_rank} in it is replaced
     nproc: int
@@ -52,7 +61,11 @@ class Config:
 
 
 def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
-    """The parser; PET_<NAME> in `environ` is the default of --name."""
+    """The parser; PET_<NAME> in `environ` is the default of --name.
+
+    Args:
+        environ: of the process.
+    """
     result = argparse.ArgumentParser(
         prog="warptape-run",
         description="Start a script as several ranks on this host, or as one of several hosts.",
@@ -117,12 +130,22 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
 
 
 def configure(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration of a command line. Raises UsageError; exits as argparse does for unknown flags."""
+    """The configuration of a command line. Raises UsageError; exits as argparse does for unknown flags.
+
+    Args:
+        argv: the arguments; those of the process if None.
+        environ: of the process.
+    """
     return configured(parser(environ).parse_args(argv), environ)
 
 
 def configured(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration of what `parser` gave. Raises UsageError."""
+    """The configuration of what `parser` gave. Raises UsageError.
+
+    Args:
+        args: parsed.
+        environ: of the process.
+    """
     config = _configured(args, environ)
     script = args.training_script
     if "${local_rank}" in script or (args.module and not args.run_path):
@@ -193,7 +216,14 @@ def _configured(args: argparse.Namespace, environ: Mapping[str, str]) -> Config:
 
 
 def command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
-    """The workers' command line."""
+    """The workers' command line.
+
+    Args:
+        args: parsed.
+        environ: of the process.
+
+    Raises: UsageError for flags that exclude each other.
+    """
     rest = list(args.training_script_args)
     if rest[:1] == ["--"]:
         rest = rest[1:]
@@ -210,11 +240,17 @@ def command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
 
 
 def count_processes(text: str) -> int:
-    """Ranks per node: a number, `cpu` (processors this process may use), `gpu`, `auto` (gpu, else cpu)."""
-    if text in ("auto", "gpu"):
-        import warptape
+    """Ranks per node: a number, `cpu` (processors this process may use), `gpu`, `auto` (gpu, else cpu).
 
-        count = warptape.cuda.device_count() if warptape.cuda.is_available() else 0
+    Args:
+        text: of --nproc-per-node.
+
+    Raises: UsageError for anything else.
+    """
+    if text in ("auto", "gpu"):
+        from warptape import cuda
+
+        count = cuda.device_count() if cuda.is_available() else 0
         if count:
             return count
         if text == "gpu":
@@ -233,7 +269,17 @@ def _is_number(text: str) -> bool:
 
 
 def count_nodes(text: str) -> tuple[int, int]:
-    """(fewest, most) nodes of "4" or "2:4"."""
+    """(fewest, most) nodes of "4" or "2:4".
+
+    Args:
+        text: of --nnodes.
+
+    Raises: UsageError for anything else.
+
+    >>> from warptape.distributed.launcher.arguments import count_nodes
+    >>> count_nodes("2:4")
+    (2, 4)
+    """
     low, colon, high = text.partition(":")
     if _is_number(low) and (_is_number(high) or not colon) and 0 < int(low) <= int(high or low):
         return int(low), int(high or low)
@@ -241,7 +287,13 @@ def count_nodes(text: str) -> tuple[int, int]:
 
 
 def streams(flag: str, text: str, nproc: int) -> dict[int, int]:
-    """Local rank -> 0 to 3, of "3" or of "0:1,1:3"."""
+    """Local rank -> 0 to 3, of "3" or of "0:1,1:3".
+
+    Args:
+        flag: names the flag in the error.
+        text: its value; 1 is standard output, 2 standard error, 3 both.
+        nproc: ranks on this host.
+    """
     try:
         if ":" not in text:
             result = dict.fromkeys(range(nproc), int(text))
@@ -256,7 +308,11 @@ def streams(flag: str, text: str, nproc: int) -> dict[int, int]:
 
 
 def rank_filter(text: str) -> set[int] | None:
-    """Local ranks of "0,1"; None for all."""
+    """Local ranks of "0,1"; None for all.
+
+    Args:
+        text: of --local-ranks-filter.
+    """
     if not text:
         return None
     try:
@@ -266,7 +322,13 @@ def rank_filter(text: str) -> set[int] | None:
 
 
 def signal_numbers(text: str) -> tuple[int, ...]:
-    """Numbers of "SIGTERM,SIGINT"."""
+    """Numbers of "SIGTERM,SIGINT".
+
+    Args:
+        text: of --signals-to-handle.
+
+    Raises: UsageError for names that are none, and for signals that cannot be handled.
+    """
     try:
         numbers = tuple(signal.Signals[name.strip()] for name in text.split(",") if name.strip())
     except KeyError as name:
@@ -277,7 +339,11 @@ def signal_numbers(text: str) -> tuple[int, ...]:
 
 
 def rendezvous_conf(conf: str) -> dict[str, Any]:
-    """Fields of Config, of torchrun's --rdzv-conf; its other keys mean nothing here."""
+    """Fields of Config, of torchrun's --rdzv-conf; its other keys mean nothing here.
+
+    Args:
+        conf: "key=value" pairs with commas between.
+    """
     pairs = dict(item.partition("=")[::2] for item in conf.split(",") if item)
 
     def number(key: str, default: float, least: float = 0.0) -> float:
@@ -304,7 +370,15 @@ def rendezvous_conf(conf: str) -> dict[str, Any]:
 
 
 def split_endpoint(text: str) -> tuple[str, int | None]:
-    """(host, port or None) of HOST, HOST:PORT, [IPV6] or [IPV6]:PORT."""
+    """(host, port or None) of HOST, HOST:PORT, [IPV6] or [IPV6]:PORT.
+
+    Args:
+        text: of --rdzv-endpoint.
+
+    >>> from warptape.distributed.launcher.arguments import split_endpoint
+    >>> split_endpoint("[::1]:29500")
+    ('::1', 29500)
+    """
     host, bracket, rest = text.partition("]")
     if bracket:
         host, port = host.removeprefix("["), rest.removeprefix(":")

@@ -13,13 +13,16 @@ import os
 import signal
 import struct
 
-from ...multiprocessing._lifetime import set_process_name
+from ...multiprocessing.lifetime import set_process_name
 
 _ENTRY = struct.Struct("=i")  # a process group to watch; negative: forget it
 
 
 class Guard:
-    """Starts the guard process; `watch` and `forget` name the groups it kills if the launcher dies."""
+    """Starts the guard process; `watch` and `forget` name the groups it kills if the launcher dies.
+
+    It survives whatever ends the launcher, as SIGKILL, and sees it by the end of a pipe.
+    """
 
     def __init__(self) -> None:
         read, self._pipe = os.pipe()
@@ -33,11 +36,19 @@ class Guard:
         os.close(read)
 
     def watch(self, group: int) -> None:
-        """Kill process group `group` if the launcher dies."""
+        """Kill process group `group` if the launcher dies.
+
+        Args:
+            group: its number.
+        """
         os.write(self._pipe, _ENTRY.pack(group))
 
     def forget(self, group: int) -> None:
-        """Leave `group` alone: it is empty, and its number may be given to others."""
+        """Leave `group` alone: it is empty, and its number may be given to others.
+
+        Args:
+            group: its number.
+        """
         os.write(self._pipe, _ENTRY.pack(-group))
 
     def close(self) -> None:

@@ -11,7 +11,11 @@ from typing import Any
 
 
 class Loop:
-    """Calls back when a file descriptor is readable; keeps the signals that came, in order."""
+    """Calls back when a file descriptor is readable; keeps the signals that came, in order.
+
+    Args:
+        handled: signals that are kept, in place of what they did before.
+    """
 
     def __init__(self, handled: Iterable[int]) -> None:
         self.signals: list[int] = []  # to stop for
@@ -33,15 +37,29 @@ class Loop:
             self._before[number] = signal.signal(number, lambda number, frame: self.on_user_signal(number))
 
     def watch(self, source: Any, callback: Callable[[], Any]) -> None:
-        """Call `callback` whenever `source` (a descriptor or a socket) is readable."""
+        """Call `callback` whenever `source` (a descriptor or a socket) is readable.
+
+        Args:
+            source: open for reading.
+            callback: takes no arguments.
+        """
         self._selector.register(source, selectors.EVENT_READ, callback)
 
     def unwatch(self, source: Any) -> None:
-        """Watch `source` no more; before it is closed."""
+        """Watch `source` no more; before it is closed.
+
+        Args:
+            source: what `watch` was given.
+        """
         self._selector.unregister(source)
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Handle events until `done()` or `timeout` seconds are over; True if `done()`."""
+        """Handle events until `done()` or `timeout` seconds are over; True if `done()`.
+
+        Args:
+            done: asked after each event.
+            timeout: seconds; None waits without limit.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while not done():
             left = None if end is None else end - time.monotonic()

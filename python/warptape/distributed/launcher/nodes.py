@@ -19,20 +19,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, exit_code, root_cause
 from . import rendezvous
 from .arguments import Config
+from .errors import ChildFailedError, ProcessFailure, exit_code, root_cause
 from .loop import Loop
-from .rendezvous import Channel, RendezvousConnectionError, RendezvousError, Stranger
+from .rendezvous import Channel, RendezvousConnectionError, RendezvousError, UnauthenticatedPeer
 from .workers import Start
 
 _MOST_PROCESSES = 1 << 16
-_MAX_STRANGERS = 256  # connections without proof kept at a time; the oldest goes
+_MAX_UNAUTHENTICATED = 256  # connections without proof kept at a time; the oldest goes
 
 
 @dataclass
-class Report:
-    """How one start went on one node."""
+class StartReport:
+    """How one start went on one node.
+
+    Args:
+        failures: of this node's ranks.
+        done: whether all ranks ended with exit code 0.
+        signal: that stopped the launcher; 0 for none.
+        lost: why the connection is gone.
+    """
 
     failures: list[ProcessFailure] = field(default_factory=list)
     done: bool = False  # every rank there ended by itself with exit code 0
@@ -50,8 +57,12 @@ class Report:
         return vars(self) | {"failures": failures}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Report:
-        """The report of which another launcher sent the fields. Raises TypeError, KeyError."""
+    def from_json(cls, data: dict[str, Any]) -> StartReport:
+        """The report of which another launcher sent the fields. Raises TypeError, KeyError.
+
+        Args:
+            data: what `to_json` gave.
+        """
         failures = [ProcessFailure.from_json(item) for item in data["failures"]]
         out = cls(**data | {"failures": failures})
         if not (type(out.done) is bool and type(out.signal) is int and isinstance(out.lost, str)):
@@ -61,7 +72,13 @@ class Report:
 
 @dataclass
 class End:
-    """The job is over."""
+    """The job is over.
+
+    Args:
+        code: of the launcher's exit.
+        failures: of all nodes.
+        reason, error: in words.
+    """
 
     code: int
     failures: list[ProcessFailure] = field(default_factory=list)
@@ -79,14 +96,14 @@ class End:
             raise ChildFailedError(name, self.code)
 
 
-class Node(Protocol):
+class NodeLauncher(Protocol):
     """This node's part in the agreement."""
 
     stop_wanted: bool
 
     def next(self) -> Start | End: ...  # noqa: D102
 
-    def report(self, report: Report) -> None: ...  # noqa: D102
+    def report(self, report: StartReport) -> None: ...  # noqa: D102
 
     def close(self) -> None: ...  # noqa: D102
 
@@ -102,7 +119,14 @@ class _Guest:
 
 
 class Host:
-    """Node 0: starts when the nodes are there, restarts all when one failed, ends when all are done."""
+    """Node 0: starts when the nodes are there, restarts all when one failed, ends when all are done.
+
+    Args:
+        config: of the command line.
+        loop: where events come from.
+        log: takes a line of text.
+        listener: an open socket; None makes one.
+    """
 
     def __init__(self, config: Config, loop: Loop, log: Any, listener: socket.socket | None = None) -> None:
         self.stop_wanted = False
@@ -110,9 +134,9 @@ class Host:
         self._job = secrets.token_hex(8)
         self._guests: list[_Guest] = []  # who has joined and is there, in order of rank or arrival
         self._members: dict[int, _Guest] = {}  # the other nodes of this start
-        self._strangers: list[Stranger] = []
+        self._unauthenticated: list[UnauthenticatedPeer] = []
         self._refused = 0
-        self._reports: dict[int, Report] = {}
+        self._reports: dict[int, StartReport] = {}
         self._joined = ""  # who ended this start by joining
         self._attempt, self._restarts = -1, 0
         if listener is not None:
@@ -125,28 +149,28 @@ class Host:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
-            stranger = Stranger(connection, self._config.secret)
+            peer = UnauthenticatedPeer(connection, self._config.secret)
         except OSError:
             return
-        if len(self._strangers) == _MAX_STRANGERS:
-            self._part(self._strangers[0])
-        self._strangers.append(stranger)
-        self._loop.watch(stranger.socket, lambda: self._prove(stranger))
+        if len(self._unauthenticated) == _MAX_UNAUTHENTICATED:
+            self._part(self._unauthenticated[0])
+        self._unauthenticated.append(peer)
+        self._loop.watch(peer.socket, lambda: self._prove(peer))
 
-    def _part(self, stranger: Stranger, close: bool = True) -> None:
-        self._strangers.remove(stranger)
-        self._loop.unwatch(stranger.socket)
+    def _part(self, peer: UnauthenticatedPeer, close: bool = True) -> None:
+        self._unauthenticated.remove(peer)
+        self._loop.unwatch(peer.socket)
         if close:
-            stranger.socket.close()
+            peer.socket.close()
 
-    def _prove(self, stranger: Stranger) -> None:
-        known = stranger.read()
+    def _prove(self, peer: UnauthenticatedPeer) -> None:
+        known = peer.read()
         if known is None:
             return
-        self._part(stranger, close=not known)
+        self._part(peer, close=not known)
         if known:
-            guest = _Guest(Channel(stranger.socket, self._config.keep_alive), "")
-            self._loop.watch(guest.channel.socket, lambda: self._hear(guest))
+            guest = _Guest(Channel(peer.socket, self._config.keep_alive), "")
+            self._loop.watch(guest.channel.socket, lambda: self._receive(guest))
             return
         self._refused += 1
         if self._refused == 1:
@@ -154,14 +178,14 @@ class Host:
                 "a connection that does not know WARPTAPE_SECRET was refused; further ones are not shown"
             )
 
-    def _hear(self, guest: _Guest) -> None:
+    def _receive(self, guest: _Guest) -> None:
         try:
             messages = guest.channel.receive()
             for message in messages or []:
                 if message["kind"] == "join":
                     self._join(guest, message)
                 elif message["kind"] == "report" and guest.node is not None:
-                    self._take(guest.node, Report.from_json(message["report"]))
+                    self._take(guest.node, StartReport.from_json(message["report"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # proven, but of another version
             self._log(f"the launcher on {guest.name or 'a node'} sent what is not understood: {error!r}")
             messages = None
@@ -176,7 +200,9 @@ class Host:
         if guest in self._guests:
             self._guests.remove(guest)
         if guest.node is not None and self._members.get(guest.node) is guest:
-            self._take(guest.node, Report(lost=f"the launcher of node {guest.node} ({guest.name}) is gone"))
+            self._take(
+                guest.node, StartReport(lost=f"the launcher of node {guest.node} ({guest.name}) is gone")
+            )
 
     def _join(self, guest: _Guest, message: dict[str, Any]) -> None:
         guest.name, guest.processes = str(message["host"]), int(message["nproc"])
@@ -233,15 +259,19 @@ class Host:
         self.stop_wanted = True
         self._send_all(self._members.values(), "stop")
 
-    def _take(self, node: int, report: Report) -> None:
+    def _take(self, node: int, report: StartReport) -> None:
         if node in self._reports:
             return
         self._reports[node] = report
         if not report.good and not self.stop_wanted:
             self._stop()
 
-    def report(self, report: Report) -> None:
-        """Take this node's report."""
+    def report(self, report: StartReport) -> None:
+        """Take this node's report.
+
+        Args:
+            report: how the start went here.
+        """
         self._take(0, report)
 
     def next(self) -> Start | End:
@@ -350,8 +380,8 @@ class Host:
 
     def close(self) -> None:
         """Close all connections."""
-        for stranger in list(self._strangers):
-            self._part(stranger)
+        for peer in list(self._unauthenticated):
+            self._part(peer)
         for guest in self._guests:
             guest.channel.close()
         if self._listener is not None:
@@ -359,14 +389,21 @@ class Host:
 
 
 class Guest:
-    """Any other node: does what node 0's launcher says."""
+    """Any other node: does what node 0's launcher says.
+
+    Args:
+        config: of the command line.
+        loop: where events come from.
+        log: takes a line of text.
+        channel: to node 0.
+    """
 
     def __init__(self, config: Config, loop: Loop, log: Any, channel: Channel) -> None:
         self.stop_wanted = False
         self._loop, self._log, self._channel = loop, log, channel
         self._where = f"{config.host}:{config.port}"
         self._orders: list[Start | End] = []
-        loop.watch(channel.socket, self._hear)
+        loop.watch(channel.socket, self._receive)
         channel.send(
             "join",
             node=config.node_rank,
@@ -375,7 +412,7 @@ class Guest:
             **_same_on_all(config),
         )
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             messages = self._channel.receive()
             for message in messages or []:
@@ -414,8 +451,12 @@ class Guest:
             return self._orders.pop(0)
         return End(128 + self._loop.signals[0])
 
-    def report(self, report: Report) -> None:
-        """Tell node 0 how it went here."""
+    def report(self, report: StartReport) -> None:
+        """Tell node 0 how it went here.
+
+        Args:
+            report: how the start went here.
+        """
         with contextlib.suppress(OSError):  # `_hear` notices
             self._channel.send("report", report=report.to_json())
 
@@ -424,8 +465,14 @@ class Guest:
         self._channel.close()
 
 
-def meet(config: Config, loop: Loop, log: Any) -> Node:
-    """Become node 0, or connect to it. Raises RendezvousError."""
+def meet(config: Config, loop: Loop, log: Any) -> NodeLauncher:
+    """Become node 0, or connect to it. Raises RendezvousError.
+
+    Args:
+        config: of the command line.
+        loop: where events come from.
+        log: takes a line of text.
+    """
     if config.nnodes == 1:
         return Host(config, loop, log)
     if len(config.secret) < 16:

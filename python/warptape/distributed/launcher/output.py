@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable
 from typing import IO
 
-from ..elastic.multiprocessing.errors import ProcessFailure
 from .arguments import Config, UsageError
+from .errors import ProcessFailure
 from .loop import Loop
 
 STDOUT, STDERR = 1, 2
@@ -43,11 +43,20 @@ class RunFolder:
                 os.rmdir(self.path)
 
     def attempt(self, number: int) -> str | None:
-        """The folder of one start of all ranks."""
+        """The folder of one start of all ranks.
+
+        Args:
+            number: of the start, from 0.
+        """
         return self.path and os.path.join(self.path, f"attempt_{number}")
 
     def rank(self, attempt: int, local_rank: int) -> str | None:
-        """The folder of one rank, made."""
+        """The folder of one rank, made.
+
+        Args:
+            attempt: of the start, from 0.
+            local_rank: on this host.
+        """
         if self.path is None:
             return None
         folder = os.path.join(self.path, f"attempt_{attempt}", str(local_rank))
@@ -87,7 +96,14 @@ class ErrorFile:
 
 
 class Tee:
-    """Copies a worker's stream to a log file and, line by line with a prefix, to the console."""
+    """Copies a worker's stream to a log file and, line by line with a prefix, to the console.
+
+    Args:
+        loop: where events come from.
+        path: of the log file.
+        console: where lines go.
+        prefix: of each line.
+    """
 
     def __init__(self, loop: Loop, path: str, console: IO[bytes], prefix: str) -> None:
         self._loop, self._console, self._prefix = loop, console, prefix.encode()
@@ -133,7 +149,14 @@ class Tee:
 
 
 class Output:
-    """One worker's standard output, error and error file."""
+    """One worker's standard output, error and error file.
+
+    Args:
+        config: of the command line.
+        loop: where events come from.
+        folder: for files; None for none.
+        rank, local_rank: in the job and on this host.
+    """
 
     def __init__(self, config: Config, loop: Loop, folder: str | None, rank: int, local_rank: int) -> None:
         self.error = ErrorFile(folder)

@@ -41,12 +41,23 @@ class RendezvousConnectionError(RendezvousError):
 
 
 def proof(secret: str, who: bytes, host_nonce: bytes, guest_nonce: bytes) -> bytes:
-    """What shows that one knows the secret, good for these nonces only."""
+    """What shows that one knows the secret, good for these nonces only.
+
+    Args:
+        secret: that all hosts share.
+        who: the role, so that one's proof is not the other's.
+        host_nonce, guest_nonce: random bytes of both sides.
+    """
     return hmac.digest(secret.encode(), who + host_nonce + guest_nonce, "sha256")
 
 
 def worker_secret(secret: str, job: str) -> str:
-    """The secret (hex) that the ranks of one job share: other jobs under the same secret are strangers."""
+    """The secret (hex) that the ranks of one job share: other jobs under the same secret are strangers.
+
+    Args:
+        secret: that all hosts share.
+        job: its name.
+    """
     return hmac.digest(secret.encode(), b"workers " + job.encode(), "sha256").hex()
 
 
@@ -61,7 +72,12 @@ def _message(body: bytes) -> dict[str, Any]:
 
 
 class Channel:
-    """A connection to another launcher: messages out, and in through `on_data`."""
+    """A connection to another launcher: messages out, and in through `on_data`.
+
+    Args:
+        connection: an open socket, after the handshake.
+        keep_alive: seconds between questions to a silent peer, and how many go unanswered.
+    """
 
     def __init__(self, connection: socket.socket, keep_alive: tuple[int, int]) -> None:
         self.socket = connection
@@ -83,7 +99,12 @@ class Channel:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send a message. Raises OSError if the other side is gone."""
+        """Send a message. Raises OSError if the other side is gone.
+
+        Args:
+            kind: of the message.
+            **fields: what JSON can hold.
+        """
         data = json.dumps({"kind": kind, **fields}).encode()
         self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
@@ -121,8 +142,13 @@ class Channel:
         self.socket.close()
 
 
-class Stranger:
-    """A connection whose peer has yet to prove the secret, at the host: reads no more than the proof."""
+class UnauthenticatedPeer:
+    """A connection whose peer has yet to prove the secret, at the host: reads no more than the proof.
+
+    Args:
+        connection: an open socket.
+        secret: that all hosts share.
+    """
 
     def __init__(self, connection: socket.socket, secret: str) -> None:
         connection.setblocking(False)
@@ -193,7 +219,12 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Node 0's listening socket: on the loopback interface if `host` is there, else on all."""
+    """Node 0's listening socket: on the loopback interface if `host` is there, else on all.
+
+    Args:
+        host: what the command line says.
+        port: 0 for any.
+    """
     address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     family, loopback = address[0], is_loopback(str(address[4][0])) and is_loopback(host)
     if loopback:
@@ -204,12 +235,20 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """True for names and addresses that mean this host wherever they are read."""
+    """True for names and addresses that mean this host wherever they are read.
+
+    Args:
+        host: a name or an address.
+    """
     return host in ("localhost", "::1", "ip6-localhost") or host.startswith("127.")
 
 
 def is_here(host: str) -> bool:
-    """True if `host` is an address of this machine."""
+    """True if `host` is an address of this machine.
+
+    Args:
+        host: a name or an address.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -220,7 +259,11 @@ def is_here(host: str) -> bool:
 
 
 def free_port(host: str) -> int:
-    """A TCP port that nobody uses now."""
+    """A TCP port that nobody uses now.
+
+    Args:
+        host: an address of this machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))

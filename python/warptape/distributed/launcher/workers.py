@@ -13,9 +13,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
-from ...multiprocessing._lifetime import die_with_parent
-from ..elastic.multiprocessing.errors import ProcessFailure
+from ...multiprocessing.lifetime import die_with_parent
 from .arguments import Config
+from .errors import ProcessFailure
 from .guard import Guard
 from .loop import Loop
 from .output import Output, RunFolder
@@ -28,7 +28,16 @@ _DIED = re.compile(r"rank \d+ \(process (\d{1,10})\) has died")  # as collective
 
 @dataclass(frozen=True)
 class Start:
-    """What all nodes agree on before a start: the same on each but for `node`."""
+    """What all nodes agree on before a start: the same on each but for `node`.
+
+    Args:
+        attempt, restarts: numbers of this start, and of restarts so far.
+        node: of this launcher.
+        processes: ranks of each node.
+        job: its name.
+        master_addr, master_port: where ranks meet.
+        secret: of the job.
+    """
 
     attempt: int  # starts before this one
     restarts: int  # of these, after failures
@@ -46,7 +55,13 @@ class Start:
 
 
 def worker_environment(config: Config, start: Start, local_rank: int) -> dict[str, str]:
-    """The variables a worker gets besides the launcher's own: torchrun's, and warptape's."""
+    """The variables a worker gets besides the launcher's own: torchrun's, and warptape's.
+
+    Args:
+        config: of the command line.
+        start: what the nodes agreed on.
+        local_rank: on this host.
+    """
     rank, world = start.first_rank + local_rank, sum(start.processes)
     result = {
         "RANK": rank,
@@ -75,7 +90,15 @@ def worker_environment(config: Config, start: Start, local_rank: int) -> dict[st
 
 
 class Worker:
-    """One rank's process, leader of a session and process group of its own."""
+    """One rank's process, leader of a session and process group of its own.
+
+    Args:
+        command: with its arguments.
+        environ: all of its variables.
+        rank, local_rank: in the job and on this host.
+        output: where its streams go.
+        ignored: signals that it starts with ignored.
+    """
 
     def __init__(
         self,
@@ -108,19 +131,30 @@ class Worker:
         self.pidfd = os.pidfd_open(self.pid)
 
     def look(self) -> None:
-        """Records the exit code if it ended. It stays a zombie, so that its group's number is not reused."""
+        """Records the exit code if the process ended.
+
+        The process stays a zombie, so that the number of its group is not used again.
+        """
         info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is not None and self.exitcode is None:
             self.exitcode = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
             self.ended = time.time()
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the worker and all that it started."""
+        """Send a signal to the worker and all that it started.
+
+        Args:
+            number: of the signal.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def signal_alone(self, number: int) -> None:
-        """Send a signal to the worker only."""
+        """Send a signal to the worker only.
+
+        Args:
+            number: of the signal.
+        """
         if self.exitcode is None:
             signal.pidfd_send_signal(self.pidfd, number)
 
@@ -130,7 +164,10 @@ class Worker:
         os.close(self.pidfd)
 
     def group_empty(self) -> bool:
-        """True if nothing of what the worker started is left; after `reap`."""
+        """Whether nothing is left of what the worker started.
+
+        It is to be asked after `reap`.
+        """
         try:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
@@ -141,7 +178,15 @@ class Worker:
 
 
 class WorkerGroup:
-    """All ranks of this node, for one start."""
+    """All ranks of this node, for one start.
+
+    Args:
+        config: of the command line.
+        loop: where events come from.
+        guard: kills them if the launcher dies.
+        folder: for files.
+        start: what the nodes agreed on.
+    """
 
     def __init__(self, config: Config, loop: Loop, guard: Guard, folder: RunFolder, start: Start) -> None:
         self._config, self._loop, self._guard, self._folder, self._start = config, loop, guard, folder, start
@@ -152,7 +197,11 @@ class WorkerGroup:
         self._ignored = {signal.SIGUSR1, signal.SIGUSR2} - set(config.signals)
 
     def start(self) -> None:
-        """Start every rank. Raises OSError where the program cannot be executed."""
+        """Starts every rank of this node.
+
+        Raises:
+            OSError: the program cannot be executed.
+        """
         for local_rank in range(self._config.nproc):
             rank = self._start.first_rank + local_rank
             output = Output(
@@ -195,12 +244,20 @@ class WorkerGroup:
         return any(worker.exitcode for worker in self._workers)
 
     def pass_on(self, number: int) -> None:
-        """Send a signal to the ranks but not to what they started, which may not expect it."""
+        """Send a signal to the ranks but not to what they started, which may not expect it.
+
+        Args:
+            number: of the signal.
+        """
         for worker in self._workers:
             worker.signal_alone(number)
 
     def stop(self, number: int) -> None:
-        """Send signal `number` to all; SIGKILL after the grace period, or when the launcher gets another."""
+        """Send signal `number` to all; SIGKILL after the grace period, or when the launcher gets another.
+
+        Args:
+            number: of the signal.
+        """
         self._stopped_at = time.time()
         self._sent.add(number)
         for worker in self._workers:
@@ -214,7 +271,7 @@ class WorkerGroup:
                 worker.signal_group(signal.SIGKILL)
             self._loop.wait(lambda: self.ended)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """After all ranks ended: end what they left running, close files, free process ids."""
         for worker in self._workers:
             worker.reap()

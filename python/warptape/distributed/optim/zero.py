@@ -4,15 +4,19 @@ Optimizations Toward Training Trillion Parameter Models", section 5.1, stage 1).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._C import _distributed as _C
-from ..._tensor import Tensor
+from ...core import Tensor
+from ...core.placed import replicas
 from ...optim.optimizer import Optimizer, ParamsT
-from .._state import resolve
 from ..algorithms.join import Joinable, JoinHook
 from ..groups import get_group_rank
 from ..objects import gather_object
+from ..state import resolve
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 
 class _ZeROJoinHook(JoinHook):
@@ -49,7 +53,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self,
         params: ParamsT,
         optimizer_class: type[Optimizer],
-        process_group: Any = None,
+        process_group: Group = None,
         parameters_as_bucket_view: bool = False,
         overlap_with_ddp: bool = False,
         **defaults: Any,
@@ -76,7 +80,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _share(self, group: dict[str, Any]) -> dict[str, Any]:
         """The group with this rank's parameters only. Every rank deals out alike."""
         for p in sorted(group["params"], key=lambda p: -p.numel()):
-            copies = getattr(p, "_replicas", self.process_group)
+            copies = replicas(p, self.process_group)
             load = self._load.setdefault(copies, [0] * copies.size())
             owner = load.index(min(load))
             self._owner[p] = copies, owner
@@ -102,7 +106,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             share.update((k, v) for k, v in group.items() if k not in ("params", "param_names"))
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank without inputs does: a step for each of the others'."""
+        """What a rank without inputs does: a step for each of the others'.
+
+        Args:
+            **kwargs: of `Join`, without effect here.
+        """
         return _ZeROJoinHook(self)
 
     @property
@@ -116,7 +124,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return self.process_group
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group, dealt out as the others. All ranks must add it."""
+        """Adds a group, dealt out as the others. All ranks must add it.
+
+        Args:
+            param_group: a dict with "params".
+        """
         super().add_param_group(param_group)
         if self.optim is not None:
             self.optim.add_param_group(self._share(self.param_groups[-1]))

@@ -4,7 +4,6 @@ The score function (`log_prob`) and the pathwise derivative (`rsample`) are two 
 expectation: Mohamed et al., "Monte Carlo gradient estimation in machine learning", sections 4 and 5.
 """
 
-from ..._missing import install_getattr as _install_getattr
 from . import _kl_pairs, constraints, kl, transforms
 from .bernoulli import Bernoulli
 from .beta import Beta
@@ -50,5 +49,3 @@ from .uniform import Uniform
 from .von_mises import VonMises
 from .weibull import Weibull
 from .wishart import Wishart
-
-_install_getattr(__name__)

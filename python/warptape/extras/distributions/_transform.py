@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from . import constraints
 from .utils import sum_rightmost
@@ -47,27 +47,27 @@ class Transform:
         new.__dict__.update(self.__dict__, _cache_size=cache_size, _cached_x_y=(None, None))
         return new
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: wt.Tensor) -> Any:
         if not self._cache_size:
             return self._call(x)
         if x is not self._cached_x_y[0]:
             self._cached_x_y = (x, self._call(x))
         return self._cached_x_y[1]
 
-    def _inv_call(self, y: Any) -> Any:
+    def _inv_call(self, y: wt.Tensor) -> Any:
         if not self._cache_size:
             return self._inverse(y)
         if y is not self._cached_x_y[1]:
             self._cached_x_y = (self._inverse(y), y)
         return self._cached_x_y[0]
 
-    def _call(self, x: Any) -> Any:
+    def _call(self, x: wt.Tensor) -> Any:
         raise NotImplementedError
 
-    def _inverse(self, y: Any) -> Any:
+    def _inverse(self, y: wt.Tensor) -> Any:
         raise NotImplementedError
 
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+    def log_abs_det_jacobian(self, x: wt.Tensor, y: wt.Tensor) -> Any:
         """log |dy/dx| for y = self(x), by event."""
         raise NotImplementedError
 
@@ -78,11 +78,11 @@ class Transform:
             raise ValueError("Please use either .domain.event_dim or .codomain.event_dim")
         return self.domain.event_dim
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         """The shape of the result for arguments of a shape."""
         return shape
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         """The shape of the argument for results of a shape."""
         return shape
 
@@ -105,19 +105,19 @@ class _InverseTransform(Transform):
         self._inv = transform
         self.bijective, self.sign = transform.bijective, transform.sign
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: wt.Tensor) -> Any:
         return self._inv._inv_call(x)
 
-    def _inv_call(self, y: Any) -> Any:
+    def _inv_call(self, y: wt.Tensor) -> Any:
         return self._inv(y)
 
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+    def log_abs_det_jacobian(self, x: wt.Tensor, y: wt.Tensor) -> Any:
         return -self._inv.log_abs_det_jacobian(y, x)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         return self._inv.inverse_shape(shape)
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         return self._inv.forward_shape(shape)
 
     def __repr__(self) -> str:
@@ -164,19 +164,19 @@ class ComposeTransform(Transform):
             dims[i] = max(dims[i], dims[i + 1] - changes[i])
         return dims
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: wt.Tensor) -> Any:
         for part in self.parts:
             x = part(x)
         return x
 
-    def _inv_call(self, y: Any) -> Any:
+    def _inv_call(self, y: wt.Tensor) -> Any:
         for part in reversed(self.parts):
             y = part._inv_call(y)
         return y
 
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+    def log_abs_det_jacobian(self, x: wt.Tensor, y: wt.Tensor) -> Any:
         if not self.parts:
-            return warptape.zeros_like(x)
+            return wt.zeros_like(x)
         total: Any = 0.0
         for part, dims in zip(self.parts, self._event_dims()):
             z = part(x)
@@ -184,12 +184,12 @@ class ComposeTransform(Transform):
             x = z
         return total
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: tuple[int, ...]) -> Any:
         for part in self.parts:
             shape = part.forward_shape(shape)
         return shape
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: tuple[int, ...]) -> Any:
         for part in reversed(self.parts):
             shape = part.inverse_shape(shape)
         return shape
@@ -202,7 +202,7 @@ class ComposeTransform(Transform):
 identity_transform: Transform = ComposeTransform([])
 
 
-def with_event_dims(constraint: Any, dims: int) -> Any:
+def with_event_dims(constraint: constraints.Constraint, dims: int) -> Any:
     more = dims - constraint.event_dim
     return constraints.independent(constraint, more) if more > 0 else constraint
 
@@ -220,13 +220,13 @@ class IndependentTransform(Transform):
         self.codomain = constraints.independent(base_transform.codomain, reinterpreted_batch_ndims)
         self.bijective, self.sign = base_transform.bijective, base_transform.sign
 
-    def _call(self, x: Any) -> Any:
+    def _call(self, x: wt.Tensor) -> Any:
         return self.base_transform(x)
 
-    def _inverse(self, y: Any) -> Any:
+    def _inverse(self, y: wt.Tensor) -> Any:
         return self.base_transform._inv_call(y)
 
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+    def log_abs_det_jacobian(self, x: wt.Tensor, y: wt.Tensor) -> Any:
         return sum_rightmost(self.base_transform.log_abs_det_jacobian(x, y), self.reinterpreted_batch_ndims)
 
     def __repr__(self) -> str:

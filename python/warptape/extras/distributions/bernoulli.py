@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import warptape
+from warptape import core as wt
 from warptape.nn import functional as F
 
 from . import constraints
@@ -24,7 +25,12 @@ class Bernoulli(ProbsOrLogits, ExponentialFamily):
     support = constraints.boolean
     has_enumerate_support = True
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        probs: wt.Tensor | float | None = None,
+        logits: wt.Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         self._take(probs, logits)
         super().__init__(self._param.shape, validate_args=validate_args)
 
@@ -37,11 +43,11 @@ class Bernoulli(ProbsOrLogits, ExponentialFamily):
 
     variance = property(lambda self: self.probs * (1 - self.probs))
 
-    def sample(self, sample_shape: Any = ()) -> Any:
-        with warptape.no_grad():
-            return warptape.bernoulli(self.probs.expand(self._extended_shape(sample_shape)))
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with wt.no_grad():
+            return wt.bernoulli(self.probs.expand(self._extended_shape(sample_shape)))
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         logits, value = broadcast_all(self.logits, value)
         return -F.binary_cross_entropy_with_logits(logits, value.to(logits.dtype), reduction="none")
@@ -50,6 +56,6 @@ class Bernoulli(ProbsOrLogits, ExponentialFamily):
         return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        values = warptape.arange(2, dtype=self._param.dtype, device=self._param.device)
+        values = wt.arange(2, dtype=self._param.dtype, device=self._param.device)
         values = values.view((-1, *[1] * len(self._batch_shape)))
         return values.expand((-1, *self._batch_shape)) if expand else values

@@ -16,7 +16,10 @@ __all__ = ["ConstraintRegistry", "biject_to", "transform_to"]
 
 
 class ConstraintRegistry:
-    """Factories of transforms, by classes of constraints."""
+    """Factories of transforms, by classes of constraints.
+
+    `biject_to` and `transform_to` are two.
+    """
 
     def __init__(self) -> None:
         self._registry: dict[type, Callable[[Any], Any]] = {}
@@ -38,7 +41,11 @@ class ConstraintRegistry:
         return factory
 
     def __call__(self, constraint: Any) -> Any:
-        """A transform to the constraint. NotImplementedError for a class without one."""
+        """A transform to the constraint. NotImplementedError for a class without one.
+
+        Args:
+            constraint: of a class that is registered.
+        """
         if type(constraint) not in self._registry:
             raise NotImplementedError(f"Cannot transform {type(constraint).__name__} constraints")
         return self._registry[type(constraint)](constraint)
@@ -49,7 +56,7 @@ transform_to = ConstraintRegistry()
 
 
 def _both(*kinds: Any) -> Callable[[Any], Any]:
-    def register(factory: Any) -> Any:
+    def register(factory: Callable[[Any], Any]) -> Any:
         for kind in kinds:
             biject_to.register(kind, factory)
             transform_to.register(kind, factory)
@@ -58,22 +65,22 @@ def _both(*kinds: Any) -> Callable[[Any], Any]:
     return register
 
 
-def _is(bound: Any, value: float) -> bool:
+def _is(bound: object, value: float) -> bool:
     return isinstance(bound, (int, float)) and bound == value
 
 
 @_both(c.greater_than, c.greater_than_eq)
-def _above(constraint: Any) -> Any:
+def _above(constraint: c.greater_than) -> Any:
     return t.ComposeTransform([t.ExpTransform(), t.AffineTransform(constraint.lower_bound, 1)])
 
 
 @_both(c.less_than)
-def _below(constraint: Any) -> Any:
+def _below(constraint: c.less_than) -> Any:
     return t.ComposeTransform([t.ExpTransform(), t.AffineTransform(constraint.upper_bound, -1)])
 
 
 @_both(c.interval, c.half_open_interval)
-def _between(constraint: Any) -> Any:
+def _between(constraint: c.interval) -> Any:
     low, high = constraint.lower_bound, constraint.upper_bound
     if _is(low, 0) and _is(high, 1):
         return t.SigmoidTransform()
@@ -90,16 +97,16 @@ transform_to.register(c.simplex, lambda constraint: t.SoftmaxTransform())
 
 
 def _of_parts(registry: ConstraintRegistry) -> None:
-    def independent(constraint: Any) -> Any:
+    def independent(constraint: c.independent) -> Any:
         inner = registry(constraint.base_constraint)
         return t.IndependentTransform(inner, constraint.reinterpreted_batch_ndims)
 
-    def cat(constraint: Any) -> Any:
+    def cat(constraint: c.cat) -> Any:
         return t.CatTransform(
             [registry(part) for part in constraint.cseq], constraint.dim, constraint.lengths
         )
 
-    def stack(constraint: Any) -> Any:
+    def stack(constraint: c.stack) -> Any:
         return t.StackTransform([registry(part) for part in constraint.cseq], constraint.dim)
 
     registry.register(c.independent, independent)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 from warptape.nn import functional as F
 
 from . import constraints
@@ -28,8 +29,8 @@ class ContinuousBernoulli(ProbsOrLogits, ExponentialFamily):
 
     def __init__(
         self,
-        probs: Any = None,
-        logits: Any = None,
+        probs: wt.Tensor | float | None = None,
+        logits: wt.Tensor | float | None = None,
         lims: tuple[float, float] = (0.499, 0.501),
         validate_args: bool | None = None,
     ) -> None:
@@ -42,23 +43,23 @@ class ContinuousBernoulli(ProbsOrLogits, ExponentialFamily):
     def _away(self) -> tuple[Any, Any]:
         """Where probs is outside of lims, and probs with the others set to a bound."""
         outside = (self.probs <= self._lims[0]) | (self.probs > self._lims[1])
-        return outside, warptape.where(outside, self.probs, self._lims[0])
+        return outside, wt.where(outside, self.probs, self._lims[0])
 
     def _log_constant(self) -> Any:
         outside, p = self._away()
         low, high = p.clamp(max=0.5), p.clamp(min=0.5)
         below = (-2.0 * low).log1p()
         above = (2.0 * high - 1.0).log()
-        exact = ((-p).log1p() - p.log()).abs().log() - warptape.where(p <= 0.5, below, above)
+        exact = ((-p).log1p() - p.log()).abs().log() - wt.where(p <= 0.5, below, above)
         x = (self.probs - 0.5).square()
-        return warptape.where(outside, exact, math.log(2.0) + (4.0 / 3.0 + 104.0 / 45.0 * x) * x)
+        return wt.where(outside, exact, math.log(2.0) + (4.0 / 3.0 + 104.0 / 45.0 * x) * x)
 
     @property
     def mean(self) -> Any:
         outside, p = self._away()
         exact = p / (2.0 * p - 1.0) + 1.0 / ((-p).log1p() - p.log())
         x = self.probs - 0.5
-        return warptape.where(outside, exact, 0.5 + (1.0 / 3.0 + 16.0 / 45.0 * x.square()) * x)
+        return wt.where(outside, exact, 0.5 + (1.0 / 3.0 + 16.0 / 45.0 * x.square()) * x)
 
     @property
     def variance(self) -> Any:
@@ -66,29 +67,29 @@ class ContinuousBernoulli(ProbsOrLogits, ExponentialFamily):
         exact = p * (p - 1.0) / (1.0 - 2.0 * p).square() + 1.0 / ((-p).log1p() - p.log()).square()
         x = (self.probs - 0.5).square()
         series = 1.0 / 12.0 - (1.0 / 15.0 - 128.0 / 945.0 * x) * x
-        return warptape.where(outside, exact, series)
+        return wt.where(outside, exact, series)
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
-        return self.icdf(warptape.rand(shape, dtype=self.probs.dtype, device=self.probs.device))
+        return self.icdf(wt.rand(shape, dtype=self.probs.dtype, device=self.probs.device))
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
-        logits, value = warptape.broadcast_tensors(self.logits, value)
+        logits, value = wt.broadcast_tensors(self.logits, value)
         cross = F.binary_cross_entropy_with_logits(logits, value, reduction="none")
         return self._log_constant() - cross
 
-    def cdf(self, value: Any) -> Any:
+    def cdf(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         outside, p = self._away()
         powers = p.pow(value) * (1.0 - p).pow(1.0 - value)
-        found = warptape.where(outside, (powers + p - 1.0) / (2.0 * p - 1.0), value)
+        found = wt.where(outside, (powers + p - 1.0) / (2.0 * p - 1.0), value)
         return found.masked_fill(value <= 0.0, 0.0).masked_fill(value >= 1.0, 1.0)
 
-    def icdf(self, value: Any) -> Any:
+    def icdf(self, value: wt.Tensor) -> Any:
         outside, p = self._away()
         exact = ((-p + value * (2.0 * p - 1.0)).log1p() - (-p).log1p()) / (p.log() - (-p).log1p())
-        return warptape.where(outside, exact, value)
+        return wt.where(outside, exact, value)
 
     def entropy(self) -> Any:
         log0, log1 = (-self.probs).log1p(), self.probs.log()

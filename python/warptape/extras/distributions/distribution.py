@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from . import constraints
 from .utils import broadcast_all, check_either, lazy_property, logits_to_probs, probs_to_logits
@@ -50,8 +50,8 @@ class Distribution:
         event_shape: Sequence[int] = (),
         validate_args: bool | None = None,
     ) -> None:
-        self._batch_shape = warptape.Size(batch_shape)
-        self._event_shape = warptape.Size(event_shape)
+        self._batch_shape = wt.Size(batch_shape)
+        self._event_shape = wt.Size(event_shape)
         if validate_args is not None:
             self._validate_args = validate_args
         if self._validate_args:
@@ -81,14 +81,19 @@ class Distribution:
                     f"but found invalid values:\n{value}"
                 )
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        """The same distributions with a batch expanded to `batch_shape`, as views of the parameters."""
+    def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> Any:
+        """The same distributions with a batch expanded to `batch_shape`, as views of the parameters.
+
+        Args:
+            batch_shape: as of Tensor.expand.
+            _instance: an object of a subclass to fill.
+        """
         new = type(self).__new__(type(self)) if _instance is None else _instance
-        batch_shape = warptape.Size(batch_shape)
+        batch_shape = wt.Size(batch_shape)
         new.__dict__.update(vars(self), _batch_shape=batch_shape, **self._expanded(batch_shape))
         return new
 
-    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+    def _get_checked_instance(self, cls: type, _instance: Distribution | None = None) -> Any:
         """A bare object for expand() of `cls`; a derived class with other arguments must have its own."""
         kind: Any = type(self)
         base: Any = cls
@@ -99,11 +104,11 @@ class Distribution:
             )
         return type(self).__new__(type(self)) if _instance is None else _instance
 
-    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+    def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         """The attributes that have the batch's shape, tensors and other distributions, expanded."""
         found, n = {}, len(self._batch_shape)
         for name, value in vars(self).items():
-            if isinstance(value, warptape.Tensor) and value.shape[:n] == self._batch_shape:
+            if isinstance(value, wt.Tensor) and value.shape[:n] == self._batch_shape:
                 found[name] = value.expand((*batch_shape, *value.shape[n:]))
             elif isinstance(value, Distribution):
                 found[name] = value.expand(batch_shape)
@@ -138,19 +143,29 @@ class Distribution:
         >>> torch.distributions.Normal(torch.zeros(3), 1.0).sample((2,)).shape
         torch.Size([2, 3])
         """
-        with warptape.no_grad():
+        with wt.no_grad():
             return self.rsample(sample_shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """Samples through which gradients reach the parameters."""
+        """Samples through which gradients reach the parameters.
+
+        Args:
+            sample_shape: leading dims of the result.
+
+        Raises: NotImplementedError where there is no such way.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement rsample")
 
     def sample_n(self, n: int) -> Any:
-        """Deprecated: `sample((n,))`."""
+        """Deprecated: `sample((n,))`.
+
+        Args:
+            n: how many.
+        """
         warnings.warn("sample_n will be deprecated. Use .sample((n,)) instead", UserWarning, stacklevel=2)
         return self.sample((n,))
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         """The logarithm of the density or probability at `value`.
 
         >>> torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor(0.0))
@@ -158,16 +173,34 @@ class Distribution:
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement log_prob")
 
-    def cdf(self, value: Any) -> Any:
-        """The probability of at most `value`."""
+    def cdf(self, value: wt.Tensor) -> Any:
+        """The probability of at most `value`.
+
+        Args:
+            value: of a shape that broadcasts.
+
+        Raises: NotImplementedError where it has no formula here.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement cdf")
 
-    def icdf(self, value: Any) -> Any:
-        """The inverse of cdf."""
+    def icdf(self, value: wt.Tensor) -> Any:
+        """The inverse of cdf.
+
+        Args:
+            value: probabilities.
+
+        Raises: NotImplementedError where it has no formula here.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement icdf")
 
     def enumerate_support(self, expand: bool = True) -> Any:
-        """All values of a discrete distribution, along a new first dim."""
+        """All values of a discrete distribution, along a new first dim.
+
+        Args:
+            expand: whether they are repeated over the batch.
+
+        Raises: NotImplementedError where they cannot be listed.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement enumerate_support")
 
     def entropy(self) -> Any:
@@ -183,13 +216,13 @@ class Distribution:
         return self.entropy().exp()
 
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> Any:
-        return warptape.Size((*sample_shape, *self._batch_shape, *self._event_shape))
+        return wt.Size((*sample_shape, *self._batch_shape, *self._event_shape))
 
-    def _validate_sample(self, value: Any) -> None:
+    def _validate_sample(self, value: wt.Tensor) -> None:
         """ValueError for a value that is no sample of this; nothing when checks are off."""
         if not self._validate_args:
             return
-        if not isinstance(value, warptape.Tensor):
+        if not isinstance(value, wt.Tensor):
             raise ValueError("The value argument to log_prob must be a Tensor")
         start = value.dim() - len(self._event_shape)
         if start < 0 or value.shape[start:] != self._event_shape:
@@ -224,28 +257,43 @@ class Distribution:
 
 
 class ExponentialFamily(Distribution):
-    """A base that tells distributions of the exponential family apart."""
+    """A base that tells distributions of the exponential family apart.
+
+    Libraries ask isinstance().
+    """
 
 
 class LocationScale(Distribution):
-    """A base of those over all real numbers whose parameters are `loc`, the mode, and `scale`."""
+    """A base of those over all real numbers whose parameters are `loc`, the mode, and `scale`.
+
+    Args:
+        loc, scale: of shapes that broadcast.
+        validate_args: whether parameters and values are checked.
+    """
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
     has_rsample = True
     mode = property(attrgetter("loc"))
 
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, loc: wt.Tensor | float, scale: wt.Tensor | float, validate_args: bool | None = None
+    ) -> None:
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
 
 class ProbsOrLogits(Distribution):
-    """A base of those with a probability `probs` or its log-odds `logits`; one is derived from the other."""
+    """A base of those with a probability `probs` or its log-odds `logits`; one is derived from the other.
+
+    A subclass calls `_take` in its constructor.
+    """
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
 
-    def _take(self, probs: Any, logits: Any, *others: Any) -> list[Any]:
+    def _take(
+        self, probs: wt.Tensor | float | None, logits: wt.Tensor | float | None, *others: Any
+    ) -> list[Any]:
         """Keeps the one that is given; returns `others`, broadcast with it."""
         check_either(probs, logits)
         self._param, *others_ = broadcast_all(logits if probs is None else probs, *others)

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
+from warptape.core.namespaces import special
 
 from . import constraints
-from ._gamma import standard_gamma
 from .distribution import ExponentialFamily
+from .standard_gamma import standard_gamma
 from .utils import broadcast_all
 
 
 class Gamma(ExponentialFamily):
-    """Gamma with shape `concentration` and `rate` = 1 / scale."""
+    """Gamma with shape `concentration` and `rate` = 1 / scale.
+
+    Args:
+        concentration, rate: positive.
+        validate_args: whether parameters and values are checked.
+
+    >>> torch.distributions.Gamma(torch.tensor(3.0), torch.tensor(2.0)).mean
+    tensor(1.5000)
+    """
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support = constraints.nonnegative
     has_rsample = True
 
-    def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, concentration: wt.Tensor | float, rate: wt.Tensor | float, validate_args: bool | None = None
+    ) -> None:
         self.concentration, self.rate = broadcast_all(concentration, rate)
         super().__init__(self.concentration.shape, validate_args=validate_args)
 
@@ -27,21 +39,21 @@ class Gamma(ExponentialFamily):
     mode = property(lambda self: ((self.concentration - 1) / self.rate).clamp(min=0))
     variance = property(lambda self: self.concentration / self.rate.square())
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         value = standard_gamma(self.concentration.expand(self._extended_shape(sample_shape))) / self.rate
-        value.detach().clamp_(min=warptape.finfo(value.dtype).tiny)  # 0 has no logarithm; unrecorded
+        value.detach().clamp_(min=wt.finfo(value.dtype).tiny)  # 0 has no logarithm; unrecorded
         return value
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         a, b = self.concentration, self.rate
-        value = warptape.as_tensor(value, dtype=b.dtype, device=b.device)
+        value = wt.as_tensor(value, dtype=b.dtype, device=b.device)
         self._validate_sample(value)
-        return warptape.xlogy(a, b) + warptape.xlogy(a - 1, value) - b * value - warptape.lgamma(a)
+        return wt.xlogy(a, b) + wt.xlogy(a - 1, value) - b * value - wt.lgamma(a)
 
-    def cdf(self, value: Any) -> Any:
+    def cdf(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
-        return warptape.special.gammainc(self.concentration, self.rate * value)
+        return special.gammainc(self.concentration, self.rate * value)
 
     def entropy(self) -> Any:
         a = self.concentration
-        return a - self.rate.log() + warptape.lgamma(a) + (1.0 - a) * warptape.digamma(a)
+        return a - self.rate.log() + wt.lgamma(a) + (1.0 - a) * wt.digamma(a)

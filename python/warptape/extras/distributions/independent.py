@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import constraints
 from .distribution import Distribution
 from .utils import sum_rightmost
 
+if TYPE_CHECKING:
+    from warptape.core import Tensor
+
 
 class Independent(Distribution):
-    """Another distribution; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
+    """Another distribution; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event.
+
+    Args:
+        base_distribution: of each element.
+        reinterpreted_batch_ndims: how many dims.
+        validate_args: whether values are checked.
+
+    >>> base = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+    >>> torch.distributions.Independent(base, 1).event_shape
+    torch.Size([3])
+    """
 
     arg_constraints: Any = {}
     has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
@@ -20,7 +34,10 @@ class Independent(Distribution):
     variance = property(attrgetter("base_dist.variance"))
 
     def __init__(
-        self, base_distribution: Any, reinterpreted_batch_ndims: int, validate_args: bool | None = None
+        self,
+        base_distribution: Distribution,
+        reinterpreted_batch_ndims: int,
+        validate_args: bool | None = None,
     ) -> None:
         shape = base_distribution.batch_shape + base_distribution.event_shape
         n = len(base_distribution.batch_shape) - reinterpreted_batch_ndims
@@ -33,7 +50,7 @@ class Independent(Distribution):
         self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
         super().__init__(shape[:n], shape[n:], validate_args=validate_args)
 
-    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+    def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         inner = self.event_shape[: self.reinterpreted_batch_ndims]
         return {"base_dist": self.base_dist.expand((*batch_shape, *inner))}
 
@@ -49,13 +66,13 @@ class Independent(Distribution):
             return self.base_dist.support
         return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)
 
-    def sample(self, sample_shape: Any = ()) -> Any:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self.base_dist.sample(sample_shape)
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self.base_dist.rsample(sample_shape)
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: Tensor) -> Any:
         return sum_rightmost(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
 
     def entropy(self) -> Any:

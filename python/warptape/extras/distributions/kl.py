@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
+from warptape.core.namespaces import linalg
 
 from .bernoulli import Bernoulli
 from .beta import Beta
@@ -25,6 +26,9 @@ from .poisson import Poisson
 from .transformed_distribution import TransformedDistribution
 from .uniform import Uniform
 from .utils import sum_rightmost
+
+if TYPE_CHECKING:
+    from .distribution import Distribution
 
 __all__ = ["kl_divergence", "register_kl"]
 
@@ -49,7 +53,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[..., Any]:
     return decorator
 
 
-def kl_divergence(p: Any, q: Any) -> Any:
+def kl_divergence(p: Distribution, q: Distribution) -> Any:
     """KL(p || q), of the batch's shape.
 
     Raises:
@@ -73,7 +77,7 @@ def kl_divergence(p: Any, q: Any) -> Any:
 
 
 @register_kl(Bernoulli, Bernoulli)
-def _bernoulli(p: Any, q: Any) -> Any:
+def _bernoulli(p: Bernoulli, q: Bernoulli) -> Any:
     from warptape.nn import functional as F
 
     ones = p.probs * (F.softplus(-q.logits) - F.softplus(-p.logits))
@@ -83,7 +87,7 @@ def _bernoulli(p: Any, q: Any) -> Any:
 
 
 @register_kl(Binomial, Binomial)
-def _binomial(p: Any, q: Any) -> Any:
+def _binomial(p: Binomial, q: Binomial) -> Any:
     if (p.total_count < q.total_count).any():
         raise NotImplementedError(
             "KL between Binomials where q.total_count > p.total_count is not implemented"
@@ -93,105 +97,101 @@ def _binomial(p: Any, q: Any) -> Any:
 
 
 @register_kl(Categorical, Categorical)
-def _categorical(p: Any, q: Any) -> Any:
+def _categorical(p: Categorical, q: Categorical) -> Any:
     terms = p.probs * (p.logits - q.logits)
     return terms.masked_fill(q.probs == 0, math.inf).masked_fill(p.probs == 0, 0).sum(-1)
 
 
 @register_kl(OneHotCategorical, OneHotCategorical)
-def _one_hot(p: Any, q: Any) -> Any:
+def _one_hot(p: OneHotCategorical, q: OneHotCategorical) -> Any:
     return _categorical(p._categorical, q._categorical)
 
 
 @register_kl(Dirichlet, Dirichlet)
-def _dirichlet(p: Any, q: Any) -> Any:
+def _dirichlet(p: Dirichlet, q: Dirichlet) -> Any:
     a, b = p.concentration, q.concentration
-    norm = (
-        warptape.lgamma(a.sum(-1))
-        - warptape.lgamma(b.sum(-1))
-        + (warptape.lgamma(b) - warptape.lgamma(a)).sum(-1)
-    )
-    return norm + ((a - b) * (warptape.digamma(a) - warptape.digamma(a.sum(-1, True)))).sum(-1)
+    norm = wt.lgamma(a.sum(-1)) - wt.lgamma(b.sum(-1)) + (wt.lgamma(b) - wt.lgamma(a)).sum(-1)
+    return norm + ((a - b) * (wt.digamma(a) - wt.digamma(a.sum(-1, True)))).sum(-1)
 
 
 @register_kl(Beta, Beta)
-def _beta(p: Any, q: Any) -> Any:
+def _beta(p: Beta, q: Beta) -> Any:
     return _dirichlet(p._dirichlet, q._dirichlet)
 
 
 @register_kl(Exponential, Exponential)
-def _exponential(p: Any, q: Any) -> Any:
+def _exponential(p: Exponential, q: Exponential) -> Any:
     ratio = q.rate / p.rate
     return ratio - ratio.log() - 1
 
 
 @register_kl(Gamma, Gamma)
-def _gamma(p: Any, q: Any) -> Any:
+def _gamma(p: Gamma, q: Gamma) -> Any:
     a, b = p.concentration, q.concentration
     return (
         b * (p.rate / q.rate).log()
-        + warptape.lgamma(b)
-        - warptape.lgamma(a)
-        + (a - b) * warptape.digamma(a)
+        + wt.lgamma(b)
+        - wt.lgamma(a)
+        + (a - b) * wt.digamma(a)
         + (q.rate - p.rate) * (a / p.rate)
     )
 
 
 @register_kl(Geometric, Geometric)
-def _geometric(p: Any, q: Any) -> Any:
+def _geometric(p: Geometric, q: Geometric) -> Any:
     return -p.entropy() - (-q.probs).log1p() / p.probs - q.logits
 
 
 @register_kl(Laplace, Laplace)
-def _laplace(p: Any, q: Any) -> Any:
+def _laplace(p: Laplace, q: Laplace) -> Any:
     away = (p.loc - q.loc).abs()
     ratio = p.scale / q.scale
     return -ratio.log() + away / q.scale + ratio * (-away / p.scale).exp() - 1
 
 
 @register_kl(Normal, Normal)
-def _normal(p: Any, q: Any) -> Any:
+def _normal(p: Normal, q: Normal) -> Any:
     ratio = (p.scale / q.scale).square()
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale).square() - 1 - ratio.log())
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)
-def _multivariate_normal(p: Any, q: Any) -> Any:
+def _multivariate_normal(p: MultivariateNormal, q: MultivariateNormal) -> Any:
     if p.event_shape != q.event_shape:
         raise ValueError(
             "KL-divergence between two Multivariate Normals with different event shapes cannot be computed"
         )
     n = p.event_shape[0]
-    batch = warptape.broadcast_shapes(p.batch_shape, q.batch_shape)
+    batch = wt.broadcast_shapes(p.batch_shape, q.batch_shape)
     ours, theirs = (
         p._unbroadcasted_scale_tril.expand((*batch, n, n)),
         q._unbroadcasted_scale_tril.expand((*batch, n, n)),
     )
-    spread = warptape.linalg.solve_triangular(theirs, ours, upper=False).square().sum((-2, -1))
-    away = warptape.linalg.solve_triangular(theirs, (q.loc - p.loc).unsqueeze(-1), upper=False)
+    spread = linalg.solve_triangular(theirs, ours, upper=False).square().sum((-2, -1))
+    away = linalg.solve_triangular(theirs, (q.loc - p.loc).unsqueeze(-1), upper=False)
     return q._half_log_det() - p._half_log_det() + 0.5 * (spread + away.square().sum((-2, -1)) - n)
 
 
 @register_kl(Poisson, Poisson)
-def _poisson(p: Any, q: Any) -> Any:
+def _poisson(p: Poisson, q: Poisson) -> Any:
     return p.rate * (p.rate.log() - q.rate.log()) - (p.rate - q.rate)
 
 
 @register_kl(Uniform, Uniform)
-def _uniform(p: Any, q: Any) -> Any:
+def _uniform(p: Uniform, q: Uniform) -> Any:
     result = ((q.high - q.low) / (p.high - p.low)).log()
     return result.masked_fill((q.low > p.low) | (q.high < p.high), math.inf)
 
 
 @register_kl(Independent, Independent)
-def _independent(p: Any, q: Any) -> Any:
+def _independent(p: Independent, q: Independent) -> Any:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError("KL between Independents needs equal reinterpreted_batch_ndims")
     return sum_rightmost(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)
 
 
 @register_kl(TransformedDistribution, TransformedDistribution)
-def _transformed(p: Any, q: Any) -> Any:
+def _transformed(p: TransformedDistribution, q: TransformedDistribution) -> Any:
     kinds = [[type(t) for t in d.transforms] for d in (p, q)]
     if kinds[0] != kinds[1] or p.event_shape != q.event_shape:
         raise NotImplementedError("KL between transformed distributions needs the same transforms")

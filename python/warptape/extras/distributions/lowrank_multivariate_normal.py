@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import warptape
+from warptape import core as wt
+from warptape.core.namespaces import linalg
 
 from . import constraints
 from .distribution import Distribution
@@ -33,7 +35,9 @@ class LowRankMultivariateNormal(Distribution):
     has_rsample = True
     mean = mode = property(attrgetter("loc"))
 
-    def __init__(self, loc: Any, cov_factor: Any, cov_diag: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, loc: wt.Tensor, cov_factor: wt.Tensor, cov_diag: wt.Tensor, validate_args: bool | None = None
+    ) -> None:
         if loc.dim() < 1:
             raise ValueError("loc must be at least one-dimensional.")
         if cov_factor.dim() < 2:
@@ -41,15 +45,15 @@ class LowRankMultivariateNormal(Distribution):
         size = loc.shape[-1:]
         if cov_factor.shape[-2:-1] != size or cov_diag.shape[-1:] != size:
             raise ValueError(f"cov_factor and cov_diag must be batches of {size[0]} rows and elements")
-        batch = warptape.broadcast_shapes(loc.shape[:-1], cov_factor.shape[:-2], cov_diag.shape[:-1])
+        batch = wt.broadcast_shapes(loc.shape[:-1], cov_factor.shape[:-2], cov_diag.shape[:-1])
         self.loc, self.cov_diag = loc.expand((*batch, -1)), cov_diag.expand((*batch, -1))
         self.cov_factor = self._unbroadcasted_cov_factor = cov_factor.expand((*batch, -1, -1))
         self._unbroadcasted_cov_diag = self.cov_diag
         super().__init__(batch, size, validate_args=validate_args)
         # The capacitance matrix I + W^T D^-1 W, of R x R.
-        weighed = cov_factor.mT / cov_diag.unsqueeze(-2)
-        eye = warptape.eye(cov_factor.shape[-1], dtype=loc.dtype, device=loc.device)
-        root = warptape.linalg.cholesky(weighed @ cov_factor + eye)
+        weighted = cov_factor.mT / cov_diag.unsqueeze(-2)
+        eye = wt.eye(cov_factor.shape[-1], dtype=loc.dtype, device=loc.device)
+        root = linalg.cholesky(weighted @ cov_factor + eye)
         self._capacitance_tril = root.expand((*batch, -1, -1))
 
     @lazy_property
@@ -62,34 +66,34 @@ class LowRankMultivariateNormal(Distribution):
 
     @lazy_property
     def scale_tril(self) -> Any:
-        return warptape.linalg.cholesky(self.covariance_matrix)
+        return linalg.cholesky(self.covariance_matrix)
 
     @lazy_property
     def precision_matrix(self) -> Any:
-        weighed = self.cov_factor.mT / self.cov_diag.unsqueeze(-2)
-        half = warptape.linalg.solve_triangular(self._capacitance_tril, weighed, upper=False)
+        weighted = self.cov_factor.mT / self.cov_diag.unsqueeze(-2)
+        half = linalg.solve_triangular(self._capacitance_tril, weighted, upper=False)
         return self.cov_diag.reciprocal().diag_embed() - half.mT @ half
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
-        like = {"dtype": self.loc.dtype, "device": self.loc.device}
+        like: dict[str, Any] = {"dtype": self.loc.dtype, "device": self.loc.device}
         ranks = _standard_normal((*shape[:-1], self.cov_factor.shape[-1]), **like)
         own = _standard_normal(shape, **like)
         along = (self.cov_factor @ ranks.unsqueeze(-1)).squeeze(-1)
         return self.loc + along + self.cov_diag.sqrt() * own
 
-    def _mahalanobis(self, x: Any) -> Any:
+    def _mahalanobis(self, x: wt.Tensor) -> Any:
         """x^T (W W^T + D)^-1 x."""
-        weighed = self.cov_factor.mT / self.cov_diag.unsqueeze(-2)
-        inside = (weighed @ x.unsqueeze(-1)).squeeze(-1)
-        half = warptape.linalg.solve_triangular(self._capacitance_tril, inside.unsqueeze(-1), upper=False)
+        weighted = self.cov_factor.mT / self.cov_diag.unsqueeze(-2)
+        inside = (weighted @ x.unsqueeze(-1)).squeeze(-1)
+        half = linalg.solve_triangular(self._capacitance_tril, inside.unsqueeze(-1), upper=False)
         return (x.square() / self.cov_diag).sum(-1) - half.square().sum((-2, -1))
 
     def _log_det(self) -> Any:
         root = self._capacitance_tril.diagonal(dim1=-2, dim2=-1)
         return 2 * root.log().sum(-1) + self.cov_diag.log().sum(-1)
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         size = self._event_shape[0] * math.log(2 * math.pi)
         return -0.5 * (size + self._log_det() + self._mahalanobis(value - self.loc))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import warptape
+from warptape import core as wt
+from warptape.core.namespaces import linalg
 
 from . import constraints
 from .distribution import Distribution
@@ -35,16 +37,16 @@ class MultivariateNormal(Distribution):
 
     def __init__(
         self,
-        loc: Any,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
+        loc: wt.Tensor,
+        covariance_matrix: wt.Tensor | None = None,
+        precision_matrix: wt.Tensor | None = None,
+        scale_tril: wt.Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if loc.dim() < 1:
             raise ValueError("loc must be at least one-dimensional.")
         name, matrix = given_matrix(covariance_matrix, precision_matrix, scale_tril)
-        batch = warptape.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
+        batch = wt.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
         setattr(self, name, matrix.expand((*batch, -1, -1)))
         self.loc = loc.expand((*batch, -1))
         super().__init__(batch, self.loc.shape[-1:], validate_args=validate_args)
@@ -60,21 +62,19 @@ class MultivariateNormal(Distribution):
 
     @lazy_property
     def precision_matrix(self) -> Any:
-        return warptape.cholesky_inverse(self._unbroadcasted_scale_tril)
+        return wt.cholesky_inverse(self._unbroadcasted_scale_tril)
 
     variance = property(lambda self: self._unbroadcasted_scale_tril.square().sum(-1))
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
-        noise = warptape.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        noise = wt.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self.loc + (self._unbroadcasted_scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         away = (value - self.loc).unsqueeze(-1)
-        scaled = warptape.linalg.solve_triangular(self._unbroadcasted_scale_tril, away, upper=False).squeeze(
-            -1
-        )
+        scaled = linalg.solve_triangular(self._unbroadcasted_scale_tril, away, upper=False).squeeze(-1)
         return (
             -0.5 * (self._event_shape[0] * math.log(2 * math.pi) + scaled.square().sum(-1))
             - self._half_log_det()
@@ -87,14 +87,22 @@ class MultivariateNormal(Distribution):
         return 0.5 * self._event_shape[0] * (1.0 + math.log(2 * math.pi)) + self._half_log_det()
 
 
-def given_matrix(covariance_matrix: Any, precision_matrix: Any, scale_tril: Any) -> tuple[str, Any]:
-    """The name of the one matrix that is given, and itself."""
-    given = {
+def given_matrix(
+    covariance_matrix: wt.Tensor | None, precision_matrix: wt.Tensor | None, scale_tril: wt.Tensor | None
+) -> tuple[str, Any]:
+    """The name of the one matrix that is given, and itself.
+
+    Args:
+        covariance_matrix, precision_matrix, scale_tril: two are None.
+
+    Raises: ValueError unless exactly one is given.
+    """
+    matrices = {
         "covariance_matrix": covariance_matrix,
         "precision_matrix": precision_matrix,
         "scale_tril": scale_tril,
     }
-    given = {name: m for name, m in given.items() if m is not None}
+    given = {name: m for name, m in matrices.items() if m is not None}
     if len(given) != 1:
         raise ValueError(
             "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
@@ -105,15 +113,20 @@ def given_matrix(covariance_matrix: Any, precision_matrix: Any, scale_tril: Any)
     return name, matrix
 
 
-def scale_factor(name: str, matrix: Any) -> Any:
-    """The lower Cholesky factor of the covariance that a matrix of this name gives."""
+def scale_factor(name: str, matrix: wt.Tensor) -> Any:
+    """The lower Cholesky factor of the covariance that a matrix of this name gives.
+
+    Args:
+        name: of the argument.
+        matrix: [*, D, D].
+    """
     if name == "scale_tril":
         return matrix
-    return warptape.linalg.cholesky(matrix) if name == "covariance_matrix" else _factor_of_inverse(matrix)
+    return linalg.cholesky(matrix) if name == "covariance_matrix" else _factor_of_inverse(matrix)
 
 
 def _factor_of_inverse(precision: Any) -> Any:
     """The lower Cholesky factor of the inverse: that of the matrix read backwards, inverted."""
-    flipped = warptape.linalg.cholesky(precision.flip(-2, -1)).flip(-2, -1).mT
-    identity = warptape.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
-    return warptape.linalg.solve_triangular(flipped, identity, upper=False)
+    flipped = linalg.cholesky(precision.flip(-2, -1)).flip(-2, -1).mT
+    identity = wt.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+    return linalg.solve_triangular(flipped, identity, upper=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from . import constraints
 from .exponential import Exponential
@@ -17,16 +18,26 @@ __all__ = ["Pareto"]
 
 
 class Pareto(TransformedDistribution):
-    """Values from `scale` on, whose tail falls with the power `alpha`."""
+    """Values from `scale` on, whose tail falls with the power `alpha`.
+
+    Args:
+        scale, alpha: positive.
+        validate_args: whether parameters and values are checked.
+
+    >>> torch.distributions.Pareto(torch.tensor(1.0), torch.tensor(3.0)).mean
+    tensor(1.5000)
+    """
 
     arg_constraints = {"alpha": constraints.positive, "scale": constraints.positive}
 
-    def __init__(self, scale: Any, alpha: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, scale: wt.Tensor | float, alpha: wt.Tensor | float, validate_args: bool | None = None
+    ) -> None:
         self.scale, self.alpha = broadcast_all(scale, alpha)
         base = Exponential(self.alpha, validate_args=validate_args)
         super().__init__(base, [ExpTransform(), AffineTransform(0, self.scale)], validate_args)
 
-    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+    def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         scale, alpha = self.scale.expand(batch_shape), self.alpha.expand(batch_shape)
         made = Pareto(scale, alpha, validate_args=False)
         return {k: v for k, v in vars(made).items() if not k.startswith("_")}
@@ -41,12 +52,12 @@ class Pareto(TransformedDistribution):
 
     @property
     def mean(self) -> Any:
-        return warptape.where(self.alpha > 1, self.alpha * self.scale / (self.alpha - 1), math.inf)
+        return wt.where(self.alpha > 1, self.alpha * self.scale / (self.alpha - 1), math.inf)
 
     @property
     def variance(self) -> Any:
         a = self.alpha
-        return warptape.where(a > 2, self.scale.square() * a / ((a - 1).square() * (a - 2)), math.inf)
+        return wt.where(a > 2, self.scale.square() * a / ((a - 1).square() * (a - 2)), math.inf)
 
     def entropy(self) -> Any:
         return (self.scale / self.alpha).log() + 1 + self.alpha.reciprocal()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from . import constraints
 from .distribution import Distribution
@@ -28,7 +29,12 @@ class TransformedDistribution(Distribution):
     arg_constraints: Any = {}
     has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
 
-    def __init__(self, base_distribution: Any, transforms: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        base_distribution: Distribution,
+        transforms: Transform | Sequence[Transform],
+        validate_args: bool | None = None,
+    ) -> None:
         if isinstance(transforms, Transform):
             transforms = [transforms]
         if not isinstance(transforms, list) or not all(isinstance(t, Transform) for t in transforms):
@@ -54,7 +60,7 @@ class TransformedDistribution(Distribution):
         cut = len(out) - event_dim
         super().__init__(out[:cut], out[cut:], validate_args=validate_args)
 
-    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+    def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         shape = batch_shape + self.event_shape
         for transform in reversed(self.transforms):
             shape = transform.inverse_shape(shape)
@@ -69,19 +75,19 @@ class TransformedDistribution(Distribution):
         more = len(self.event_shape) - found.event_dim
         return constraints.independent(found, more) if more > 0 else found
 
-    def sample(self, sample_shape: Any = ()) -> Any:
-        with warptape.no_grad():
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        with wt.no_grad():
             return self._transformed(self.base_dist.sample(sample_shape))
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         return self._transformed(self.base_dist.rsample(sample_shape))
 
-    def _transformed(self, x: Any) -> Any:
+    def _transformed(self, x: wt.Tensor) -> Any:
         for transform in self.transforms:
             x = transform(x)
         return x
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         event_dim = len(self.event_shape)
         total: Any = 0.0
@@ -95,16 +101,16 @@ class TransformedDistribution(Distribution):
         base = self.base_dist.log_prob(y)
         return total + sum_rightmost(base, event_dim - len(self.base_dist.event_shape))
 
-    def _by_sign(self, p: Any) -> Any:
+    def _by_sign(self, p: wt.Tensor) -> Any:
         """Read from the other end where the whole map falls."""
         sign = math.prod(transform.sign for transform in self.transforms)
         return p if isinstance(sign, int) and sign == 1 else sign * (p - 0.5) + 0.5
 
-    def cdf(self, value: Any) -> Any:
+    def cdf(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         for transform in reversed(self.transforms):
             value = transform.inv(value)
         return self._by_sign(self.base_dist.cdf(value))
 
-    def icdf(self, value: Any) -> Any:
+    def icdf(self, value: wt.Tensor) -> Any:
         return self._transformed(self.base_dist.icdf(self._by_sign(value)))

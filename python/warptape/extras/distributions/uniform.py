@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from . import constraints
 from .distribution import Distribution
@@ -22,7 +23,9 @@ class Uniform(Distribution):
     has_rsample = True
     arg_constraints = {"low": constraints.dependent, "high": constraints.dependent}
 
-    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, low: wt.Tensor | float, high: wt.Tensor | float, validate_args: bool | None = None
+    ) -> None:
         self.low, self.high = broadcast_all(low, high)
         super().__init__(self.low.shape, validate_args=validate_args)
         if self._validate_args and not (self.low < self.high).all():
@@ -39,22 +42,22 @@ class Uniform(Distribution):
     variance = property(lambda self: (self.high - self.low) ** 2 / 12)
     stddev = property(lambda self: (self.high - self.low) / 12**0.5)
 
-    def rsample(self, sample_shape: Any = ()) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)
-        return self.low + warptape.rand(shape, dtype=self.low.dtype, device=self.low.device) * (
+        return self.low + wt.rand(shape, dtype=self.low.dtype, device=self.low.device) * (
             self.high - self.low
         )
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         inside = (self.low <= value) & (value < self.high)
         return inside.to(self.low.dtype).log() - (self.high - self.low).log()
 
-    def cdf(self, value: Any) -> Any:
+    def cdf(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
 
-    def icdf(self, value: Any) -> Any:
+    def icdf(self, value: wt.Tensor) -> Any:
         return value * (self.high - self.low) + self.low
 
     def entropy(self) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from . import constraints
 from .exponential import Exponential
@@ -16,24 +17,34 @@ __all__ = ["Weibull"]
 
 
 class Weibull(TransformedDistribution):
-    """`scale` times an exponential variable to the power 1 / `concentration`."""
+    """`scale` times an exponential variable to the power 1 / `concentration`.
+
+    Args:
+        scale, concentration: positive.
+        validate_args: whether parameters and values are checked.
+
+    >>> torch.distributions.Weibull(torch.tensor(2.0), torch.tensor(1.0)).mean
+    tensor(2.)
+    """
 
     arg_constraints = {"scale": constraints.positive, "concentration": constraints.positive}
     support = constraints.positive
 
-    def __init__(self, scale: Any, concentration: Any, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, scale: wt.Tensor | float, concentration: wt.Tensor | float, validate_args: bool | None = None
+    ) -> None:
         self.scale, self.concentration = broadcast_all(scale, concentration)
-        base = Exponential(warptape.ones_like(self.scale), validate_args=validate_args)
+        base = Exponential(wt.ones_like(self.scale), validate_args=validate_args)
         steps = [PowerTransform(self.concentration.reciprocal()), AffineTransform(0, self.scale)]
         super().__init__(base, steps, validate_args)
 
-    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+    def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         scale, shape = self.scale.expand(batch_shape), self.concentration.expand(batch_shape)
         made = Weibull(scale, shape, validate_args=False)
         return {k: v for k, v in vars(made).items() if not k.startswith("_")}
 
     def _moment(self, n: int) -> Any:
-        return warptape.lgamma(1 + n / self.concentration).exp()
+        return wt.lgamma(1 + n / self.concentration).exp()
 
     mean = property(lambda self: self.scale * self._moment(1))
     variance = property(lambda self: self.scale.square() * (self._moment(2) - self._moment(1).square()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
+from warptape.core.namespaces import linalg
 
 from . import constraints
 from .chi2 import Chi2
@@ -34,15 +36,15 @@ class Wishart(ExponentialFamily):
 
     def __init__(
         self,
-        df: Any,
-        covariance_matrix: Any = None,
-        precision_matrix: Any = None,
-        scale_tril: Any = None,
+        df: wt.Tensor | float,
+        covariance_matrix: wt.Tensor | None = None,
+        precision_matrix: wt.Tensor | None = None,
+        scale_tril: wt.Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         name, matrix = given_matrix(covariance_matrix, precision_matrix, scale_tril)
-        df = warptape.as_tensor(df, dtype=matrix.dtype, device=matrix.device)
-        batch = warptape.broadcast_shapes(matrix.shape[:-2], df.shape)
+        df = wt.as_tensor(df, dtype=matrix.dtype, device=matrix.device)
+        batch = wt.broadcast_shapes(matrix.shape[:-2], df.shape)
         size = matrix.shape[-1]
         if df.le(size - 1).any():
             raise ValueError(f"Value of df={df} expected to be greater than ndim - 1 = {size - 1}.")
@@ -67,7 +69,7 @@ class Wishart(ExponentialFamily):
 
     @lazy_property
     def precision_matrix(self) -> Any:
-        return warptape.cholesky_inverse(self._scale_tril)
+        return wt.cholesky_inverse(self._scale_tril)
 
     @property
     def mean(self) -> Any:
@@ -84,29 +86,29 @@ class Wishart(ExponentialFamily):
         diagonal = matrix.diagonal(dim1=-2, dim2=-1)
         return self.df[..., None, None] * (matrix.square() + diagonal[..., None] * diagonal[..., None, :])
 
-    def _bartlett_sampling(self, sample_shape: Any = ()) -> Any:
+    def _bartlett_sampling(self, sample_shape: Sequence[int] = ()) -> Any:
         size = self._event_shape[0]
-        steps = warptape.arange(size, dtype=self.df.dtype, device=self.df.device)
+        steps = wt.arange(size, dtype=self.df.dtype, device=self.df.device)
         diagonal = Chi2(self.df[..., None] - steps, validate_args=False).rsample(sample_shape).sqrt()
-        noise = warptape.randn((*diagonal.shape, size), dtype=diagonal.dtype, device=diagonal.device)
+        noise = wt.randn((*diagonal.shape, size), dtype=diagonal.dtype, device=diagonal.device)
         factor = self._scale_tril @ (noise.tril(-1) + diagonal.diag_embed())
         return factor @ factor.mT
 
-    def rsample(self, sample_shape: Any = (), max_try_correction: Any = None) -> Any:
+    def rsample(self, sample_shape: Sequence[int] = (), max_try_correction: int | None = None) -> Any:
         return self._bartlett_sampling(sample_shape)
 
     def _half_log_det(self) -> Any:
         return self._scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def _log_gamma(self) -> Any:
-        return warptape.mvlgamma(self.df / 2, self._event_shape[0])
+        return wt.mvlgamma(self.df / 2, self._event_shape[0])
 
-    def log_prob(self, value: Any) -> Any:
+    def log_prob(self, value: wt.Tensor) -> Any:
         self._validate_sample(value)
         size, half = self._event_shape[0], self._half_log_det()
-        whitened = warptape.cholesky_solve(value, self._scale_tril)
+        whitened = wt.cholesky_solve(value, self._scale_tril)
         return (
-            (self.df - size - 1) / 2 * warptape.linalg.slogdet(value).logabsdet
+            (self.df - size - 1) / 2 * linalg.slogdet(value).logabsdet
             - whitened.diagonal(dim1=-2, dim2=-1).sum(-1) / 2
             - self.df * (size * math.log(2) / 2 + half)
             - self._log_gamma()
@@ -114,8 +116,8 @@ class Wishart(ExponentialFamily):
 
     def entropy(self) -> Any:
         size = self._event_shape[0]
-        steps = warptape.arange(size, dtype=self.df.dtype, device=self.df.device)
-        slopes = warptape.digamma((self.df[..., None] - steps) / 2).sum(-1)
+        steps = wt.arange(size, dtype=self.df.dtype, device=self.df.device)
+        slopes = wt.digamma((self.df[..., None] - steps) / 2).sum(-1)
         return (
             (size + 1) * (self._half_log_det() + size * math.log(2) / 2)
             + self._log_gamma()

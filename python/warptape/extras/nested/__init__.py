@@ -5,14 +5,13 @@ The layout torch.strided of nested tensors, which PyTorch keeps as a prototype, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
-from ..._functions import as_tensor
-from ..._missing import install_getattr as _install_getattr
-from ..._tensor import Tensor
+from ...core import Tensor, as_tensor
 from . import _attention, _ops, _reductions  # they register their handlers
 from ._ragged import Ragged
 from ._tensor import NestedTensor, attach, plain
@@ -27,21 +26,21 @@ __all__ = [
 ]
 
 
-def _check_layout(layout: Any, where: str) -> None:
-    if layout is None or layout is warptape.strided:
+def _check_layout(layout: wt.layout | None, where: str) -> None:
+    if layout is None or layout is wt.strided:
         raise NotImplementedError(
             f"{where}: nested tensors of the layout torch.strided, a prototype in PyTorch, are not here; "
             "pass layout=torch.jagged"
         )
-    if layout is not warptape.jagged:
+    if layout is not wt.jagged:
         raise RuntimeError(f"Specified layout is unsupported for nested tensors: {layout}")
 
 
 def nested_tensor(
     tensor_list: Any,
     *,
-    dtype: Any = None,
-    layout: Any = None,
+    dtype: wt.dtype | None = None,
+    layout: wt.layout | None = None,
     device: Any = None,
     requires_grad: bool = False,
     pin_memory: bool = False,
@@ -64,13 +63,15 @@ def nested_tensor(
     """
     _check_layout(layout, "nested_tensor")
     tensors = [t if isinstance(t, Tensor) else as_tensor(t) for t in tensor_list]
-    with warptape.no_grad():
+    with wt.no_grad():
         made: Any = _of_list(tensors, dtype, device)
     made = made.detach().requires_grad_(requires_grad)
     return made.pin_memory() if pin_memory else made
 
 
-def as_nested_tensor(ts: Any, dtype: Any = None, device: Any = None, layout: Any = None) -> NestedTensor:
+def as_nested_tensor(
+    ts: Any, dtype: wt.dtype | None = None, device: Any = None, layout: wt.layout | None = None
+) -> NestedTensor:
     """A nested tensor of tensors in a list, or of the rows of a dense tensor [B, n, ..], with their history.
 
     A nested tensor is returned as it is, in another dtype or on another device where one is given.
@@ -94,11 +95,11 @@ def as_nested_tensor(ts: Any, dtype: Any = None, device: Any = None, layout: Any
         raise RuntimeError("as_nested_tensor(): Expected tensor argument to have dim() > 1")
     values = ts.contiguous().flatten(0, 1).to(device=device or ts.device, dtype=dtype or ts.dtype)
     count, length = ts.shape[:2]
-    offsets = warptape.arange(count + 1, device=values.device) * length
+    offsets = wt.arange(count + 1, device=values.device) * length
     return _nested(values, Ragged(offsets, None, length, length))
 
 
-def _of_list(tensors: list[Tensor], dtype: Any, device: Any) -> NestedTensor:
+def _of_list(tensors: list[Tensor], dtype: wt.dtype | None, device: Any) -> NestedTensor:
     if not tensors:
         raise RuntimeError("Cannot construct a nested tensor from an empty tensor list")
     for what, kinds in (
@@ -119,10 +120,10 @@ def _of_list(tensors: list[Tensor], dtype: Any, device: Any) -> NestedTensor:
             "(B, *, D_0, D_1, ..., D_N), with ragged * dim."
         )
     dim = ragged[0] if ragged else 0
-    values = warptape.cat(tensors, dim)
+    values = wt.cat(tensors, dim)
     values = values.to(device=device or values.device, dtype=dtype or values.dtype)
     sizes = [t.size(dim) for t in tensors]
-    ends = warptape.tensor([0, *sizes], dtype=warptape.int64).cumsum(0)
+    ends = wt.tensor([0, *sizes], dtype=wt.int64).cumsum(0)
     return _nested(values, Ragged(ends.to(values.device), None, min(sizes), max(sizes)), dim + 1)
 
 
@@ -156,7 +157,7 @@ def nested_tensor_from_jagged(
         if lengths is None:
             raise RuntimeError("nested_tensor_from_jagged(): At least one of offsets or lengths is required.")
         sums = lengths.cumsum(0)
-        offsets, lengths = warptape.cat([sums.new_zeros(1), sums]), None
+        offsets, lengths = wt.cat([sums.new_zeros(1), sums]), None
     dim = 1 if jagged_dim is None else jagged_dim
     if dim < 1:
         raise ValueError(f"Expected jagged_dim >=1, but got {dim}.")
@@ -179,7 +180,7 @@ def nested_tensor_from_jagged(
 
 
 def narrow(
-    tensor: Tensor, dim: int, start: int | Tensor, length: int | Tensor, layout: Any = None
+    tensor: Tensor, dim: int, start: int | Tensor, length: int | Tensor, layout: wt.layout | None = None
 ) -> NestedTensor:
     """Of each row of a dense tensor [B, n, ..] the elements start..start + length - 1, as a view.
 
@@ -207,8 +208,8 @@ def narrow(
             "When constructing a jagged nested tensor using narrow(), your start and length must be Tensors "
             "that broadcast to input.shape[0]"
         ) from None
-    first = starts + warptape.arange(count, device=tensor.device) * most
-    offsets = warptape.cat([first, first[-1:] + lengths[-1:]])
+    first = starts + wt.arange(count, device=tensor.device) * most
+    offsets = wt.cat([first, first[-1:] + lengths[-1:]])
     values = tensor.view(-1, *tensor.shape[2:])
     if bool((lengths == most).all()):
         return _nested(values, Ragged(offsets, None, most, most))
@@ -222,16 +223,16 @@ def masked_select(tensor: Tensor, mask: Tensor) -> NestedTensor:
         RuntimeError: tensors that are not strided.
     """
     for what, t in (("tensor", tensor), ("mask", mask)):
-        if t.layout is not warptape.strided:
+        if t.layout is not wt.strided:
             raise RuntimeError(f"torch.nested.masked_select requires a strided {what}, given {t.layout}")
     values = tensor.masked_select(mask)
     lengths = mask.expand(tensor.shape).sum(tensor.ndim - 1).view(-1)
     sums = lengths.cumsum(0)
-    return _nested(values, Ragged(warptape.cat([sums.new_zeros(1), sums]), None))
+    return _nested(values, Ragged(wt.cat([sums.new_zeros(1), sums]), None))
 
 
 def to_padded_tensor(
-    input: Tensor, padding: float, output_size: Any = None, out: Tensor | None = None
+    input: Tensor, padding: float, output_size: Sequence[int] | None = None, out: Tensor | None = None
 ) -> Tensor:
     """The dense tensor [B, longest, ..] of a nested one, with `padding` behind the shorter sequences.
 
@@ -245,6 +246,3 @@ def to_padded_tensor(
     if not isinstance(input, NestedTensor):
         raise NotImplementedError("to_padded_tensor: expected a nested tensor, got a dense one")
     return input.to_padded_tensor(padding, output_size, out)
-
-
-_install_getattr(__name__)

@@ -6,11 +6,13 @@ queries and all keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import warptape
+from warptape import _C
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...nn import functional as F
 from ._ops import Args, Named, named, ndim, shape_of, unbound
 from ._ragged import Ragged
@@ -19,7 +21,7 @@ from ._tensor import NestedTensor, handles, packed, plain, wrap
 _NAMES = "query key value attn_mask dropout_p is_causal scale enable_gqa"
 
 
-def _check(query: Any, key: Any, value: Any, given: Named) -> None:
+def _check(query: NestedTensor, key: NestedTensor, value: NestedTensor, given: Named) -> None:
     name = "scaled_dot_product_attention"
     for what, t in (("query", query), ("key", key), ("value", value)):
         if not isinstance(t, NestedTensor) or ndim(t) != 4 or t._ragged_idx != 2:
@@ -56,15 +58,15 @@ def _rows(t: NestedTensor) -> tuple[Tensor, Ragged]:
     return ragged.packed_rows(plain(t), 1).transpose(0, 1), ragged
 
 
-def _one_by_one(query: NestedTensor, key: Any, value: Any, options: Named) -> Tensor:
+def _one_by_one(query: NestedTensor, key: NestedTensor, value: NestedTensor, options: Named) -> Tensor:
     """With dropout, which the kernel has not: a sequence at a time."""
     parts = zip(unbound(query), unbound(key), unbound(value))
     done = [F.scaled_dot_product_attention(q[None], k[None], v[None], **options)[0] for q, k, v in parts]
-    return warptape.cat(done, 1)
+    return wt.cat(done, 1)
 
 
 @handles("scaled_dot_product_attention")
-def _attention(func: Any, args: Args, kwargs: Named) -> Any:
+def _attention(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named(_NAMES, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
     _check(query, key, value, given)
@@ -72,12 +74,12 @@ def _attention(func: Any, args: Args, kwargs: Named) -> Any:
         options = {k: v for k, v in given.items() if k not in ("query", "key", "value", "attn_mask")}
         return wrap(_one_by_one(packed(query), packed(key), packed(value), options), packed(query))
     (q, of_q), (k, of_k), (v, _) = _rows(query), _rows(key), _rows(value)
-    out, _ = warptape._C._private._varlen_attention(
+    out, _ = _C._private._varlen_attention(
         q,
         k,
         v,
-        of_q.offsets.to(warptape.int32),
-        of_k.offsets.to(warptape.int32),
+        of_q.offsets.to(wt.int32),
+        of_k.offsets.to(wt.int32),
         of_q.most,
         of_k.most,
         given.get("scale"),

@@ -7,16 +7,16 @@ t._ragged_idx - 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-import warptape
 from warptape import _C
+from warptape import core as wt
 
-from ..._tensor import Tensor
-from ...overrides import _is_pointwise, _map_tensors, _name_of
+from ...core import Tensor
+from ...core.by_name import is_pointwise, map_tensors, name_of, tells_facts
 from ._ragged import NestedInt
 from ._tensor import (
-    ANY_OP,
     HANDLERS,
     NestedTensor,
     handles,
@@ -69,35 +69,32 @@ def ndim(t: NestedTensor) -> int:
     "get.dtype get.device get.is_meta get.is_cuda get.is_cpu get.is_sparse get.is_quantized get.itemsize"
 )
 @handles("get.is_leaf get.requires_grad get.grad_fn get.retains_grad get._version get.output_nr get.names")
-@handles(
-    "is_complex is_floating_point is_signed is_conj is_neg is_inference element_size get_device data_ptr"
-)
-@handles("result_type can_cast get.is_inference backward register_post_accumulate_grad_hook register_hook")
+@handles("get.is_inference backward register_post_accumulate_grad_hook register_hook")
 @handles("storage untyped_storage storage_offset item is_pinned is_shared get.nbytes __bool__")
-def _of_values(func: Any, args: Args, kwargs: Named) -> Any:
+def _of_values(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     return func(*args, **kwargs)
 
 
 @handles("requires_grad_ retain_grad share_memory_ zero_ fill_ normal_ uniform_ detach_")
-def _changes_values(func: Any, args: Args, kwargs: Named) -> Any:
+def _changes_values(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     func(*args, **kwargs)
     return args[0]
 
 
 @handles("get.shape size")
-def _size(func: Any, args: Args, kwargs: Named) -> Any:
+def _size(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     dim = named("input dim", args, kwargs).get("dim")
     shape = shape_of(args[0])
-    return warptape.Size(shape) if dim is None else shape[wrapped_dim(dim, len(shape))]
+    return wt.Size(shape) if dim is None else shape[wrapped_dim(dim, len(shape))]
 
 
 @handles("get.ndim dim ndimension")
-def _ndim(func: Any, args: Args, kwargs: Named) -> int:
+def _ndim(func: Callable[..., Any], args: Args, kwargs: Named) -> int:
     return ndim(args[0])
 
 
 @handles("stride")
-def _stride(func: Any, args: Args, kwargs: Named) -> Any:
+def _stride(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     t = args[0]
     inner = plain(t).stride()
     dim = named("input dim", args, kwargs).get("dim")
@@ -106,7 +103,7 @@ def _stride(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("numel nelement")
-def _numel(func: Any, args: Args, kwargs: Named) -> int:
+def _numel(func: Callable[..., Any], args: Args, kwargs: Named) -> int:
     t = args[0]
     if t._ragged.lengths is None:
         return plain(t).numel()
@@ -116,19 +113,19 @@ def _numel(func: Any, args: Args, kwargs: Named) -> int:
 
 
 @handles("is_contiguous")
-def _is_contiguous(func: Any, args: Args, kwargs: Named) -> bool:
+def _is_contiguous(func: Callable[..., Any], args: Args, kwargs: Named) -> bool:
     return args[0]._ragged.lengths is None and bool(func(*args, **kwargs))
 
 
 @handles("contiguous")
-def _contiguous(func: Any, args: Args, kwargs: Named) -> Any:
+def _contiguous(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     t = packed(args[0])
     values = func(t, *args[1:], **kwargs)
     return t if values is t else wrap(values, t)
 
 
 @handles("get.grad get._grad")
-def _gradient(func: Any, args: Args, kwargs: Named) -> Any:
+def _gradient(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     g = func(*args)
     if g is None or isinstance(g, NestedTensor):
         return g
@@ -137,12 +134,12 @@ def _gradient(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("get.data")
-def _data(func: Any, args: Args, kwargs: Named) -> Any:
+def _data(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     return wrap(func(*args), args[0])
 
 
 @handles("is_same_size")
-def _is_same_size(func: Any, args: Args, kwargs: Named) -> bool:
+def _is_same_size(func: Callable[..., Any], args: Args, kwargs: Named) -> bool:
     return len({shape_of(t) if isinstance(t, NestedTensor) else tuple(t.shape) for t in args}) == 1
 
 
@@ -152,7 +149,7 @@ def _is_same_size(func: Any, args: Args, kwargs: Named) -> bool:
 @handles("to cpu cuda float double half bfloat16 int long bool short char byte type clone detach pin_memory")
 @handles("zeros_like ones_like empty_like full_like rand_like randn_like randint_like dropout alpha_dropout")
 @handles("bernoulli")
-def _each(func: Any, args: Args, kwargs: Named) -> Any:
+def _each(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     """Ops that keep the shape, of one nested tensor."""
     t = args[0] if args else kwargs["input"]
     if kwargs.get("layout") is not None:
@@ -198,10 +195,10 @@ def _values_for(t: Any, like: NestedTensor, name: str) -> Tensor:
     return like._ragged.from_padded(t, at)
 
 
-def _pointwise(func: Any, args: Args, kwargs: Named) -> Any:
-    name = _name_of(func)
+def _pointwise(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = name_of(func)
     found: list[NestedTensor] = []
-    _map_tensors((args, kwargs), lambda t: found.append(t) if isinstance(t, NestedTensor) else None)
+    map_tensors((args, kwargs), lambda t: found.append(t) if isinstance(t, NestedTensor) else None)
     if any(isinstance(a, NestedInt) for a in (*args, *kwargs.values())):
         raise RuntimeError(f"{name}: invalid argument, the size of a ragged dim is no number")
     first, in_place = found[0], (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
@@ -211,14 +208,16 @@ def _pointwise(func: Any, args: Args, kwargs: Named) -> Any:
     def change(t: Any) -> Any:
         return t if t is first else _values_for(t, first, name)
 
-    args, kwargs = _map_tensors((args, kwargs), change)
+    args, kwargs = map_tensors((args, kwargs), change)
     out = func(*args, **kwargs)
-    return first if in_place else _map_tensors(out, lambda v: v if v is first else wrap(v, first))
+    return first if in_place else map_tensors(out, lambda v: v if v is first else wrap(v, first))
 
 
-def _any_op(func: Any, args: Args, kwargs: Named) -> Any:
-    name = _name_of(func)
-    if _is_pointwise(func) or name in _ARITHMETIC:
+def _any_op(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = name_of(func)
+    if tells_facts(name):
+        return func(*args, **kwargs)
+    if is_pointwise(func) or name in _ARITHMETIC:
         return _pointwise(func, args, kwargs)
     raise unsupported(name)
 
@@ -228,11 +227,11 @@ _UNARY = ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
 _ARITHMETIC = frozenset(
     [f"__{prefix}{op}__" for op in _BINARY for prefix in ("", "r", "i")] + [f"__{op}__" for op in _UNARY]
 )
-HANDLERS[ANY_OP] = _any_op
+HANDLERS.other = _any_op
 
 
 @handles("copy_")
-def _copy(func: Any, args: Args, kwargs: Named) -> Any:
+def _copy(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     t, source = args[0], args[1]
     if not isinstance(source, NestedTensor) or not isinstance(t, NestedTensor):
         raise RuntimeError("copy_(): expected two nested tensors")
@@ -252,7 +251,7 @@ def _copy(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("transpose swapaxes swapdims")
-def _transpose(func: Any, args: Args, kwargs: Named) -> Any:
+def _transpose(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input dim0 dim1", args, kwargs)
     t, dims = given["input"], [v for k, v in given.items() if k != "input"]
     a, b = (wrapped_dim(d, ndim(t)) for d in dims)
@@ -265,12 +264,12 @@ def _transpose(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("get.mT get.mH mT mH adjoint")
-def _matrix_transpose(func: Any, args: Args, kwargs: Named) -> Any:
+def _matrix_transpose(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     return _transpose(func, (args[0], -2, -1), {})
 
 
 @handles("permute")
-def _permute(func: Any, args: Args, kwargs: Named) -> Any:
+def _permute(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     t, dims = args[0], kwargs.get("dims", args[1:])
     dims = dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims
     order = [wrapped_dim(d, ndim(t)) for d in dims]
@@ -287,9 +286,9 @@ def _shape_argument(name: str, args: Args, kwargs: Named) -> list[Any]:
 
 
 @handles("view reshape")
-def _view(func: Any, args: Args, kwargs: Named) -> Any:
+def _view(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     """Sizes that begin with those up to the ragged one."""
-    t, name = args[0], _name_of(func)
+    t, name = args[0], name_of(func)
     sizes = _shape_argument("shape" if "shape" in kwargs else "size", args, kwargs)
     if sizes and isinstance(sizes[0], _C.dtype):
         return wrap(func(*args, **kwargs), t)
@@ -302,7 +301,7 @@ def _view(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("unflatten")
-def _unflatten(func: Any, args: Args, kwargs: Named) -> Any:
+def _unflatten(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input dim sizes", args, kwargs)
     t, sizes = given["input"], given["sizes"]
     dim = inner_dim(t, given["dim"], "unflatten")
@@ -311,7 +310,7 @@ def _unflatten(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("flatten")
-def _flatten(func: Any, args: Args, kwargs: Named) -> Any:
+def _flatten(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input start_dim end_dim", args, kwargs)
     t = given["input"]
     start = inner_dim(t, given.get("start_dim", 0), "flatten")
@@ -323,7 +322,7 @@ def _flatten(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("unsqueeze")
-def _unsqueeze(func: Any, args: Args, kwargs: Named) -> Any:
+def _unsqueeze(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input dim", args, kwargs)
     t = given["input"]
     dim = wrapped_dim(given["dim"], ndim(t) + 1)
@@ -333,7 +332,7 @@ def _unsqueeze(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("squeeze")
-def _squeeze(func: Any, args: Args, kwargs: Named) -> Any:
+def _squeeze(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input dim", args, kwargs)
     t, dim = given["input"], given.get("dim")
     if not isinstance(dim, int):
@@ -344,8 +343,8 @@ def _squeeze(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("expand expand_as broadcast_to")
-def _expand(func: Any, args: Args, kwargs: Named) -> Any:
-    t, name = args[0], _name_of(func)
+def _expand(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    t, name = args[0], name_of(func)
     if name == "expand_as":
         other = args[1] if len(args) > 1 else kwargs["other"]
         if not isinstance(t, NestedTensor):
@@ -360,7 +359,7 @@ def _expand(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("select")
-def _select(func: Any, args: Args, kwargs: Named) -> Any:
+def _select(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input dim index", args, kwargs)
     t = given["input"]
     if wrapped_dim(given["dim"], ndim(t)) == 0:
@@ -370,7 +369,7 @@ def _select(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("__getitem__")
-def _getitem(func: Any, args: Args, kwargs: Named) -> Any:
+def _getitem(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     """One sequence by a number; ints, slices and None in the dims that are neither batch nor ragged."""
     t, index = args
     items = list(index) if isinstance(index, tuple) else [index]
@@ -397,13 +396,13 @@ def unbound(t: NestedTensor) -> tuple[Tensor, ...]:
     ragged, dim = t._ragged, t._ragged_idx - 1
     if ragged.row is None:
         rows = ragged.packed_rows(plain(t), dim)
-        return tuple(warptape.split(rows, ragged.length_list, dim))
+        return tuple(wt.split(rows, ragged.length_list, dim))
     starts = ragged.offsets.tolist()
     return tuple(plain(t).narrow(dim, s, n) for s, n in zip(starts, ragged.length_list))
 
 
 @handles("unbind")
-def _unbind(func: Any, args: Args, kwargs: Named) -> Any:
+def _unbind(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input dim", args, kwargs)
     if wrapped_dim(given.get("dim", 0), ndim(given["input"])):
         raise RuntimeError("unbind(): only supported for NestedTensor on dim=0")
@@ -411,8 +410,8 @@ def _unbind(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("narrow split split_with_sizes chunk tensor_split")
-def _along_inner(func: Any, args: Args, kwargs: Named) -> Any:
-    name = _name_of(func)
+def _along_inner(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = name_of(func)
     first = {"narrow": "input dim start length", "split": "input split_size_or_sections dim"}
     given = named(first.get(name, "input sizes dim"), args, kwargs)
     t = given.pop("input")
@@ -420,12 +419,12 @@ def _along_inner(func: Any, args: Args, kwargs: Named) -> Any:
     out = getattr(plain(t), name)(
         *([dim] if name == "narrow" else []), *given.values(), **({} if name == "narrow" else {"dim": dim})
     )
-    return _map_tensors(out, lambda v: wrap(v, t))
+    return map_tensors(out, lambda v: wrap(v, t))
 
 
 @handles("cat concat concatenate stack")
-def _cat(func: Any, args: Args, kwargs: Named) -> Any:
-    name = "stack" if _name_of(func) == "stack" else "cat"
+def _cat(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = "stack" if name_of(func) == "stack" else "cat"
     given = named("tensors dim", args, kwargs)
     tensors, dim = list(given["tensors"]), given.get("dim", 0)
     first = next(t for t in tensors if isinstance(t, NestedTensor))
@@ -440,14 +439,14 @@ def _cat(func: Any, args: Args, kwargs: Named) -> Any:
         if not isinstance(t, NestedTensor):
             values = values.expand(plain(first).shape)
         parts.append(values)
-    return wrap(getattr(warptape, name)(parts, dim - 1), first)
+    return wrap(getattr(wt, name)(parts, dim - 1), first)
 
 
 # ---- products and layers ----
 
 
 @handles("linear")
-def _linear(func: Any, args: Args, kwargs: Named) -> Any:
+def _linear(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input weight bias", args, kwargs)
     t = given["input"]
     if not isinstance(t, NestedTensor) or t._ragged_idx >= ndim(t) - 1:
@@ -458,20 +457,20 @@ def _linear(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("layer_norm rms_norm")
-def _norm(func: Any, args: Args, kwargs: Named) -> Any:
+def _norm(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input normalized_shape", args, kwargs)
     t, shape = given["input"], given["normalized_shape"]
     if isinstance(shape, int) or len(shape) >= ndim(t) - t._ragged_idx:
         if not isinstance(shape, int) or t._ragged_idx >= ndim(t) - 1:
             raise RuntimeError(
-                f"{_name_of(func)}(): normalizing over the ragged or the batch dim is not supported for "
+                f"{name_of(func)}(): normalizing over the ragged or the batch dim is not supported for "
                 "NestedTensor"
             )
     return wrap(func(*args, **kwargs), t)
 
 
 @handles("embedding")
-def _embedding(func: Any, args: Args, kwargs: Named) -> Any:
+def _embedding(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     given = named("input weight", args, kwargs)
     if isinstance(given["weight"], NestedTensor):
         raise unsupported("embedding of a nested weight")
@@ -479,8 +478,8 @@ def _embedding(func: Any, args: Args, kwargs: Named) -> Any:
 
 
 @handles("matmul __matmul__ __rmatmul__ bmm mm")
-def _matmul(func: Any, args: Args, kwargs: Named) -> Any:
-    name = _name_of(func)
+def _matmul(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = name_of(func)
     a, b = (args[0], args[1]) if len(args) > 1 else (args[0], next(iter(kwargs.values())))
     if name == "__rmatmul__":
         a, b = b, a

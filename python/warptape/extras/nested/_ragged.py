@@ -7,10 +7,10 @@ import itertools
 import weakref
 from typing import Any, NoReturn
 
-import warptape
 from warptape import _C
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 
 _ops: Any = _C._functions
 _symbols: dict[int, NestedInt] = {}  # by the id of the tensor of offsets or lengths, while it lives
@@ -88,7 +88,9 @@ class Ragged:
         symbol: the ragged size, the same for all that were made of these offsets or lengths.
     """
 
-    def __init__(self, offsets: Tensor, lengths: Tensor | None, least: Any = None, most: Any = None) -> None:
+    def __init__(
+        self, offsets: Tensor, lengths: Tensor | None, least: int | None = None, most: int | None = None
+    ) -> None:
         self.offsets, self.lengths = offsets, lengths
         self._least, self._most = least, most
         self.symbol = _symbol_of(offsets if lengths is None else lengths)
@@ -134,7 +136,7 @@ class Ragged:
     @functools.cached_property
     def owner(self) -> Tensor:
         """Of each row that is in a sequence, one sequence after the other, which it is."""
-        batch = warptape.arange(self.count, device=self.offsets.device)
+        batch = wt.arange(self.count, device=self.offsets.device)
         return _ops.repeat_interleave(batch, self.each_length)  # type: ignore[no-any-return]
 
     @functools.cached_property
@@ -142,7 +144,7 @@ class Ragged:
         """And the how manieth it is there."""
         lengths = self.each_length
         starts = _ops.cumsum(lengths, 0) - lengths
-        rows = warptape.arange(self.owner.size(0), device=self.offsets.device)
+        rows = wt.arange(self.owner.size(0), device=self.offsets.device)
         return rows - starts.index_select(0, self.owner)
 
     @functools.cached_property
@@ -158,7 +160,7 @@ class Ragged:
         total = self.owner.size(0)
         return values if values.size(dim) == total else values.narrow(dim, 0, total)
 
-    def to_padded(self, values: Tensor, dim: int, padding: Any, most: int) -> Tensor:
+    def to_padded(self, values: Tensor, dim: int, padding: float, most: int) -> Tensor:
         """Values [.., rows, ..] as [B, .., most, ..]."""
         rows = self.packed_rows(values, dim).movedim(dim, 0)
         padded = rows.new_full((self.count * most, *rows.shape[1:]), padding)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from ..._tensor import Tensor
-from ...overrides import _map_tensors, _name_of
+from ...core import Tensor
+from ...core.by_name import map_tensors, name_of
 from ._ops import Args, Named, inner_dim, named, ndim, wrapped_dim
 from ._tensor import HANDLERS, NestedTensor, handles, packed, padded_tensor, plain, unsupported, wrap
 
 
-def _padding(name: str, dtype: Any) -> Any:
+def _padding(name: str, dtype: wt.dtype) -> Any:
     """What changes nothing in a reduction."""
     if name in ("sum", "prod", "any", "all"):
         return {"sum": 0, "prod": 1, "any": False, "all": True}[name]
-    if dtype is warptape.bool:
+    if dtype is wt.bool:
         return name in ("amin", "min", "argmin")
-    limits = warptape.finfo(dtype) if dtype.is_floating_point else warptape.iinfo(dtype)
+    limits = wt.finfo(dtype) if dtype.is_floating_point else wt.iinfo(dtype)
     return limits.max if name in ("amin", "min", "argmin") else limits.min
 
 
@@ -57,8 +58,8 @@ def _over_ragged(t: NestedTensor, name: str, keepdim: bool, options: Named) -> A
 
 
 @handles("sum mean prod any all amax amin max min argmax argmin")
-def _reduction(func: Any, args: Args, kwargs: Named) -> Any:
-    name = _name_of(func)
+def _reduction(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = name_of(func)
     given = named("input dim keepdim", args, kwargs)
     t, dim, keepdim = given.pop("input"), given.pop("dim", None), given.pop("keepdim", False)
     if isinstance(dim, Tensor) or "other" in given:
@@ -77,21 +78,21 @@ def _reduction(func: Any, args: Args, kwargs: Named) -> Any:
     values = plain(t)
     out = getattr(values, name)(dims if isinstance(dim, (list, tuple)) else dims[0], keepdim=keepdim, **given)
     if at - 1 in dims:  # and the batch with it
-        return _map_tensors(out, lambda o: o.unsqueeze(0)) if keepdim else out
+        return map_tensors(out, lambda o: o.unsqueeze(0)) if keepdim else out
     left = at if keepdim else at - sum(d < at - 1 for d in dims)
-    return _map_tensors(out, lambda o: wrap(o, t, left))
+    return map_tensors(out, lambda o: wrap(o, t, left))
 
 
 @handles("maximum minimum")
-def _larger(func: Any, args: Args, kwargs: Named) -> Any:
+def _larger(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     """max and min of two tensors, by the pointwise op."""
-    op = getattr(warptape, _name_of(func).removesuffix("imum") + "imum")
-    return HANDLERS[""](op, args, kwargs)
+    op = getattr(wt, name_of(func).removesuffix("imum") + "imum")
+    return HANDLERS.other(op, args, kwargs)
 
 
 @handles("softmax log_softmax")
-def _softmax(func: Any, args: Args, kwargs: Named) -> Any:
-    name = _name_of(func)
+def _softmax(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
+    name = name_of(func)
     given = named("input dim", args, kwargs)
     t, dim = given["input"], given.get("dim")
     if not isinstance(dim, int):
@@ -105,11 +106,11 @@ def _softmax(func: Any, args: Args, kwargs: Named) -> Any:
         )
     more: Named = {k: v for k, v in given.items() if k == "dtype"}
     if dim != t._ragged_idx:
-        return wrap(getattr(warptape, name)(plain(t), inner_dim(t, dim, name), **more), t)
+        return wrap(getattr(wt, name)(plain(t), inner_dim(t, dim, name), **more), t)
     if t._ragged.lengths is not None:
         raise RuntimeError(
             f"{name}(): not supported where lengths is not None if reducing across the ragged dimension for "
             "NestedTensor"
         )
-    padded = getattr(warptape, name)(padded_tensor(t, float("-inf")), dim, **more)
+    padded = getattr(wt, name)(padded_tensor(t, float("-inf")), dim, **more)
     return wrap(t._ragged.from_padded(padded, dim), t)

@@ -1,62 +1,48 @@
 """The class NestedTensor: an object that is the values of all sequences, and answers for the batch of them.
 
 Its memory and its history are those of the values, [rows of all sequences, ..], so that autograd works on it
-as on any tensor; what it says of itself, and every op on it, is taken over by `HANDLERS`.
+as on any tensor; what it says of itself, and every op on it, is taken over by `HANDLERS` (core/by_name.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
 
-import warptape
 from warptape import _C
+from warptape import core as wt
 
-from ..._tensor import Tensor
-from ...overrides import _name_of
+from ...core import Tensor
+from ...core.by_name import HandledTensor, Handlers
+from ...core.protocols import OwnGradients
 from ._ragged import Ragged
 
-# By the name of a function, method or property: handler(func, args, kwargs), called with subclasses off.
-ANY_OP = ""  # the handler of all others
-HANDLERS: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+HANDLERS = Handlers(again=False)
+handles = HANDLERS.handles
 
 
-def handles(*names: str) -> Callable[[Any], Any]:
-    """Decorator of a handler of functions of these names."""
-
-    def register(function: Any) -> Any:
-        HANDLERS.update((name.replace("get.", "get "), function) for name in " ".join(names).split())
-        return function
-
-    return register
-
-
-class NestedTensor(Tensor):
+class NestedTensor(OwnGradients, HandledTensor):
     """A batch of sequences of several lengths, in the jagged layout: one behind the other, without padding.
 
     Made by torch.nested. Of its dims the first is the batch and one of the others ragged; ops run on the
     values, and are recorded. An op that is not taken over raises NotImplementedError.
     """
 
+    handlers = HANDLERS
     _ragged: Ragged
     _ragged_idx: int
     is_nested = True
-    layout = property(lambda self: warptape.jagged, doc="torch.jagged.")  # type: ignore[assignment]
+    layout = property(lambda self: wt.jagged, doc="torch.jagged.")  # type: ignore[assignment]
 
-    def __new__(cls, values: Tensor, offsets: Tensor, *, lengths: Any = None, **more: Any) -> NestedTensor:
+    def __new__(
+        cls, values: Tensor, offsets: Tensor, *, lengths: Tensor | None = None, **more: Any
+    ) -> NestedTensor:
         """Of parts, as torch.nested.nested_tensor_from_jagged; a leaf."""
         made: NestedTensor = Tensor._make_subclass(cls, values, more.get("requires_grad", False))
         return attach(made, Ragged(offsets, lengths), more.get("_ragged_idx", 1))
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        with _C.DisableTorchFunctionSubclass():
-            return HANDLERS.get(_name_of(func), HANDLERS[ANY_OP])(func, args, kwargs or {})
-
     @staticmethod
-    def _autograd_grad(grad: Any, outputs: Any, inputs: Any, *more: Any) -> Any:
+    def autograd_grad(grad: Any, outputs: Any, inputs: Any, *more: Any) -> Any:
         """autograd.grad, whose results are nested as the inputs are."""
         with _C.DisableTorchFunctionSubclass():
             found = grad(outputs, inputs, *more)
@@ -91,7 +77,9 @@ class NestedTensor(Tensor):
     def _get_min_seqlen(self) -> int:
         return self._ragged.least
 
-    def to_padded_tensor(self, padding: float, output_size: Any = None, out: Any = None) -> Tensor:
+    def to_padded_tensor(
+        self, padding: float, output_size: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
         """As torch.nested.to_padded_tensor."""
         with _C.DisableTorchFunctionSubclass():
             padded = padded_tensor(self, padding, output_size)
@@ -119,7 +107,9 @@ class NestedTensor(Tensor):
         """Not available: RuntimeError."""
         raise RuntimeError(".numpy() is not supported for NestedTensor; take values() or unbind() first")
 
-    def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
+    def to_sparse(
+        self, sparse_dim: int | None = None, *, layout: wt.layout | None = None, **more: Any
+    ) -> Any:
         """Not available: NotImplementedError."""
         raise unsupported("to_sparse")
 
@@ -154,10 +144,10 @@ class NestedTensor(Tensor):
             values, offsets, lengths=lengths, _ragged_idx=at, requires_grad=bool(parts.get("requires_grad"))
         )
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         return _rebuild_njt, (self._parts(),)
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         """What PyTorch's files have besides is in the parts."""
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
@@ -200,13 +190,13 @@ def packed(t: NestedTensor) -> NestedTensor:
     ragged = t._ragged
     if ragged.lengths is None:
         return t
-    sums = warptape.cumsum(ragged.lengths, 0).to(warptape.int64)
-    offsets = warptape.cat([sums.new_zeros(1), sums])
+    sums = wt.cumsum(ragged.lengths, 0).to(wt.int64)
+    offsets = wt.cat([sums.new_zeros(1), sums])
     values = ragged.packed_rows(plain(t), t._ragged_idx - 1)
     return attach(_C._as_subclass(values, NestedTensor), Ragged(offsets, None), t._ragged_idx)
 
 
-def padded_tensor(t: NestedTensor, padding: Any, output_size: Any = None) -> Tensor:
+def padded_tensor(t: NestedTensor, padding: float, output_size: Sequence[int] | None = None) -> Tensor:
     """The dense tensor [B, .., longest, ..]."""
     ragged, at = t._ragged, t._ragged_idx
     most = ragged.most
@@ -225,7 +215,7 @@ def padded_tensor(t: NestedTensor, padding: Any, output_size: Any = None) -> Ten
             rest = padded.new_full(
                 (*padded.shape[:dim], n - padded.size(dim), *padded.shape[dim + 1 :]), padding
             )
-            padded = warptape.cat([padded, rest], dim)
+            padded = wt.cat([padded, rest], dim)
     return padded
 
 

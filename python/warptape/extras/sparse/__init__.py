@@ -6,14 +6,13 @@ gradient of a sparse tensor has that tensor's places, also where PyTorch makes a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
-from ..._functions import as_tensor
-from ..._missing import install_getattr as _install_getattr
-from ..._tensor import Tensor
+from ...core import Tensor, as_tensor
 from . import _arithmetic, _functions
 from ._tensor import CompressedTensor, CooTensor, SparseTensor, by_rows
 
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 
-def _values(values: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+def _values(values: Any, dtype: wt.dtype | None, device: Any, requires_grad: bool) -> Tensor:
     """The tensor of values, which a new sparse tensor has under a name of its own."""
     value = as_tensor(values, dtype=dtype, device=device)
     if requires_grad:
@@ -45,9 +44,9 @@ def _values(values: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor
 def sparse_coo_tensor(
     indices: Any = None,
     values: Any = None,
-    size: Any = None,
+    size: Sequence[int] | None = None,
     *,
-    dtype: Any = None,
+    dtype: wt.dtype | None = None,
     device: Any = None,
     pin_memory: bool = False,
     requires_grad: bool = False,
@@ -63,8 +62,8 @@ def sparse_coo_tensor(
     """
     if values is None:
         size = indices if size is None else size
-        indices = warptape.zeros(len(size), 0, dtype=_C.int64)
-        values = warptape.zeros(0, dtype=dtype, device=device)
+        indices = wt.zeros(len(size), 0, dtype=_C.int64)
+        values = wt.zeros(0, dtype=dtype, device=device)
         is_coalesced = True
     value = _values(values, dtype, device, requires_grad)
     index = as_tensor(indices, device=value.device).to(_C.int64)
@@ -79,7 +78,7 @@ def sparse_coo_tensor(
     return CooTensor.make(index, value, shape, bool(is_coalesced))
 
 
-def _checked_size(index: Tensor, value: Tensor, size: Any) -> tuple[int, ...]:
+def _checked_size(index: Tensor, value: Tensor, size: Sequence[int] | None) -> tuple[int, ...]:
     most = [-1] * index.size(0)
     if index.numel():
         most = index.amax(1).tolist()
@@ -101,10 +100,10 @@ def sparse_compressed_tensor(
     compressed_indices: Any,
     plain_indices: Any,
     values: Any,
-    size: Any = None,
+    size: Sequence[int] | None = None,
     *,
-    dtype: Any = None,
-    layout: Any = None,
+    dtype: wt.dtype | None = None,
+    layout: wt.layout | None = None,
     device: Any = None,
     pin_memory: bool = False,
     requires_grad: bool = False,
@@ -116,9 +115,9 @@ def sparse_compressed_tensor(
         RuntimeError: indices that do not fit together, or the size.
         NotImplementedError: another layout, or a batch of matrices.
     """
-    if layout not in (warptape.sparse_csr, warptape.sparse_csc):
+    if layout not in (wt.sparse_csr, wt.sparse_csc):
         raise NotImplementedError(f"sparse_compressed_tensor: there is no layout {layout} here")
-    rows = layout == warptape.sparse_csr
+    rows = layout == wt.sparse_csr
     value = _values(values, dtype, device, requires_grad)
     ptr = as_tensor(compressed_indices, device=value.device)
     index = as_tensor(plain_indices, device=value.device)
@@ -161,27 +160,43 @@ def _check_compressed(ptr: Tensor, index: Tensor, across: int, most: int, rows: 
 
 
 def sparse_csr_tensor(
-    crow_indices: Any, col_indices: Any, values: Any, size: Any = None, **options: Any
+    crow_indices: Any, col_indices: Any, values: Any, size: Sequence[int] | None = None, **options: Any
 ) -> CompressedTensor:
-    """A sparse matrix by compressed rows: the options are those of sparse_compressed_tensor."""
+    """A sparse matrix by compressed rows: the options are those of sparse_compressed_tensor.
+
+    Args:
+        crow_indices: [rows + 1], where each row begins.
+        col_indices: of the elements.
+        values: of the elements.
+        size: as small as the indices allow if None.
+        **options: dtype, device, requires_grad.
+
+    >>> torch.sparse_csr_tensor([0, 1, 2], [1, 0], [5.0, 6.0]).to_dense()
+    tensor([[0., 5.],
+            [6., 0.]])
+    """
     options.pop("layout", None)
-    return sparse_compressed_tensor(
-        crow_indices, col_indices, values, size, layout=warptape.sparse_csr, **options
-    )
+    return sparse_compressed_tensor(crow_indices, col_indices, values, size, layout=wt.sparse_csr, **options)
 
 
 def sparse_csc_tensor(
-    ccol_indices: Any, row_indices: Any, values: Any, size: Any = None, **options: Any
+    ccol_indices: Any, row_indices: Any, values: Any, size: Sequence[int] | None = None, **options: Any
 ) -> CompressedTensor:
-    """A sparse matrix by compressed columns: the options are those of sparse_compressed_tensor."""
+    """A sparse matrix by compressed columns: the options are those of sparse_compressed_tensor.
+
+    Args:
+        ccol_indices: [columns + 1], where each column begins.
+        row_indices: of the elements.
+        values: of the elements.
+        size: as small as the indices allow if None.
+        **options: dtype, device, requires_grad.
+    """
     options.pop("layout", None)
-    return sparse_compressed_tensor(
-        ccol_indices, row_indices, values, size, layout=warptape.sparse_csc, **options
-    )
+    return sparse_compressed_tensor(ccol_indices, row_indices, values, size, layout=wt.sparse_csc, **options)
 
 
-def _legacy(dtype: Any) -> Any:
-    def make(indices: Any, values: Any, size: Any = None) -> CooTensor:
+def _legacy(dtype: wt.dtype) -> Any:
+    def make(indices: Any, values: Any, size: Sequence[int] | None = None) -> CooTensor:
         """A sparse tensor of one dtype, as older programs make it."""
         return sparse_coo_tensor(indices, values, size, dtype=dtype)
 
@@ -191,7 +206,7 @@ def _legacy(dtype: Any) -> Any:
 FloatTensor, DoubleTensor, LongTensor = _legacy(_C.float32), _legacy(_C.float64), _legacy(_C.int64)
 
 
-def mm(mat1: Any, mat2: Any, reduce: str | None = None) -> Any:
+def mm(mat1: Tensor, mat2: Tensor, reduce: str | None = None) -> Any:
     """A sparse matrix (m, k) times a matrix (k, n), which is sparse where both are.
 
     With `reduce` one of "sum", "mean", "amax", "amin" of the products of each row, for compressed rows.
@@ -200,7 +215,7 @@ def mm(mat1: Any, mat2: Any, reduce: str | None = None) -> Any:
         ShapeError: sizes that do not fit.
     """
     if reduce is None or (reduce == "sum" and isinstance(mat1, SparseTensor)):
-        return warptape.matmul(mat1, mat2)
+        return wt.matmul(mat1, mat2)
     if not isinstance(mat1, CompressedTensor) or isinstance(mat2, SparseTensor):
         raise NotImplementedError(
             "sparse.mm: reduce is there for a matrix in layout torch.sparse_csr times a dense one"
@@ -208,49 +223,95 @@ def mm(mat1: Any, mat2: Any, reduce: str | None = None) -> Any:
     return _arithmetic.mm_dense(mat1, mat2, reduce)
 
 
-def addmm(mat: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
-    """beta * mat + alpha * (mat1 @ mat2), mat1 sparse."""
+def addmm(mat: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+    """beta * mat + alpha * (mat1 @ mat2), mat1 sparse.
+
+    Args:
+        mat: dense or sparse.
+        mat1: sparse.
+        mat2: dense or sparse.
+        beta, alpha: factors.
+    """
     return _arithmetic.addmm(mat, mat1, mat2, beta=beta, alpha=alpha)
 
 
-def sampled_addmm(input: Any, mat1: Tensor, mat2: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
-    """beta * input + alpha * (mat1 @ mat2) at the places of input, a matrix in layout torch.sparse_csr."""
+def sampled_addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
+    """beta * input + alpha * (mat1 @ mat2) at the places of input, a matrix in layout torch.sparse_csr.
+
+    Args:
+        input: says at which places.
+        mat1, mat2: dense.
+        beta, alpha: factors.
+
+    Raises: NotImplementedError for another layout.
+    """
     if not isinstance(input, CompressedTensor) or not input._by_rows:
         raise NotImplementedError("sparse.sampled_addmm: expected input in layout torch.sparse_csr")
     crow, col, values = by_rows(input)
     return input._like(beta * values + alpha * _C._private._csr_sample(crow, col, mat1, mat2.t()))
 
 
-def sum(input: Any, dim: Any = None, dtype: Any = None) -> Any:
-    """The sum of all elements, a dense tensor; along dims it is sparse while a sparse dim is left."""
+def sum(input: Tensor, dim: int | Sequence[int] | None = None, dtype: wt.dtype | None = None) -> Any:
+    """The sum of all elements, a dense tensor; along dims it is sparse while a sparse dim is left.
+
+    Args:
+        input: sparse.
+        dim: one or several; None for all.
+        dtype: of the sum.
+    """
     return _functions.sum(input, dim, dtype=dtype)
 
 
-def softmax(input: Any, dim: int, *, dtype: Any = None) -> CooTensor:
-    """softmax over the elements that are there along a dim; those that are not count as -inf."""
+def softmax(input: Any, dim: int, *, dtype: wt.dtype | None = None) -> CooTensor:
+    """softmax over the elements that are there along a dim; those that are not count as -inf.
+
+    Args:
+        input: sparse, by coordinates.
+        dim: along which.
+        dtype: of the result.
+    """
     return _functions.softmax(input if dtype is None else input.to(dtype), dim, False)
 
 
-def log_softmax(input: Any, dim: int, *, dtype: Any = None) -> CooTensor:
-    """The logarithm of softmax."""
+def log_softmax(input: Any, dim: int, *, dtype: wt.dtype | None = None) -> CooTensor:
+    """The logarithm of softmax.
+
+    Args:
+        input: sparse, by coordinates.
+        dim: along which.
+        dtype: of the result.
+    """
     return _functions.softmax(input if dtype is None else input.to(dtype), dim, True)
 
 
-def spdiags(diagonals: Tensor, offsets: Tensor, shape: Any, layout: Any = None) -> Any:
-    """A matrix with these diagonals [n, length]; element j of one goes to column j, `offsets` says which."""
+def spdiags(diagonals: Tensor, offsets: Tensor, shape: Sequence[int], layout: wt.layout | None = None) -> Any:
+    """A matrix with these diagonals [n, length]; element j of one goes to column j, `offsets` says which.
+
+    Args:
+        diagonals: one in each row.
+        offsets: [n], above the main diagonal if positive.
+        shape: of the matrix.
+        layout: by coordinates if None.
+
+    Raises: ValueError unless there is a different offset for each diagonal.
+    """
     offsets = offsets.reshape(-1)
     rows = diagonals.reshape(-1, diagonals.size(-1))
     if offsets.numel() != rows.size(0) or offsets.unique().numel() != offsets.numel():
         raise ValueError(f"spdiags: expected {rows.size(0)} different offsets, got {offsets.tolist()}")
-    column = warptape.arange(rows.size(1)).expand(rows.shape)
+    column = wt.arange(rows.size(1)).expand(rows.shape)
     row = column - offsets[:, None]
     here = (row >= 0) & (row < shape[0]) & (column < shape[1])
-    made = sparse_coo_tensor(warptape.stack([row[here], column[here]]), rows[here], tuple(shape))
+    made = sparse_coo_tensor(wt.stack([row[here], column[here]]), rows[here], tuple(shape))
     return made if layout is None else made.coalesce().to_sparse(layout=layout)
 
 
 class check_sparse_tensor_invariants:
-    """Context manager, and switch; indices are always checked here."""
+    """Context manager, and switch; indices are always checked here.
+
+    Args:
+        enable: without effect.
+    """
 
     def __init__(self, enable: bool = True) -> None:
         self.enabled = enable
@@ -275,17 +336,20 @@ class check_sparse_tensor_invariants:
         pass
 
 
-def of_dense(x: Tensor, sparse_dim: int | None = None, layout: Any = None) -> Any:
-    """The elements of a dense tensor that are not zero (rows of them, with fewer sparse dims than x has)."""
+def of_dense(x: Tensor, sparse_dim: int | None = None, layout: wt.layout | None = None) -> Any:
+    """The elements of a dense tensor that are not zero (rows of them, with fewer sparse dims than x has).
+
+    Args:
+        x: dense.
+        sparse_dim: None for all.
+        layout: by coordinates if None.
+    """
     sparse = x.ndim if sparse_dim is None else sparse_dim
     if not min(1, x.ndim) <= sparse <= x.ndim:
         raise RuntimeError(f"to_sparse: expected 1 to {x.ndim} sparse dims, got {sparse}")
     there = x.detach() != 0
     if sparse < x.ndim:
         there = there.flatten(sparse).any(-1)
-    index = warptape.nonzero(there).t()
+    index = wt.nonzero(there).t()
     made = CooTensor.make(index, x[tuple(index.unbind(0))], x.shape, True)
-    return made if layout in (None, warptape.sparse_coo) else made.to_sparse(layout=layout)
-
-
-_install_getattr(__name__)
+    return made if layout in (None, wt.sparse_coo) else made.to_sparse(layout=layout)

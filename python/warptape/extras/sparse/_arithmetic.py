@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
-from ..._tensor import Tensor
+from ...core import Tensor
 from ._functions import as_coo, handles, refuse, to_dense, to_sparse, to_sparse_csr, transpose
-from ._tensor import HANDLERS, CooTensor, SparseTensor, by_rows, coordinates, flat_index
+from ._tensor import CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
 _ops: Any = _C._functions
 
@@ -17,14 +17,14 @@ _ops: Any = _C._functions
 # ---- products ----
 
 
-def _check_product(x: Any, other: Any) -> None:
+def _check_product(x: Any, other: Tensor) -> None:
     if x.ndim != 2 or other.ndim not in (1, 2) or x.size(1) != other.size(0):
         raise _C.ShapeError(f"mm: expected (m, k) and (k, n), got {tuple(x.shape)} and {tuple(other.shape)}")
     if x._value.ndim != 1:
         raise refuse("mm", x, other)
 
 
-def mm_dense(x: Any, dense: Tensor, reduce: str = "sum") -> Tensor:
+def mm_dense(x: Tensor, dense: Tensor, reduce: str = "sum") -> Tensor:
     """A sparse matrix (m, k) times a matrix (k, n) or a vector (k)."""
     _check_product(x, dense)
     if x.dtype != dense.dtype:
@@ -34,15 +34,15 @@ def mm_dense(x: Any, dense: Tensor, reduce: str = "sum") -> Tensor:
     return found if dense.ndim == 2 else found.squeeze(1)
 
 
-def mm_sparse(x: Any, other: Any) -> Any:
+def mm_sparse(x: Any, other: Tensor) -> Any:
     """A sparse matrix times another: every element of x meets those of a row of other."""
     _check_product(x, other)
     crow, col, values = by_rows(other)
     rows, columns = coordinates(x)
     counts = (crow[1:] - crow[:-1]).index_select(0, columns)
-    mine = warptape.repeat_interleave(counts)  # of each product, the element of x
+    mine = wt.repeat_interleave(counts)  # of each product, the element of x
     before = (counts.cumsum(0) - counts).index_select(0, mine)
-    place = warptape.arange(mine.size(0), device=mine.device) - before
+    place = wt.arange(mine.size(0), device=mine.device) - before
     theirs = crow.index_select(0, columns.index_select(0, mine)) + place
     index = _ops.stack([rows.index_select(0, mine), col.index_select(0, theirs).to(rows.dtype)])
     products = x._value.index_select(0, mine) * values.index_select(0, theirs)
@@ -50,8 +50,8 @@ def mm_sparse(x: Any, other: Any) -> Any:
     return found if isinstance(x, CooTensor) else to_sparse_csr(found)
 
 
-@handles("mm", "matmul", "mv", "dsmm", "spmm", "__matmul__")
-def matmul(x: Any, other: Any, *, out: Any = None) -> Any:
+@handles("mm matmul mv dsmm spmm __matmul__")
+def matmul(x: Tensor, other: Tensor, *, out: Tensor | None = None) -> Any:
     """A sparse matrix times a matrix or a vector, the other way round, or both sparse."""
     if out is not None:
         raise refuse("matmul(out=)", x, other)
@@ -65,20 +65,20 @@ def matmul(x: Any, other: Any, *, out: Any = None) -> Any:
 
 
 @handles("__rmatmul__")
-def rmatmul(x: Any, other: Any) -> Any:
+def rmatmul(x: Tensor, other: Tensor) -> Any:
     """matmul(other, x)."""
     return matmul(other, x)
 
 
 @handles("linear")
-def linear(input: Any, weight: Any, bias: Tensor | None = None) -> Any:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     """nn.functional.linear with a sparse weight (or input)."""
     out = matmul(input, transpose(weight, 0, 1) if isinstance(weight, SparseTensor) else weight.t())
     return out if bias is None else out + bias
 
 
 @handles("bmm")
-def bmm(x: Any, other: Any) -> Tensor:
+def bmm(x: Tensor, other: Tensor) -> Tensor:
     """Sparse matrices [b, m, k], by coordinates, times dense [b, k, n]: as one matrix with blocks."""
     x = as_coo(x, "bmm")
     if x._index.size(0) != 3 or isinstance(other, SparseTensor):
@@ -92,7 +92,7 @@ def bmm(x: Any, other: Any) -> Tensor:
 
 
 @handles("addmm")
-def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (mat1 @ mat2)."""
     product = matmul(mat1, mat2)
     return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
@@ -101,8 +101,8 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
 # ---- arithmetic ----
 
 
-@handles("add", "add_", "sub", "subtract", "__add__", "__radd__", "__sub__")
-def add(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+@handles("add __add__ __radd__")
+def add(x: Tensor, other: Tensor | float, *, alpha: Any = 1) -> Any:
     """x + alpha * other: sparse where both are."""
     if not isinstance(x, SparseTensor):
         if not isinstance(x, Tensor):
@@ -128,23 +128,24 @@ def add(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     return to_sparse(found, layout=x.layout)
 
 
-def sub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+@handles("sub subtract __sub__")
+def sub(x: Tensor, other: Tensor | float, *, alpha: Any = 1) -> Any:
     """x - alpha * other."""
     return add(x, other, alpha=-alpha)
 
 
-def _add_(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+@handles("add_ __iadd__")
+def _add_(x: Tensor, other: Tensor | float, *, alpha: Any = 1) -> Any:
     if not isinstance(x, SparseTensor):
         return x.add_(to_dense(other), alpha=alpha)
     return x._take(add(x, other, alpha=alpha))
 
 
-HANDLERS.update(sub=sub, subtract=sub, __sub__=sub, add_=_add_, __iadd__=_add_)
-HANDLERS["sub_"] = HANDLERS["__isub__"] = lambda x, other, *, alpha=1: _add_(x, other, alpha=-alpha)
-HANDLERS["rsub"] = HANDLERS["__rsub__"] = lambda x, other: add(HANDLERS["neg"](x), other)
+handles("sub_ __isub__")(lambda x, other, *, alpha=1: _add_(x, other, alpha=-alpha))
+handles("rsub __rsub__")(lambda x, other: add(-x, other))
 
 
-def _scaled(op: str, x: Any, other: Any) -> Any:
+def _scaled(op: str, x: Any, other: Tensor | float) -> Any:
     """x (sparse) times or divided by a number or a dense tensor, at x's places."""
     function = getattr(_ops, op)
     if not isinstance(other, Tensor) or other.ndim == 0:
@@ -156,8 +157,8 @@ def _scaled(op: str, x: Any, other: Any) -> Any:
     return x._like(function(x._value, at))
 
 
-@handles("mul", "multiply", "__mul__", "__rmul__")
-def mul(x: Any, other: Any) -> Any:
+@handles("mul multiply __mul__ __rmul__")
+def mul(x: Tensor, other: Tensor | float) -> Any:
     """Element by element: the result is sparse."""
     if not isinstance(x, SparseTensor):
         return mul(other, x)
@@ -175,25 +176,25 @@ def _common(a: CooTensor, b: CooTensor) -> CooTensor:
     one, two = flat_index(a._index, sizes), flat_index(b._index, sizes)
     if two.numel() == 0:
         return CooTensor.make(a._index[:, :0], a._value[:0] * 1, a.shape, True)
-    at = warptape.searchsorted(two, one).clamp(max=two.numel() - 1)
+    at = wt.searchsorted(two, one).clamp(max=two.numel() - 1)
     here = two[at] == one
     values = a._value[here] * b._value[at[here]]
     return CooTensor.make(a._index[:, here], values, a.shape, True)
 
 
-@handles("div", "divide", "true_divide", "__truediv__")
-def div(x: Any, other: Any) -> Any:
+@handles("div divide true_divide __truediv__")
+def div(x: Tensor, other: Tensor | float) -> Any:
     """x (sparse) divided by a number or a dense tensor: the result is sparse."""
     if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
         raise refuse("div", x, other)
     return _scaled("div", x, other)
 
 
-HANDLERS["mul_"] = HANDLERS["__imul__"] = lambda x, other: _in_place("mul_", x, other)
-HANDLERS["div_"] = HANDLERS["__itruediv__"] = lambda x, other: _in_place("div_", x, other)
+handles("mul_ __imul__")(lambda x, other: _in_place("mul_", x, other))
+handles("div_ __itruediv__")(lambda x, other: _in_place("div_", x, other))
 
 
-def _in_place(op: str, x: Any, other: Any) -> Any:
+def _in_place(op: str, x: Any, other: Tensor | float) -> Any:
     if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
         raise refuse(op, x, other)
     if isinstance(other, Tensor) and other.ndim:
@@ -203,15 +204,13 @@ def _in_place(op: str, x: Any, other: Any) -> Any:
 
 
 @handles("sparse_mask")
-def sparse_mask(x: Any, mask: Any) -> Any:
+def sparse_mask(x: Tensor, mask: Tensor) -> Any:
     """x's elements at mask's places."""
     if not isinstance(mask, SparseTensor) or x.shape != mask.shape:
         raise refuse("sparse_mask of another size or by a dense mask", x, mask)
     if isinstance(x, SparseTensor):
         places = to_sparse(mask).coalesce()
-        ones = CooTensor.make(
-            places._index, warptape.ones_like(places._value, dtype=x.dtype), mask.shape, True
-        )
+        ones = CooTensor.make(places._index, wt.ones_like(places._value, dtype=x.dtype), mask.shape, True)
         return mul(ones, to_sparse(x))
     places = tuple(mask._index.unbind(0)) if isinstance(mask, CooTensor) else coordinates(mask)
     return mask._like(x[places])

@@ -5,26 +5,19 @@ Where there is a choice, PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
-from ..._tensor import Tensor
+from ...core import Tensor
+from ...core.by_name import name_of
+from ...core.op_facts import op_named
 from ._tensor import HANDLERS, CompressedTensor, CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
 _ops: Any = _C._functions
-
-
-def handles(*names: str) -> Callable[[Any], Any]:
-    """Decorator: this is what ops of these names do."""
-
-    def add(function: Any) -> Any:
-        HANDLERS.update(dict.fromkeys(names, function))
-        return function
-
-    return add
+handles = HANDLERS.replaces
 
 
 def refuse(op: str, *given: Any) -> NotImplementedError:
@@ -52,7 +45,7 @@ def wrapped_dim(dim: int, ndim: int) -> int:
 
 
 @handles("to_dense")
-def to_dense(x: Any, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
+def to_dense(x: Any, dtype: wt.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
     """A dense tensor of the same elements."""
     index = tuple(x._index.unbind(0)) if isinstance(x, CooTensor) else coordinates(x)
     values = x._value if dtype is None else x._value.to(dtype)
@@ -61,12 +54,12 @@ def to_dense(x: Any, dtype: Any = None, *, masked_grad: bool | None = None) -> T
     return values.new_zeros(x.shape).index_put(index, values, True)
 
 
-@handles("to_sparse", "to_sparse_coo")
-def to_sparse(x: Any, *args: Any, layout: Any = None, **more: Any) -> Any:
+@handles("to_sparse to_sparse_coo")
+def to_sparse(x: Any, *args: Any, layout: wt.layout | None = None, **more: Any) -> Any:
     """In another sparse layout, by coordinates unless given."""
-    if layout == warptape.sparse_csr:
+    if layout == wt.sparse_csr:
         return to_sparse_csr(x)
-    if layout == warptape.sparse_csc:
+    if layout == wt.sparse_csc:
         return to_sparse_csc(x)
     if isinstance(x, CooTensor):
         return x
@@ -101,30 +94,51 @@ def _check_matrix(op: str, x: Any) -> None:
 # ---- the same places ----
 
 
-@handles("elementwise")
-def of_values(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+def _of_values(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
     """What an elementwise op makes of zeros is zero: it is done to the values. Else NotImplemented."""
-    kind = _C._is_elementwise(name)
-    if not kind or any(isinstance(a, Tensor) for a in (*args, *kwargs.values())):
+    op = op_named(name)
+    if op is None or not op._is_pointwise or any(isinstance(a, Tensor) for a in (*args, *kwargs.values())):
         return NotImplemented
     if getattr(x._value.detach().new_zeros(1), name)(*args, **kwargs).any():
         return NotImplemented
-    if isinstance(x, CooTensor) and kind == 1:
+    if isinstance(x, CooTensor) and not op._is_linear:
         x = x.coalesce()  # else what is named twice would not be added first
     return x._like(getattr(x._value, name)(*args, **kwargs))
 
 
-HANDLERS["neg"] = HANDLERS["negative"] = lambda x: x._like(-x._value)
+# What the object itself knows, beside its attributes; autograd.grad asks for gradients of the values itself.
+_OWN = frozenset(("size", "dim", "numel", "nelement", "__len__", "grad"))
 
 
-@handles("detach", "data", "alias")
+def _other(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function without a handler."""
+    name, found = name_of(func), NotImplemented
+    with _C.DisableTorchFunctionSubclass():
+        if name in _OWN or name.startswith(("get ", "is_")):
+            return func(*args, **kwargs)
+        if isinstance(args[0], SparseTensor):
+            found = _of_values(name.removesuffix("_"), *args, **kwargs)
+    if found is NotImplemented:
+        layouts = [str(a.layout) for a in (*args, *kwargs.values()) if isinstance(a, SparseTensor)]
+        raise NotImplementedError(
+            f"{name} is not implemented for {', '.join(layouts) or 'sparse tensors'}; "
+            "Tensor.to_dense() makes a dense tensor"
+        )
+    return args[0]._take(found) if name.endswith("_") else found
+
+
+HANDLERS.other = _other
+handles("neg negative")(lambda x: x._like(-x._value))
+
+
+@handles("detach get.data alias")
 def detach(x: Any) -> Any:
     """Without history; the values' memory is the same."""
     return x._like(x._value.detach())
 
 
 @handles("clone")
-def clone(x: Any, *, memory_format: Any = None) -> Any:
+def clone(x: Any, *, memory_format: wt.memory_format | None = None) -> Any:
     """A copy."""
     return x._like(x._value.clone())
 
@@ -138,7 +152,7 @@ def requires_grad_(x: Any, requires_grad: bool = True) -> Any:
     return x
 
 
-@handles("to", "cuda", "cpu")
+@handles("to")
 def to(x: Any, *args: Any, **kwargs: Any) -> Any:
     """In another dtype, or on another device: as Tensor.to."""
     args = tuple(a._value if isinstance(a, SparseTensor) else a for a in args)
@@ -146,14 +160,14 @@ def to(x: Any, *args: Any, **kwargs: Any) -> Any:
     return x if values is x._value else x._like(values)
 
 
-HANDLERS["cpu"] = lambda x, *args, **kwargs: to(x, "cpu")
-HANDLERS["cuda"] = lambda x, device=None, *args, **kwargs: to(x, "cuda" if device is None else device)
-HANDLERS["type_as"] = lambda x, other: to(x, other.dtype)
-HANDLERS["layout"] = lambda x: x.layout
-HANDLERS["is_sparse"] = lambda x: x.is_sparse
-HANDLERS["is_coalesced"] = lambda x: x.is_coalesced()
-HANDLERS["stride"] = lambda x, dim=None: (0,) * x.ndim if dim is None else 0
-HANDLERS["is_contiguous"] = lambda x, **more: False
+handles("cpu")(lambda x, *args, **kwargs: to(x, "cpu"))
+handles("cuda")(lambda x, device=None, *args, **kwargs: to(x, "cuda" if device is None else device))
+handles("type_as")(lambda x, other: to(x, other.dtype))
+handles("get.layout")(lambda x: x.layout)
+handles("get.is_sparse")(lambda x: x.is_sparse)
+handles("is_coalesced")(lambda x: x.is_coalesced())
+handles("stride")(lambda x, dim=None: (0,) * x.ndim if dim is None else 0)
+handles("is_contiguous")(lambda x, **more: False)
 
 
 @handles("zero_")
@@ -163,7 +177,7 @@ def zero_(x: Any) -> Any:
 
 
 @handles("copy_")
-def copy_(x: Any, src: Any, non_blocking: bool = False) -> Any:
+def copy_(x: Any, src: Tensor, non_blocking: bool = False) -> Any:
     """Becomes src, in x's dtype and on its device."""
     if not isinstance(x, SparseTensor) or not isinstance(src, SparseTensor) or x.layout != src.layout:
         raise refuse("copy_", x, src)
@@ -172,23 +186,30 @@ def copy_(x: Any, src: Any, non_blocking: bool = False) -> Any:
     return x._take(to(src, x.device, x.dtype))
 
 
-@handles("zeros_like", "empty_like")
-def zeros_like(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **more: Any) -> Any:
+@handles("zeros_like empty_like")
+def zeros_like(
+    x: Any,
+    *,
+    dtype: wt.dtype | None = None,
+    layout: wt.layout | None = None,
+    device: Any = None,
+    **more: Any,
+) -> Any:
     """Without elements."""
-    options = {"dtype": dtype or x.dtype, "device": device or x.device}
+    options: dict[str, Any] = {"dtype": dtype or x.dtype, "device": device or x.device}
     if isinstance(x, CooTensor):
         index = x._index.new_zeros((x._index.size(0), 0), device=options["device"])
-        values = warptape.zeros(0, *x._value.shape[1:], **options)
+        values = wt.zeros(0, *x._value.shape[1:], **options)
         return CooTensor.make(index, values, x.shape, True)
-    ends = warptape.zeros(x._ptr.size(0), dtype=x._ptr.dtype, device=options["device"])
-    values = warptape.zeros(0, *x._value.shape[1:], **options)
+    ends = wt.zeros(x._ptr.size(0), dtype=x._ptr.dtype, device=options["device"])
+    values = wt.zeros(0, *x._value.shape[1:], **options)
     return CompressedTensor.make(ends, ends[:0], values, x.shape, x._by_rows)
 
 
 # ---- places ----
 
 
-@handles("transpose", "swapaxes", "swapdims")
+@handles("transpose swapaxes swapdims")
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
     """Two sparse dims swapped; a matrix by compressed rows becomes one by compressed columns."""
     a, b = wrapped_dim(dim0, x.ndim), wrapped_dim(dim1, x.ndim)
@@ -204,7 +225,7 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     return CompressedTensor.make(x._ptr, x._index, x._value, size, not x._by_rows)
 
 
-@handles("t", "numpy_T", "T", "mT")
+@handles("t numpy_T T mT get.T get.mT")
 def t(x: Any) -> Any:
     """The transpose of a matrix."""
     return transpose(x, 0, 1) if x.ndim > 1 else x
@@ -257,7 +278,7 @@ def select(x: Any, dim: int, index: int) -> Any:
 
 
 @handles("__getitem__")
-def getitem(x: Any, key: Any) -> Any:
+def getitem(x: Any, key: object) -> Any:
     """x[i], x[i, j] with numbers."""
     keys = key if isinstance(key, tuple) else (key,)
     if not all(isinstance(k, int) and not isinstance(k, bool) for k in keys):
@@ -280,14 +301,14 @@ def index_select(x: Any, dim: int, index: Tensor) -> CooTensor:
     order = x._index[dim].argsort(stable=True)
     starts = _ops._convert_indices_from_coo_to_csr(x._index[dim][order], x.size(dim))
     counts = (starts[1:] - starts[:-1])[index]
-    new = warptape.repeat_interleave(counts)
+    new = wt.repeat_interleave(counts)
     before = (counts.cumsum(0) - counts)[new]
-    old = order[starts[index][new] + warptape.arange(new.size(0), device=new.device) - before]
+    old = order[starts[index][new] + wt.arange(new.size(0), device=new.device) - before]
     rows = [new if d == dim else row[old] for d, row in enumerate(x._index.unbind(0))]
     return CooTensor.make(_ops.stack(rows), x._value.index_select(0, old), size, False)
 
 
-@handles("narrow_copy", "narrow")
+@handles("narrow_copy narrow")
 def narrow(x: Any, dim: int, start: int, length: int) -> CooTensor:
     """Places start .. start + length of a sparse dim: a copy."""
     x, dim = as_coo(x, "narrow"), wrapped_dim(dim, x.ndim)
@@ -302,8 +323,8 @@ def narrow(x: Any, dim: int, start: int, length: int) -> CooTensor:
     return CooTensor.make(_ops.stack(rows), x._value[here], size, x._coalesced)
 
 
-@handles("cat", "concat", "concatenate")
-def cat(tensors: Any, dim: int = 0) -> CooTensor:
+@handles("cat concat concatenate")
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> CooTensor:
     """Along a dim, all by coordinates."""
     parts = [as_coo(x, "cat") for x in tensors]
     dim, sparse, first = wrapped_dim(dim, parts[0].ndim), parts[0].sparse_dim(), parts[0]
@@ -326,7 +347,7 @@ def cat(tensors: Any, dim: int = 0) -> CooTensor:
 
 
 @handles("stack")
-def stack(tensors: Any, dim: int = 0) -> CooTensor:
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> CooTensor:
     """Along a new sparse dim."""
     return cat([unsqueeze(as_coo(x, "stack"), dim) for x in tensors], dim)
 
@@ -335,7 +356,9 @@ def stack(tensors: Any, dim: int = 0) -> CooTensor:
 
 
 @handles("sum")
-def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def sum(
+    x: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: wt.dtype | None = None
+) -> Any:
     """The sum of all elements, a dense tensor; along dims it is sparse while a sparse dim is left."""
     if dtype is not None:
         x = to(x, dtype)
@@ -348,7 +371,7 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
     return found if isinstance(x, CooTensor) else to_sparse(found, layout=x.layout)
 
 
-def _sum_along(x: CooTensor, dims: set[int], keepdim: bool) -> Any:
+def _sum_along(x: Any, dims: set[int], keepdim: bool) -> Any:
     sparse = x.sparse_dim()
     values = x._value
     if dense := [d - sparse + 1 for d in dims if d >= sparse]:
@@ -358,7 +381,7 @@ def _sum_along(x: CooTensor, dims: set[int], keepdim: bool) -> Any:
     if not left:
         return values.sum(0) if not keepdim else values.sum(0).reshape(size)
     if keepdim:
-        index = x._index * warptape.tensor([[int(d not in dims)] for d in range(sparse)])
+        index = x._index * wt.tensor([[int(d not in dims)] for d in range(sparse)])
     else:
         index = x._index[left]
     kept = len(left) == sparse and x._coalesced
@@ -367,19 +390,25 @@ def _sum_along(x: CooTensor, dims: set[int], keepdim: bool) -> Any:
 
 
 @handles("norm")
-def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def norm(
+    x: Any,
+    p: float | str = 2,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: wt.dtype | None = None,
+) -> Tensor:
     """The norm of all elements."""
     if dim is not None:
         raise refuse("norm along a dim", x)
     x = x.coalesce() if isinstance(x, CooTensor) else x
-    return warptape.norm(x._value.flatten(), "fro" if p is None else p, dtype=dtype)
+    return wt.norm(x._value.flatten(), "fro" if p is None else p, dtype=dtype)
 
 
-HANDLERS["any"] = lambda x: x._value.any()
-HANDLERS["isfinite"] = lambda x: warptape.ones(x.shape, dtype=warptape.bool) & ~to_dense(~x._value.isfinite())
+handles("any")(lambda x: x._value.any())
+handles("isfinite")(lambda x: wt.ones(x.shape, dtype=wt.bool) & ~to_dense(~x._value.isfinite()))
 
 
-def softmax(x: CooTensor, dim: int, log: bool) -> CooTensor:
+def softmax(x: Any, dim: int, log: bool) -> CooTensor:
     """Over the elements that are there along a dim; those that are not count as -inf."""
     x, dim = as_coo(x, "softmax").coalesce(), wrapped_dim(dim, x.ndim)
     sparse = x.sparse_dim()
@@ -388,7 +417,7 @@ def softmax(x: CooTensor, dim: int, log: bool) -> CooTensor:
         return x._like(call(x._value, dim - sparse + 1))
     others = [d for d in range(sparse) if d != dim]
     flat = flat_index(x._index[others], tuple(x.shape[d] for d in others))
-    found, group = warptape.unique(flat, return_inverse=True)
+    found, group = wt.unique(flat, return_inverse=True)
     none = x._value.new_zeros((found.size(0), *x._value.shape[1:]))
     spread = group.reshape(-1, *(1,) * (x._value.ndim - 1)).expand_as(x._value)
     most = none.scatter_reduce(0, spread, x._value.detach(), "amax", include_self=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ._tensor import CooTensor
 
 

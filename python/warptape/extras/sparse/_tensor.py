@@ -1,70 +1,45 @@
 """The classes of sparse tensors.
 
 A sparse tensor is an object of a subclass of Tensor that has no data itself: it holds a dense tensor of
-values and those of their indices, and every op on it is looked up in HANDLERS by `__torch_function__`. The
+values and those of their indices, and every op on it is looked up in HANDLERS (core/by_name.py). The
 tape records what is done with the values. An op that is not there raises NotImplementedError; one that gets
 past `__torch_function__` finds no data to read and raises too, so that nothing is computed wrongly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
-from ..._tensor import Tensor
+from ...core import Tensor
+from ...core.by_name import HandledTensor, Handlers
+from ...core.protocols import TapedByValue
 
 __all__ = ["CompressedTensor", "CooTensor", "SparseTensor"]
 
 _ops: Any = _C._functions
-# What an op of this name does with sparse tensors; `_functions` fills it.
-HANDLERS: dict[str, Callable[..., Any]] = {}
-# What the object itself knows, beside its attributes.
-_PLAIN = frozenset(("size", "dim", "numel", "nelement", "__len__"))
+HANDLERS = Handlers(again=True)  # `_functions` and `_arithmetic` fill it
 
 
-class SparseTensor(Tensor):
+class SparseTensor(TapedByValue, HandledTensor):
     """What all sparse tensors have: `_value` [n, dense dims], of the elements that are there."""
 
+    handlers = HANDLERS
     _value: Tensor
     _found: dict[str, Any]
     is_mkldnn = is_nested = False
-    _by_value = True  # autograd.grad asks for gradients of the values
 
     @classmethod
-    def _on(cls, like: Tensor, size: Any, found: dict[str, Any] | None = None, **parts: Any) -> Any:
+    def _on(cls, like: Tensor, size: Sequence[int], found: dict[str, Any] | None = None, **parts: Any) -> Any:
         """An object of this size, with like's dtype and device; `found` is by_rows's."""
         bare = _C._private._stand_in(like, tuple(size))
         with _C.DisableTorchFunctionSubclass():
             made = Tensor._make_subclass(cls, bare)
         made.__dict__.update(parts, _found=found if found is not None else {})
         return made
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What HANDLERS has for the function."""
-        attribute = func.__name__ == "__get__"
-        name = func.__self__.__name__ if attribute else func.__name__
-        handler, found = HANDLERS.get(name), NotImplemented
-        if handler is not None:
-            return handler(*args, **(kwargs or {}))
-        with _C.DisableTorchFunctionSubclass():
-            # autograd.grad itself asks for gradients of the values
-            if attribute or name in _PLAIN or name == "grad" or name.startswith("is_"):
-                return func(*args, **(kwargs or {}))
-            if isinstance(args[0], SparseTensor):
-                found = HANDLERS["elementwise"](name.removesuffix("_"), *args, **(kwargs or {}))
-        if found is NotImplemented:
-            layouts = [
-                str(a.layout) for a in (*args, *(kwargs or {}).values()) if isinstance(a, SparseTensor)
-            ]
-            raise NotImplementedError(
-                f"{name} is not implemented for {', '.join(layouts) or 'sparse tensors'}; "
-                "Tensor.to_dense() makes a dense tensor"
-            )
-        return args[0]._take(found) if name.endswith("_") else found
 
     # ---- autograd: of the values ----
 
@@ -90,21 +65,25 @@ class SparseTensor(Tensor):
     @property
     def grad(self) -> Any:  # type: ignore[override]
         """The gradient of the elements that are there: a sparse tensor, or None."""
-        return None if self._value.grad is None else self._gradient(self._value.grad)
+        return None if self._value.grad is None else self.taped_gradient(self._value.grad)
 
     @grad.setter
-    def grad(self, value: Any) -> None:
-        self._value.grad = None if value is None else value._value
+    def grad(self, value: Tensor | None) -> None:
+        self._value.grad = None if value is None else value._value  # type: ignore[attr-defined]
 
     def _like(self, values: Tensor) -> Any:
         """Other values at the same places."""
         raise NotImplementedError
 
-    def _gradient(self, values: Tensor) -> Any:
-        """The gradient, of the values' gradients."""
-        return self._like(values)
+    def taped_value(self) -> Tensor:
+        """The values."""
+        return self._value
 
-    def _take(self, other: Any) -> Any:
+    def taped_gradient(self, gradient: Tensor) -> Any:
+        """The gradient, of the values' gradients."""
+        return self._like(gradient)
+
+    def _take(self, other: SparseTensor) -> Any:
         """Becomes what `other` is, which has the same shape and dtype: in-place forms."""
         if self.requires_grad and self.is_leaf and _C.is_grad_enabled():
             raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
@@ -115,7 +94,7 @@ class SparseTensor(Tensor):
         """Keeps the gradient of the values of a tensor that is not a leaf."""
         self._value.retain_grad()
 
-    def register_hook(self, hook: Any) -> Any:
+    def register_hook(self, hook: Callable[..., Any]) -> Any:
         """Not available."""
         raise NotImplementedError("register_hook: there is none for sparse tensors; hook the values")
 
@@ -133,27 +112,27 @@ class SparseTensor(Tensor):
         return memo[id(self)]
 
     # Tensor's own are written in Python and know dense tensors alone.
-    def to_dense(self, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
+    def to_dense(self, dtype: wt.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
         """A dense tensor of the same elements."""
-        return HANDLERS["to_dense"](self, dtype)
+        return _call("to_dense", self, dtype)
 
-    def to_sparse(self, *args: Any, layout: Any = None, **more: Any) -> Any:
+    def to_sparse(self, *args: Any, layout: wt.layout | None = None, **more: Any) -> Any:
         """In another sparse layout, by coordinates unless given."""
-        return HANDLERS["to_sparse"](self, layout=layout)
+        return _call("to_sparse", self, layout=layout)
 
     def to_sparse_csr(self, dense_dim: int | None = None) -> Any:
         """By compressed rows."""
-        return HANDLERS["to_sparse_csr"](self)
+        return _call("to_sparse_csr", self)
 
     def to_sparse_csc(self, dense_dim: int | None = None) -> Any:
         """By compressed columns."""
-        return HANDLERS["to_sparse_csc"](self)
+        return _call("to_sparse_csc", self)
 
-    def sparse_mask(self, mask: Any) -> Any:
+    def sparse_mask(self, mask: Tensor) -> Any:
         """The elements at the places of another sparse tensor of the same size."""
-        return HANDLERS["sparse_mask"](self, mask)
+        return _call("sparse_mask", self, mask)
 
-    T = mT = property(lambda self: HANDLERS["t"](self), doc="The transpose.")
+    T = mT = property(lambda self: _call("t", self), doc="The transpose.")
 
     def numpy(self, *, force: bool = False) -> Any:
         """Not available: TypeError."""
@@ -192,10 +171,10 @@ class CooTensor(SparseTensor):
     _index: Tensor
     _coalesced: bool
     is_sparse = True
-    layout = property(lambda self: warptape.sparse_coo, doc="torch.sparse_coo.")  # type: ignore[assignment]
+    layout = property(lambda self: wt.sparse_coo, doc="torch.sparse_coo.")  # type: ignore[assignment]
 
     @classmethod
-    def make(cls, index: Tensor, value: Tensor, size: Any, coalesced: bool) -> CooTensor:
+    def make(cls, index: Tensor, value: Tensor, size: Sequence[int], coalesced: bool) -> CooTensor:
         """Of int64 indices [sparse dims, n] that fit, and values [n, dense dims]."""
         return cls._on(value, size, _index=index, _value=value, _coalesced=coalesced)
 
@@ -205,11 +184,11 @@ class CooTensor(SparseTensor):
         parts = {"_index": self._index, "_value": values, "_coalesced": self._coalesced}
         return CooTensor._on(values, self.shape, self._found, **parts)
 
-    def _gradient(self, values: Tensor) -> CooTensor:
+    def taped_gradient(self, gradient: Tensor) -> CooTensor:
         if self._coalesced:
-            return self._like(values)
+            return self._like(gradient)
         # Each of several values at one place has the gradient of their sum, which counts once.
-        total, count = self._like(values).coalesce(), self._like(warptape.ones_like(values)).coalesce()
+        total, count = self._like(gradient).coalesce(), self._like(wt.ones_like(gradient)).coalesce()
         return total._like(total._value / count._value)
 
     def sparse_dim(self) -> int:
@@ -253,7 +232,7 @@ class CooTensor(SparseTensor):
         if self._coalesced:
             return self
         sizes = tuple(self.shape[: self._index.size(0)])
-        found, inverse = warptape.unique(flat_index(self._index, sizes), return_inverse=True)
+        found, inverse = wt.unique(flat_index(self._index, sizes), return_inverse=True)
         values = self._value.new_zeros((found.size(0), *self._value.shape[1:]))
         values = values.index_add(0, inverse, self._value)
         rows = []
@@ -263,7 +242,7 @@ class CooTensor(SparseTensor):
         index = _ops.stack(rows[::-1]) if rows else self._index[:, :1]
         return CooTensor.make(index, values, self.shape, True)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         parts = (self._index, self._value.detach(), tuple(self.shape), self._coalesced)
         return rebuild, (str(self.layout), parts, self.requires_grad)
 
@@ -283,12 +262,14 @@ class CompressedTensor(SparseTensor):
     is_sparse = False
     is_sparse_csr = property(lambda self: self._by_rows, doc="Whether by rows.")  # type: ignore[assignment]
     layout = property(  # type: ignore[assignment]
-        lambda self: warptape.sparse_csr if self._by_rows else warptape.sparse_csc,
+        lambda self: wt.sparse_csr if self._by_rows else wt.sparse_csc,
         doc="torch.sparse_csr or torch.sparse_csc.",
     )
 
     @classmethod
-    def make(cls, ptr: Tensor, index: Tensor, value: Tensor, size: Any, by_rows: bool) -> CompressedTensor:
+    def make(
+        cls, ptr: Tensor, index: Tensor, value: Tensor, size: Sequence[int], by_rows: bool
+    ) -> CompressedTensor:
         """Of indices that fit."""
         return cls._on(value, size, _ptr=ptr, _index=index, _value=value, _by_rows=by_rows)
 
@@ -336,13 +317,18 @@ class CompressedTensor(SparseTensor):
         """The rows of the values."""
         return self._part("row_indices", False)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         parts = (self._ptr, self._index, self._value.detach(), tuple(self.shape))
         return rebuild, (str(self.layout), parts, self.requires_grad)
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
         names = ("crow_indices", "col_indices") if self._by_rows else ("ccol_indices", "row_indices")
         return self._text(dict(zip(names, (self._ptr, self._index))))
+
+
+def _call(name: str, *args: Any, **kwargs: Any) -> Any:
+    """What HANDLERS has for a function."""
+    return HANDLERS[name](None, args, kwargs)
 
 
 def rebuild(layout: str, parts: tuple[Any, ...], requires_grad: bool) -> Any:

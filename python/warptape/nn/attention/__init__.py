@@ -6,14 +6,16 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from ..._missing import install_getattr as _install_getattr
 from ...backends import cuda as _cuda
 
 __all__ = ["SDPBackend", "sdpa_kernel"]
 
 
 class SDPBackend(IntEnum):
-    """Kinds of kernels. The runtime chooses by shape and device; all give the same values up to rounding."""
+    """Kinds of kernels. The runtime chooses by shape and device; all give the same values up to rounding.
+
+    The names are PyTorch's; `sdpa_kernel` takes them.
+    """
 
     ERROR = -1
     MATH = 0
@@ -55,6 +57,3 @@ def sdpa_kernel(backends: Sequence[SDPBackend] | SDPBackend, set_priority: bool 
         yield
     finally:
         _cuda.attention_switches.update(before)
-
-
-_install_getattr(__name__)

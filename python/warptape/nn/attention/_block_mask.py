@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor, offered
+from warptape.core.pytree import GetAttrKey
+from warptape.nn import functional
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
 
@@ -16,7 +21,7 @@ Modification = Callable[..., Any]
 
 def noop_mask(batch: Tensor, head: Tensor, token_q: Tensor, token_kv: Tensor) -> Tensor:
     """The mask_mod that lets every query see every key."""
-    return warptape.ones((), dtype=warptape.bool, device=batch.device)
+    return wt.ones((), dtype=wt.bool, device=batch.device)
 
 
 def evaluate(mod: Modification, score: Tensor | None, sizes: tuple[int, ...], *at: Tensor) -> Tensor:
@@ -36,12 +41,12 @@ def evaluate(mod: Modification, score: Tensor | None, sizes: tuple[int, ...], *a
     mapped = mod
     for d in (3, 2, 1, 0):
         dims = tuple(0 if i == d else None for i in range(4))
-        mapped = warptape.vmap(mapped, in_dims=(0, *dims) if first else dims)
+        mapped = offered("func").vmap(mapped, in_dims=(0, *dims) if first else dims)
     return mapped(*first, *at).broadcast_to(sizes)
 
 
 def create_mask(
-    mod_fn: Modification, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None
+    mod_fn: Modification, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Device = None
 ) -> Tensor:
     """mod_fn for every place: [B, H, Q_LEN, KV_LEN], 1 for a size that is None.
 
@@ -51,9 +56,9 @@ def create_mask(
         AssertionError: mod_fn takes neither four nor five arguments.
     """
     sizes = (B or 1, H or 1, Q_LEN, KV_LEN)
-    at = [warptape.arange(n, device=device) for n in sizes]
+    at = [wt.arange(n, device=device) for n in sizes]
     if _arguments(mod_fn) == 5:
-        return evaluate(mod_fn, warptape.zeros(sizes, device=device), sizes, *at)
+        return evaluate(mod_fn, wt.zeros(sizes, device=device), sizes, *at)
     return evaluate(mod_fn, None, sizes, *at).contiguous()
 
 
@@ -79,7 +84,7 @@ def and_masks(*mask_mods: Modification) -> Modification:
     _check_mods(mask_mods)
 
     def and_mask(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        result = b.new_ones((), dtype=warptape.bool)
+        result = b.new_ones((), dtype=wt.bool)
         for mod in mask_mods:
             result = result & mod(b, h, q_idx, kv_idx)
         return result
@@ -96,7 +101,7 @@ def or_masks(*mask_mods: Modification) -> Modification:
     _check_mods(mask_mods)
 
     def or_mask(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
-        result = b.new_zeros((), dtype=warptape.bool)
+        result = b.new_zeros((), dtype=wt.bool)
         for mod in mask_mods:
             result = result | mod(b, h, q_idx, kv_idx)
         return result
@@ -106,17 +111,17 @@ def or_masks(*mask_mods: Modification) -> Modification:
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Of bools [.., rows, columns] the number of each row, and the columns that hold, before the others."""
-    order = warptape.argsort(blocks.to(warptape.int32), dim=-1, descending=True, stable=True)
-    return blocks.sum(-1).to(warptape.int32), order.to(warptape.int32)
+    order = wt.argsort(blocks.to(wt.int32), dim=-1, descending=True, stable=True)
+    return blocks.sum(-1).to(wt.int32), order.to(wt.int32)
 
 
 def _dense(counts: Tensor, indices: Tensor) -> Tensor:
     """The inverse of _ordered; a column that `indices` does not name is one of none."""
     columns = int(indices.shape[-1])
-    held = warptape.arange(columns, device=indices.device) < counts.unsqueeze(-1)
+    held = wt.arange(columns, device=indices.device) < counts.unsqueeze(-1)
     blocks = indices.new_zeros((*indices.shape[:-1], columns + 1))
-    at = warptape.where(held, indices, columns).to(warptape.int64)
-    return blocks.scatter(-1, at, 1)[..., :columns].to(warptape.bool)
+    at = wt.where(held, indices, columns).to(wt.int64)
+    return blocks.scatter(-1, at, 1)[..., :columns].to(wt.bool)
 
 
 class BlockMask:
@@ -155,6 +160,38 @@ class BlockMask:
         if full_kv_num_blocks is not None and full_kv_indices is not None:
             full = _dense(full_kv_num_blocks, full_kv_indices)
             self.full_q_num_blocks, self.full_q_indices = _ordered(full.mT)
+
+    _parts = (
+        "kv_num_blocks",
+        "kv_indices",
+        "full_kv_num_blocks",
+        "full_kv_indices",
+        "q_num_blocks",
+        "q_indices",
+        "full_q_num_blocks",
+        "full_q_indices",
+    )
+
+    def _flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Its tensors, and what it has besides: a node of a tree."""
+        return tuple(getattr(self, n) for n in self._parts), (
+            self.seq_lengths,
+            self.BLOCK_SIZE,
+            self.mask_mod,
+        )
+
+    def _flatten_with_keys(self) -> tuple[Any, ...]:
+        """The same with the tensors' names."""
+        leaves, context = self._flatten()
+        return tuple((GetAttrKey(n), t) for n, t in zip(self._parts, leaves, strict=True)), context
+
+    @classmethod
+    def _unflatten(cls, leaves: tuple[Any, ...], context: tuple[Any, ...]) -> BlockMask:
+        """A mask of the tensors that `_flatten` gave, or others of their kinds."""
+        made = cls.__new__(cls)
+        made.seq_lengths, made.BLOCK_SIZE, made.mask_mod = context
+        vars(made).update(zip(cls._parts, leaves, strict=True))
+        return made
 
     @classmethod
     def from_kv_blocks(
@@ -221,7 +258,7 @@ class BlockMask:
 
     def to_dense(self) -> Tensor:
         """int32 [B, H, rows, columns]: 1 for each block that is computed."""
-        return (self.partial_blocks() | self.full_blocks()).to(warptape.int32)
+        return (self.partial_blocks() | self.full_blocks()).to(wt.int32)
 
     def sparsity(self) -> float:
         """The share of places in blocks that are not computed, in percent."""
@@ -240,7 +277,7 @@ class BlockMask:
             self.mask_mod,
         )
 
-    def to(self, device: Any) -> BlockMask:
+    def to(self, device: Device) -> BlockMask:
         """The mask with its tensors on a device."""
         return self._remade(lambda t: t.to(device))
 
@@ -295,7 +332,7 @@ class BlockMask:
 
 def _drawn(dense: Tensor, full: Tensor, rows: int, columns: int) -> list[str]:
     """The lines of one head's blocks [rows, columns]."""
-    shares = (dense.to(warptape.float32) + full.to(warptape.float32)) / 2
+    shares = (dense.to(wt.float32) + full.to(wt.float32)) / 2
     high, wide = (-(-n // most) for n, most in zip(shares.shape, (rows, columns)))
     lines = []
     for i in range(0, int(shares.shape[0]), high):
@@ -311,7 +348,7 @@ def create_block_mask(
     H: int | None,
     Q_LEN: int,
     KV_LEN: int,
-    device: Any = None,
+    device: Device = None,
     BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
     _compile: bool = False,
     separate_full_blocks: bool = True,
@@ -327,15 +364,15 @@ def create_block_mask(
     if _arguments(mask_mod) != 4:
         raise AssertionError("create_block_mask requires a mask_mod of 4 positional args")
     rows, columns = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
-    b, h, kv = (warptape.arange(n, device=device) for n in (B or 1, H or 1, KV_LEN))
+    b, h, kv = (wt.arange(n, device=device) for n in (B or 1, H or 1, KV_LEN))
     per_row = []
     for start in range(0, Q_LEN, rows):
-        q = warptape.arange(start, min(start + rows, Q_LEN), device=device)
+        q = wt.arange(start, min(start + rows, Q_LEN), device=device)
         seen = evaluate(mask_mod, None, (B or 1, H or 1, len(q), KV_LEN), b, h, q, kv)
         by_key = seen.sum(2)
-        padded = warptape.nn.functional.pad(by_key, (0, -KV_LEN % columns))
+        padded = functional.pad(by_key, (0, -KV_LEN % columns))
         per_row.append(padded.unflatten(-1, (-1, columns)).sum(-1))
-    found = warptape.stack(per_row, 2)
+    found = wt.stack(per_row, 2)
     full = (found == rows * columns) & separate_full_blocks
     counts, indices = _ordered((found > 0) & ~full)
     full_counts, full_indices = _ordered(full) if separate_full_blocks else (None, None)

@@ -5,21 +5,33 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 __all__ = ["CausalBias", "CausalVariant", "causal_lower_right", "causal_upper_left"]
 
 
 class CausalVariant(IntEnum):
-    """Whether the diagonal begins in the upper left corner or ends in the lower right one."""
+    """Whether the diagonal begins in the upper left corner or ends in the lower right one.
+
+    They differ where there are more keys than queries: LOWER_RIGHT lets the last query see all keys.
+    """
 
     UPPER_LEFT = 1
     LOWER_RIGHT = 2
 
 
 class CausalBias(Tensor):
-    """A causal mask, bools [seq_len_q, seq_len_kv], for `attn_mask` of scaled_dot_product_attention."""
+    """A causal mask, bools [seq_len_q, seq_len_kv], for `attn_mask` of scaled_dot_product_attention.
+
+    Args:
+        variant: where the diagonal lies.
+        seq_len_q, seq_len_kv: numbers of queries and of keys.
+
+    >>> from warptape.nn.attention.bias import causal_lower_right
+    >>> causal_lower_right(1, 3).tolist()
+    [[True, True, True]]
+    """
 
     variant: CausalVariant
     seq_len_q: int
@@ -31,7 +43,7 @@ class CausalBias(Tensor):
         if not isinstance(variant, CausalVariant):
             raise TypeError(f"CausalBias: expected a CausalVariant, got {type(variant).__name__}")
         below = seq_len_kv - seq_len_q if variant == CausalVariant.LOWER_RIGHT else 0
-        ones = warptape.ones(seq_len_q, seq_len_kv, dtype=warptape.bool)
+        ones = wt.ones(seq_len_q, seq_len_kv, dtype=wt.bool)
         return ones.tril(below).as_subclass(cls)
 
     def __init__(self, variant: CausalVariant, seq_len_q: int, seq_len_kv: int) -> None:

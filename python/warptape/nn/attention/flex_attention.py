@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from ._block_mask import (
@@ -44,14 +44,22 @@ _mask_mod_signature = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class AuxRequest(NamedTuple):
-    """What flex_attention returns beside its output."""
+    """What flex_attention returns beside its output.
+
+    Args:
+        lse: whether the logarithm of the sum of exp(scores) is wanted.
+        max_scores: whether the largest score of each query is wanted.
+    """
 
     lse: bool = False
     max_scores: bool = False
 
 
 class AuxOutput(NamedTuple):
-    """[B, H, T] each: the log of the sum of exp(scores), and the largest score; None where not asked for."""
+    """[B, H, T] each: the log of the sum of exp(scores), and the largest score; None where not asked for.
+
+    B is the batch, H the heads and T the queries.
+    """
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None
@@ -100,7 +108,7 @@ def flex_attention(
     ]
     if not parts:
         parts = [_block(query, key, value, score_mod, None, scale, 0, 0, seen)]
-    out, lse, largest = (warptape.cat(list(part), 2) for part in zip(*parts))
+    out, lse, largest = (wt.cat(list(part), 2) for part in zip(*parts))
     if return_aux is not None:
         return out, AuxOutput(lse if return_aux.lse else None, largest if return_aux.max_scores else None)
     return (out, lse) if return_lse else out
@@ -166,7 +174,7 @@ def _seen_columns(block_mask: BlockMask | None) -> tuple[Tensor, Tensor] | None:
     """Bools [B, H, rows, columns]: the blocks that are computed, and those in which mask_mod is asked."""
     if block_mask is None:
         return None
-    return block_mask.to_dense().to(warptape.bool), block_mask.partial_blocks()
+    return block_mask.to_dense().to(wt.bool), block_mask.partial_blocks()
 
 
 def _block(
@@ -182,18 +190,18 @@ def _block(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the log of the sums and the largest scores of queries start to stop."""
     stop = min(stop, query.shape[2])
-    b, h, kv = (warptape.arange(n, device=query.device) for n in (*query.shape[:2], key.shape[2]))
+    b, h, kv = (wt.arange(n, device=query.device) for n in (*query.shape[:2], key.shape[2]))
     hidden = None
     if block_mask is not None and seen is not None:
         kv, hidden = _visible(block_mask, seen, start, stop, b, h, kv)
         key, value = key.index_select(2, kv), value.index_select(2, kv)
-    wide = query.dtype if query.dtype == warptape.float64 else warptape.float32
+    wide = query.dtype if query.dtype == wt.float64 else wt.float32
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = (query[:, :, start:stop] @ key.mT).to(wide) * scale
     if score_mod is not None:
-        q = warptape.arange(start, stop, device=query.device)
+        q = wt.arange(start, stop, device=query.device)
         scores = evaluate(score_mod, scores, tuple(scores.shape), b, h, q, kv).to(wide)
     if hidden is not None:
         scores = scores.masked_fill(hidden, -math.inf)
@@ -225,7 +233,7 @@ def _visible(
     block_of = kv // columns
     shown = computed[:, :, block_of].unsqueeze(2)
     if bool(asked.any()) and block_mask.mask_mod is not noop_mask:
-        q = warptape.arange(start, stop, device=kv.device)
+        q = wt.arange(start, stop, device=kv.device)
         sizes = (block_mask.shape[0], block_mask.shape[1], stop - start, len(kv))
         given = evaluate(block_mask.mask_mod, None, sizes, b[: sizes[0]], h[: sizes[1]], q, kv)
         shown = shown & (given | ~asked[:, :, block_of].unsqueeze(2))

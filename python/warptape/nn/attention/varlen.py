@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ..._C import _private
-from ..._missing import install_getattr as _install_getattr
 
 __all__ = ["AuxRequest", "varlen_attn", "varlen_attn_out"]
 
 
 class AuxRequest(NamedTuple):
-    """What varlen_attn returns besides its output."""
+    """What varlen_attn returns besides its output.
+
+    Args:
+        lse: whether the logarithm of the sum of exp(scores) is wanted.
+    """
 
     lse: bool = False
 
@@ -105,7 +108,7 @@ def varlen_attn_out(
     Raises:
         RuntimeError: an `out` of another shape or dtype, and what varlen_attn raises.
     """
-    with warptape.no_grad():
+    with wt.no_grad():
         result, lse = varlen_attn(  # type: ignore[misc]
             query,
             key,
@@ -150,6 +153,3 @@ def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool, block_table: Tens
             "Expect number of query heads to be a multiple of kv heads for GQA "
             f"but got Hq={heads} and Hkv={of_keys}."
         )
-
-
-_install_getattr(__name__)

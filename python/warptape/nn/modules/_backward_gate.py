@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
 from warptape.autograd import Function
+from warptape.core import Tensor
+
+if TYPE_CHECKING:
+    pass
 
 _NO_INPUT_WARNING = (
     "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs "
@@ -65,7 +68,7 @@ class BackwardGate:
         return type(result)(*watched) if hasattr(result, "_fields") else watched
 
     def _watch(self, function: Any, values: tuple[Any, ...]) -> tuple[list[int], tuple[Any, ...]]:
-        if not warptape.is_grad_enabled():
+        if not wt.is_grad_enabled():
             return [], values
         places = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.requires_grad]
         if not places:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from warptape import Tensor
+from warptape.core import Tensor
 from warptape.core.hooks import RemovableHandle, add_hook
 
 from ._backward_gate import BackwardGate

@@ -6,6 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def each(value: Any, n: int) -> tuple[Any, ...]:
+def each(value: object, n: int) -> tuple[Any, ...]:
     """One number -> n of them; a sequence -> a tuple."""
     return tuple(value) if isinstance(value, Iterable) else (value,) * n

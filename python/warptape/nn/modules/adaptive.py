@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from .container import ModuleList, Sequential
 from .linear import Linear
 from .module import Module
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["AdaptiveLogSoftmaxWithLoss"]
 
@@ -26,6 +29,20 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     Classes below cutoffs[0] have logits of their own in `head`, and each further cluster, up to the next
     cutoff, one for all; `tail` tells its classes apart, from I / div_value^i features. Class indices must be
     sorted by falling frequency.
+
+    Args:
+        in_features: I.
+        n_classes: the number of all classes.
+        cutoffs: where each cluster of rarer classes begins, ascending.
+        div_value: by what the features of each further cluster are divided.
+        head_bias: whether the head has a bias.
+        device, dtype: of the weights.
+
+    Raises: ValueError for cutoffs that do not ascend between 1 and n_classes - 1.
+
+    >>> loss = nn.AdaptiveLogSoftmaxWithLoss(8, 100, cutoffs=[10, 50])
+    >>> loss(torch.zeros(4, 8), torch.tensor([0, 9, 20, 99])).output.shape
+    torch.Size([4])
     """
 
     def __init__(
@@ -35,8 +52,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         cutoffs: Sequence[int],
         div_value: float = 4.0,
         head_bias: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__()
         cutoffs = list(cutoffs)
@@ -57,7 +74,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         self.shortlist_size = self.cutoffs[0]
         self.n_clusters = len(self.cutoffs) - 1
         self.head_size = self.shortlist_size + self.n_clusters
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.head = Linear(in_features, self.head_size, bias=head_bias, **made)
         self.tail = ModuleList()
         for i in range(self.n_clusters):
@@ -67,7 +84,10 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             self.tail.append(Sequential(first, Linear(width, size, bias=False, **made)))
 
     def reset_parameters(self) -> None:
-        """Draws new values for all weights."""
+        """Draws new values for all weights.
+
+        Each linear layer draws as Linear does.
+        """
         for layer in (self.head, *(part for pair in self.tail for part in pair)):
             layer.reset_parameters()
 
@@ -89,7 +109,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         parts = []
         for i in range(self.n_clusters):
             low, high = self.cutoffs[i : i + 2]
-            rows = warptape.nonzero((target >= low) & (target < high)).squeeze(1)
+            rows = wt.nonzero((target >= low) & (target < high)).squeeze(1)
             if rows.numel():
                 index = index.index_fill(0, rows, shortlist + i)
                 scores = F.log_softmax(self.tail[i](input.index_select(0, rows)), 1)
@@ -102,18 +122,30 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return _ASMoutput(output if target_.dim() else output.squeeze(0), loss)
 
     def log_prob(self, input: Tensor) -> Tensor:
-        """[N, I] -> the log probabilities of all classes, [N, n_classes]."""
+        """[N, I] -> the log probabilities of all classes, [N, n_classes].
+
+        All clusters are computed, so that it costs as much as an ordinary softmax.
+
+        Args:
+            input: features [N, I].
+        """
         head = F.log_softmax(self.head(input), 1)
         parts = [head[:, : self.shortlist_size]]
         for i, tail in enumerate(self.tail):
             at = self.shortlist_size + i
             parts.append(F.log_softmax(tail(input), 1) + head[:, at : at + 1])
-        return warptape.cat(parts, 1)
+        return wt.cat(parts, 1)
 
     def predict(self, input: Tensor) -> Tensor:
-        """[N, I] -> the likeliest class of each, [N]; tails are computed where the head asks for them."""
+        """[N, I] -> the likeliest class of each, [N]; tails are computed where the head asks for them.
+
+        Args:
+            input: features [N, I].
+
+        Returns: class indices; the same as log_prob(input).argmax(1).
+        """
         best = self.head(input).argmax(1)
-        rows = warptape.nonzero(best >= self.shortlist_size).squeeze(1)
+        rows = wt.nonzero(best >= self.shortlist_size).squeeze(1)
         if rows.numel():
             best = best.index_copy(0, rows, self.log_prob(input.index_select(0, rows)).argmax(1))
         return best

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor, offered
 
-from ..._missing import install_getattr as _install_getattr
 from .. import functional as F
 from .module import Module
 from .normalization import AffineNorm
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = [
     "BatchNorm1d",
@@ -37,33 +39,52 @@ class _NormBase(AffineNorm):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
         *,
         bias: bool = True,
     ) -> None:
+        """Weights of 1, biases of 0.
+
+        Args:
+            num_features: channels, C.
+            eps: added to the variance before its root.
+            momentum: the share of a batch's statistics in the new running ones; None: their mean so far.
+            affine: whether a trained weight and bias follow.
+            track_running_stats: whether running statistics are kept, for eval mode.
+            bias: whether the bias is there, if `affine`.
+
+        Args:
+            device, dtype: of parameters and statistics.
+        """
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self._own(num_features, affine, bias, device, dtype)
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         for name, start in (
-            ("running_mean", lambda: warptape.zeros(num_features, **made)),
-            ("running_var", lambda: warptape.ones(num_features, **made)),
-            ("num_batches_tracked", lambda: warptape.tensor(0, dtype=warptape.long, device=device)),
+            ("running_mean", lambda: wt.zeros(num_features, **made)),
+            ("running_var", lambda: wt.ones(num_features, **made)),
+            ("num_batches_tracked", lambda: wt.tensor(0, dtype=wt.long, device=device)),
         ):
             self.register_buffer(name, start() if track_running_stats else None)
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Forgets what was tracked: mean 0, variance 1, no batches."""
+        """Forgets what was tracked: mean 0, variance 1, no batches.
+
+        Without tracked statistics nothing happens.
+        """
         if self.track_running_stats:
             self.running_mean.zero_()
             self.running_var.fill_(1)
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """Sets weight to ones, bias to zeros, and forgets the running statistics."""
+        """Sets weight to ones, bias to zeros, and forgets the running statistics.
+
+        Without `affine` only the statistics change.
+        """
         self.reset_running_stats()
         super().reset_parameters()
 
@@ -73,14 +94,14 @@ class _NormBase(AffineNorm):
             raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *args: Any
     ) -> None:
         key = prefix + "num_batches_tracked"
         version = local_metadata.get("version")
         if (version is None or version < 2) and self.track_running_stats and key not in state_dict:
             tracked = self.num_batches_tracked
             known = tracked is not None and not tracked.is_meta
-            state_dict[key] = tracked if known else warptape.tensor(0, dtype=warptape.long)
+            state_dict[key] = tracked if known else wt.tensor(0, dtype=wt.long)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def extra_repr(self) -> str:
@@ -130,6 +151,8 @@ class _BatchNorm(_NormBase):
 class BatchNorm1d(_BatchNorm):
     """[N, C] or [N, C, L]: batch normalisation of each channel.
 
+    From Ioffe and Szegedy, "Batch Normalization" (2015), algorithm 1.
+
     >>> nn.BatchNorm1d(3)(torch.ones(4, 3)).shape
     torch.Size([4, 3])
     """
@@ -140,6 +163,8 @@ class BatchNorm1d(_BatchNorm):
 class BatchNorm2d(_BatchNorm):
     """[N, C, H, W]: batch normalisation of each channel.
 
+    From Ioffe and Szegedy, "Batch Normalization" (2015), section 3.2: statistics are over N, H and W.
+
     >>> nn.BatchNorm2d(3).eval()(torch.ones(1, 3, 4, 4)).shape
     torch.Size([1, 3, 4, 4])
     """
@@ -149,6 +174,8 @@ class BatchNorm2d(_BatchNorm):
 
 class BatchNorm3d(_BatchNorm):
     """[N, C, D, H, W]: batch normalisation of each channel.
+
+    Statistics are over N, D, H and W.
 
     >>> nn.BatchNorm3d(3)(torch.ones(1, 3, 4, 4, 4)).shape
     torch.Size([1, 3, 4, 4, 4])
@@ -167,11 +194,24 @@ class _InstanceNorm(_NormBase):
         momentum: float = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
         *,
         bias: bool = True,
     ) -> None:
+        """By default it has neither parameters nor running statistics.
+
+        Args:
+            num_features: channels, C.
+            eps: added to the variance before its root.
+            momentum: the share of a batch's statistics in the new running ones.
+            affine: whether a trained weight and bias follow.
+            track_running_stats: whether running statistics are kept and used in eval mode.
+            device, dtype: of parameters and statistics.
+            bias: whether the bias is there, if `affine`.
+
+        Raises: ValueError in forward for an input of other dimensions, or of other channels where `affine`.
+        """
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -204,13 +244,21 @@ class _InstanceNorm(_NormBase):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """[N, C, L] or [C, L]: instance normalisation of each channel."""
+    """[N, C, L] or [C, L]: instance normalisation of each channel.
+
+    From Ulyanov et al., "Instance Normalization" (2016).
+
+    >>> nn.InstanceNorm1d(1)(torch.tensor([[[1.0, 3.0]]]))
+    tensor([[[-1.0000,  1.0000]]])
+    """
 
     _dims = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
     """[N, C, H, W] or [C, H, W]: instance normalisation of each channel.
+
+    From Ulyanov et al., "Instance Normalization" (2016): the contrast of each image goes away.
 
     >>> nn.InstanceNorm2d(3)(torch.ones(1, 3, 4, 4)).shape
     torch.Size([1, 3, 4, 4])
@@ -220,7 +268,13 @@ class InstanceNorm2d(_InstanceNorm):
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """[N, C, D, H, W] or [C, D, H, W]: instance normalisation of each channel."""
+    """[N, C, D, H, W] or [C, D, H, W]: instance normalisation of each channel.
+
+    From Ulyanov et al., "Instance Normalization" (2016).
+
+    >>> nn.InstanceNorm3d(3)(torch.ones(1, 3, 2, 2, 2)).shape
+    torch.Size([1, 3, 2, 2, 2])
+    """
 
     _dims = (4, 5)
 
@@ -230,6 +284,20 @@ class SyncBatchNorm(_BatchNorm):
 
     Statistics are summed over the ranks in float32 or wider; gradients flow through them to every rank's
     input. Where there is no process group, or one rank in it, it is an ordinary batch norm.
+
+    Args:
+        num_features: channels, C.
+        eps: added to the variance before its root.
+        momentum: the share of a batch's statistics in the new running ones; None: their mean so far.
+        affine: whether a trained weight and bias follow.
+        track_running_stats: whether running statistics are kept, for eval mode.
+        process_group: the ranks whose batches count together; None for all.
+        device, dtype: of parameters and statistics.
+        bias: whether the bias is there, if `affine`.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    >>> nn.SyncBatchNorm.convert_sync_batchnorm(model)[1]
+    SyncBatchNorm(4, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
     """
 
     def __init__(
@@ -240,8 +308,8 @@ class SyncBatchNorm(_BatchNorm):
         affine: bool = True,
         track_running_stats: bool = True,
         process_group: Any = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
         *,
         bias: bool = True,
     ) -> None:
@@ -253,9 +321,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def forward(self, input: Tensor) -> Tensor:
-        from ... import distributed as dist
-        from ...distributed import functional
-
+        dist = offered("distributed")
         from_batch = self.training or (self.running_mean is None and self.running_var is None)
         if not (from_batch and dist.is_initialized() and dist.get_world_size(self.process_group) > 1):
             return super().forward(input)
@@ -263,14 +329,14 @@ class SyncBatchNorm(_BatchNorm):
         self._check_eps()
         dims = [d for d in range(input.dim()) if d != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
-        x = input if input.dtype in (warptape.float32, warptape.float64) else input.float()
+        x = input if input.dtype in (wt.float32, wt.float64) else input.float()
         ones = x.new_full((1,), float(x.numel() // x.shape[1]))
-        sums = functional.all_reduce_all_reduce(warptape.cat([x.sum(dims), ones]), self.process_group)
+        sums = dist.functional.all_reduce_all_reduce(wt.cat([x.sum(dims), ones]), self.process_group)
         count = sums[-1].detach()
         mean = sums[:-1] / count  # [C]
         x = x - mean.view(shape)
         # From the deviations, not the squares: two small calls, and no digits lost where the mean is large.
-        squares = functional.all_reduce_all_reduce((x * x).sum(dims), self.process_group)
+        squares = dist.functional.all_reduce_all_reduce((x * x).sum(dims), self.process_group)
         variance = squares / count
         if self.training and self.track_running_stats:
             self._track(mean.detach(), variance.detach(), count)
@@ -291,7 +357,15 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
-        """The module with every BatchNorm in it replaced by one of this class that has its tensors."""
+        """The module with every BatchNorm in it replaced by one of this class that has its tensors.
+
+        The parameters and statistics are the same tensors as before, so that an optimizer made earlier still
+        fits.
+
+        Args:
+            module: a batch norm, or a module with some inside, which is changed.
+            process_group: the ranks whose batches count together; None for all.
+        """
         out = module
         if isinstance(module, _BatchNorm):
             out = cls(
@@ -310,6 +384,3 @@ class SyncBatchNorm(_BatchNorm):
         for name, child in module.named_children():
             out.add_module(name, cls.convert_sync_batchnorm(child, process_group))
         return out
-
-
-_install_getattr(__name__)

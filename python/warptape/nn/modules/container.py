@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeVar
 
-from warptape import _C, Tensor
+from warptape import _C
+from warptape.core import Tensor
 from warptape.core.python_objects import typename
 
 from ..parameter import Parameter
@@ -39,7 +40,7 @@ class _Indexed(Module):
     def _name_at(self, index: int) -> str:
         return list(self._modules)[_position(index, len(self))]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self._part(list(self._modules.items())[index])
         return self._modules[self._name_at(index)]
@@ -51,7 +52,7 @@ class _Indexed(Module):
     def __setitem__(self, index: int, module: Module) -> None:
         setattr(self, self._name_at(index), module)
 
-    def __delitem__(self, index: Any) -> None:
+    def __delitem__(self, index: int | slice) -> None:
         names = list(self._modules)
         for name in names[index] if isinstance(index, slice) else [self._name_at(index)]:
             del self._modules[name]
@@ -67,12 +68,27 @@ class _Indexed(Module):
         return [name for name in super().__dir__() if not name.isdigit()]
 
     def append(self: Self, module: Module) -> Self:
-        """Adds a module at the end."""
+        """Adds a module at the end.
+
+        Args:
+            module: its name becomes its index.
+
+        Returns: self.
+        """
         self.add_module(str(len(self)), module)
         return self
 
     def insert(self: Self, index: int, module: Module) -> Any:
-        """Adds a module before the one at `index`."""
+        """Adds a module before the one at `index`.
+
+        Later modules move on by one, and so do the names in a state dict.
+
+        Args:
+            index: from 0 to the length.
+            module: what is put in.
+
+        Raises: AssertionError for what is no Module.
+        """
         if not isinstance(module, Module):
             raise AssertionError(f"module should be of type: {Module}")
         modules = list(self._modules.values())
@@ -81,13 +97,25 @@ class _Indexed(Module):
         return self
 
     def extend(self: Self, modules: Iterable[Module]) -> Self:
-        """Adds several modules at the end."""
+        """Adds several modules at the end.
+
+        Args:
+            modules: in their order.
+
+        Returns: self.
+        """
         for module in list(modules):
             self.append(module)
         return self
 
     def pop(self, index: int) -> Any:
-        """Takes out the module at `index`, the last one by default for a list, and returns it."""
+        """Takes out the module at `index`, the last one by default for a list, and returns it.
+
+        Args:
+            index: counts from the end if negative.
+
+        Raises: IndexError where there is none.
+        """
         module = self[index]
         del self[index]
         return module
@@ -118,10 +146,10 @@ class Sequential(_Indexed):
             input = module(input)
         return input
 
-    def __add__(self, other: Any) -> Sequential:
+    def __add__(self, other: Iterable[Module]) -> Sequential:
         return Sequential(*self).__iadd__(other)
 
-    def __iadd__(self, other: Any) -> Sequential:
+    def __iadd__(self, other: Iterable[Module]) -> Sequential:
         if not isinstance(other, Sequential):
             raise ValueError(
                 f"add operator supports only objects of Sequential class, but {type(other)} is given."
@@ -148,6 +176,9 @@ class Sequential(_Indexed):
 class ModuleList(_Indexed):
     """A list of modules; it has no forward.
 
+    Args:
+        modules: in their order.
+
     >>> layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
     >>> x = torch.ones(4)
     >>> for layer in layers:
@@ -168,7 +199,13 @@ class ModuleList(_Indexed):
         return ModuleList(chain(self, other))
 
     def extend(self: Self, modules: Iterable[Module]) -> Self:
-        """Adds several modules at the end."""
+        """Adds several modules at the end.
+
+        Args:
+            modules: in their order.
+
+        Raises: TypeError for what cannot be iterated over.
+        """
         if not isinstance(modules, Iterable):
             raise TypeError(
                 f"ModuleList.extend should be called with an iterable, but got {type(modules).__name__}"
@@ -176,7 +213,13 @@ class ModuleList(_Indexed):
         return super().extend(modules)
 
     def pop(self, index: int = -1) -> Any:
-        """Takes out the module at `index` and returns it."""
+        """Takes out the module at `index` and returns it.
+
+        Args:
+            index: counts from the end if negative.
+
+        Raises: IndexError where there is none.
+        """
         return super().pop(index)
 
     def __repr__(self) -> str:
@@ -202,12 +245,15 @@ class ModuleList(_Indexed):
 class ModuleDict(Module):
     """Modules under names, in the order they were put in; it has no forward.
 
+    Args:
+        modules: a mapping of names to modules, or (name, module) pairs.
+
     >>> heads = nn.ModuleDict({"small": nn.Linear(2, 1), "large": nn.Linear(2, 9)})
     >>> heads["large"](torch.ones(2)).shape
     torch.Size([9])
     """
 
-    def __init__(self, modules: Any = None) -> None:
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
         super().__init__()
         if modules is not None:
             self.update(modules)
@@ -232,12 +278,18 @@ class ModuleDict(Module):
         return key in self._modules
 
     def clear(self) -> None:
-        """Takes out all modules."""
+        """Takes out all modules.
+
+        They stay alive where others hold them.
+        """
         _C._module_changed()
         self._modules.clear()
 
     def pop(self, key: str) -> Any:
-        """Takes out the module under `key` and returns it."""
+        """Takes out the module under `key` and returns it.
+
+        Raises: KeyError where there is none.
+        """
         _C._module_changed()
         return self._modules.pop(key)
 
@@ -253,8 +305,14 @@ class ModuleDict(Module):
         """The modules."""
         return self._modules.values()
 
-    def update(self, modules: Any) -> None:
-        """Puts in modules from a mapping or from (name, module) pairs."""
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Puts in modules from a mapping or from (name, module) pairs.
+
+        Args:
+            modules: a mapping of names to modules, or an iterable of pairs.
+
+        Raises: TypeError for what cannot be iterated over, ValueError for items that are no pairs.
+        """
         for key, module in _pairs(modules, "ModuleDict"):
             self[key] = module
 
@@ -286,7 +344,7 @@ def _as_parameter(value: Any) -> Any:
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _describe(value: Any, kind: str, dtype_name: Callable[[Tensor], Any]) -> str:
+def _describe(value: object, kind: str, dtype_name: Callable[[Tensor], Any]) -> str:
     """A line of the repr of a list or dictionary of parameters."""
     if not isinstance(value, Tensor):
         return f"Object of type: {type(value).__name__}"
@@ -296,7 +354,15 @@ def _describe(value: Any, kind: str, dtype_name: Callable[[Tensor], Any]) -> str
 
 
 class ParameterList(Module):
-    """A list of parameters: a tensor that is put in becomes one, another object stays a plain attribute."""
+    """A list of parameters: a tensor that is put in becomes one, another object stays a plain attribute.
+
+    Args:
+        values: tensors or other objects to begin with.
+
+    >>> weights = nn.ParameterList([torch.ones(2), torch.zeros(3)])
+    >>> [name for name, _ in weights.named_parameters()]
+    ['0', '1']
+    """
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
@@ -304,7 +370,7 @@ class ParameterList(Module):
         if values is not None:
             self += values
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return type(self)(list(self)[index])
         return getattr(self, str(_position(index, self._size)))
@@ -325,13 +391,25 @@ class ParameterList(Module):
         return [name for name in super().__dir__() if not name.isdigit()]
 
     def append(self, value: Any) -> ParameterList:
-        """Adds a value at the end."""
+        """Adds a value at the end.
+
+        Args:
+            value: a tensor, which becomes a parameter, or any object.
+
+        Returns: self.
+        """
         self._size += 1
         self[self._size - 1] = value
         return self
 
     def extend(self, values: Iterable[Any]) -> ParameterList:
-        """Adds several values at the end."""
+        """Adds several values at the end.
+
+        Args:
+            values: in their order.
+
+        Raises: TypeError for a tensor and for what cannot be iterated over.
+        """
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
             raise TypeError(
                 f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}"
@@ -351,7 +429,15 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters under names, in the order they were put in; what is no tensor stays a plain attribute."""
+    """Parameters under names, in the order they were put in; what is no tensor stays a plain attribute.
+
+    Args:
+        parameters: a mapping or (name, value) pairs to begin with.
+
+    >>> scales = nn.ParameterDict({"left": torch.ones(2), "right": torch.zeros(2)})
+    >>> scales["left"].requires_grad, list(scales)
+    (True, ['left', 'right'])
+    """
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
@@ -405,39 +491,64 @@ class ParameterDict(Module):
         return self
 
     def copy(self) -> ParameterDict:
-        """Another dictionary of the same parameters."""
+        """Another dictionary of the same parameters.
+
+        The parameters themselves are not copied.
+        """
         return ParameterDict(OrderedDict(self.items()))
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value under `key`, after `default` was put there if there was none."""
+    def setdefault(self, key: str, default: object = None) -> Any:
+        """The value under `key`, after `default` was put there if there was none.
+
+        Args:
+            key: a name.
+            default: becomes a parameter if it is a tensor.
+        """
         if key not in self:
             self[key] = default
         return self[key]
 
     def clear(self) -> None:
-        """Takes out all values."""
+        """Takes out all values.
+
+        They stay alive where others hold them.
+        """
         for key in list(self._keys):
             del self[key]
 
     def pop(self, key: str) -> Any:
-        """Takes out the value under `key` and returns it."""
+        """Takes out the value under `key` and returns it.
+
+        Raises: AttributeError where there is none.
+        """
         value = self[key]
         del self[key]
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Takes out the pair that was put in last and returns it."""
+        """Takes out the pair that was put in last and returns it.
+
+        Raises: StopIteration where it is empty.
+        """
         key = next(reversed(self._keys))
         return key, self.pop(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value under `key`, or `default`."""
+    def get(self, key: str, default: object = None) -> Any:
+        """The value under `key`, or `default`.
+
+        Nothing is put in.
+        """
         if key not in self:
             return default
         return self[key]
 
-    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """A new dictionary with `default` under each of `keys`."""
+    def fromkeys(self, keys: Iterable[str], default: object = None) -> ParameterDict:
+        """A new dictionary with `default` under each of `keys`.
+
+        Args:
+            keys: the names.
+            default: one value for all; if it is a tensor each name gets a Parameter of its data.
+        """
         return ParameterDict((key, default) for key in keys)
 
     def keys(self) -> Any:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from .. import init
 from ..parameter import Parameter
 from ._sizes import each
 from .module import Module
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
@@ -33,16 +37,40 @@ class _ConvNd(Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """A layer of random weights [out_channels, in_channels / groups, *kernel_size].
+
+        The output's size in a dimension of size s is (s + 2 padding - dilation (kernel_size - 1) - 1) //
+        stride + 1.
+
+        Args:
+            in_channels, out_channels: numbers of channels of the input and of the output.
+            kernel_size: a size for all dimensions of space, or one for each.
+            stride: how far the kernel moves from one output to the next, in elements; one number or one for
+                each dimension.
+            padding: elements added on both sides of each dimension; or 'valid' (none) or 'same' (out as in;
+                stride 1 only).
+            dilation: the distance of neighbouring elements of the kernel in the input.
+            groups: into so many the channels are divided; a group's outputs see its inputs alone. With
+                in_channels groups each channel has kernels of its own (a depthwise convolution).
+            bias: whether a trained number is added to each output channel.
+            padding_mode: what is added: 'zeros', 'reflect' (mirrored, without the edge), 'replicate' (the
+                edge) or 'circular' (the other side).
+            device: where the parameters lie; the default device if None.
+            dtype: their type; the default dtype if None.
+
+        Raises: ValueError for channels that `groups` does not divide, for unknown modes, and for 'same' with
+        a stride.
+        """
         super().__init__()
         if groups <= 0:
             raise ValueError("groups must be a positive integer")
@@ -63,8 +91,8 @@ class _ConvNd(Module):
         self._reversed_padding_repeated_twice = self._pad_sizes()
         outer, inner = (in_channels, out_channels) if self._transposed else (out_channels, in_channels)
         shape = (outer, inner // groups, *self.kernel_size)
-        self.weight = Parameter(warptape.empty(shape, device=device, dtype=dtype))
-        own = Parameter(warptape.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.weight = Parameter(wt.empty(shape, device=device, dtype=dtype))
+        own = Parameter(wt.empty(out_channels, device=device, dtype=dtype)) if bias else None
         self.register_parameter("bias", own)
         self.reset_parameters()
 
@@ -82,7 +110,10 @@ class _ConvNd(Module):
         return [half for total in reversed(totals) for half in (total // 2, total - total // 2)]
 
     def reset_parameters(self) -> None:
-        """Draws new values for weight, then bias: uniform within 1 / sqrt(fan_in)."""
+        """Draws new values for weight, then bias: uniform within 1 / sqrt(fan_in).
+
+        fan_in is in_channels / groups times the elements of a kernel.
+        """
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in, _ = init._calculate_fan_in_and_fan_out(self.weight)
@@ -114,6 +145,8 @@ class _ConvNd(Module):
 class Conv1d(_ConvNd):
     """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout].
 
+    The kernel moves over one dimension, as time in audio or places in a text.
+
     >>> nn.Conv1d(3, 6, 5)(torch.zeros(1, 3, 8)).shape
     torch.Size([1, 6, 4])
     """
@@ -124,6 +157,9 @@ class Conv1d(_ConvNd):
 class Conv2d(_ConvNd):
     """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout].
 
+    The kernel moves over the image; each output is the sum of kernel times window, plus bias. The arguments
+    are explained at `__init__`.
+
     >>> nn.Conv2d(3, 6, 3, padding=1, stride=2)(torch.zeros(1, 3, 8, 8)).shape
     torch.Size([1, 6, 4, 4])
     """
@@ -133,6 +169,8 @@ class Conv2d(_ConvNd):
 
 class Conv3d(_ConvNd):
     """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out].
+
+    The kernel moves over three dimensions, as frames, rows and columns of a video.
 
     >>> nn.Conv3d(3, 6, 3)(torch.zeros(1, 3, 4, 4, 4)).shape
     torch.Size([1, 6, 2, 2, 2])
@@ -154,24 +192,43 @@ class _ConvTransposeNd(_ConvNd):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: Any = 1,
+        dilation: int | Sequence[int] = 1,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """As of Conv2d: in_channels, out_channels, kernel_size, stride, padding, groups, bias, dilation.
+
+        Args:
+            output_padding: elements added to the output on one side; less than stride or dilation.
+            padding_mode: 'zeros' alone.
+
+        Args:
+            in_channels, out_channels: numbers of channels of the input and of the output.
+            kernel_size: a size for all dimensions of space, or one for each.
+            stride: the distance in the output of what neighbouring inputs write.
+            padding: elements cut off both sides of the output.
+            groups: into so many the channels are divided; a group's outputs see its inputs alone.
+            bias: whether a trained number is added to each output channel.
+            dilation: the distance in the output of neighbouring elements of the kernel.
+            device, dtype: of the parameters.
+
+        Raises: ValueError for another padding_mode, and in forward for an `output_size` that no
+        output_padding reaches.
+        """
         if padding_mode != "zeros":
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
         sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation)
         super().__init__(*sizes, groups, bias, padding_mode, device, dtype)
         self.output_padding = each(output_padding, self._n)
 
-    def _output_padding(self, input: Tensor, output_size: Any) -> Any:
+    def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> Any:
         """What must be added to reach `output_size`, given for the dimensions of space or for all."""
         if output_size is None:
             return self.output_padding
@@ -188,7 +245,7 @@ class _ConvTransposeNd(_ConvNd):
             )
         return [size - low for size, low in zip(wanted, lowest)]
 
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         more = self._output_padding(input, output_size)
         return self._convolve(
             input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
@@ -197,6 +254,9 @@ class _ConvTransposeNd(_ConvNd):
 
 class ConvTranspose1d(_ConvTransposeNd):
     """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout].
+
+    Used to enlarge sequences. `forward` takes `output_size` to choose among the lengths that a stride leaves
+    open.
 
     >>> nn.ConvTranspose1d(6, 3, 2, stride=2)(torch.zeros(1, 6, 4)).shape
     torch.Size([1, 3, 8])
@@ -208,6 +268,9 @@ class ConvTranspose1d(_ConvTransposeNd):
 class ConvTranspose2d(_ConvTransposeNd):
     """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout].
 
+    Used to enlarge images, as in decoders of segmentation. `forward` takes `output_size` to choose among the
+    sizes that a stride leaves open.
+
     >>> nn.ConvTranspose2d(6, 3, 2, stride=2)(torch.zeros(1, 6, 4, 4)).shape
     torch.Size([1, 3, 8, 8])
     """
@@ -216,6 +279,13 @@ class ConvTranspose2d(_ConvTransposeNd):
 
 
 class ConvTranspose3d(_ConvTransposeNd):
-    """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out]."""
+    """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out].
+
+    Used to enlarge volumes. `forward` takes `output_size` to choose among the sizes that a stride leaves
+    open.
+
+    >>> nn.ConvTranspose3d(6, 3, 2, stride=2)(torch.zeros(1, 6, 4, 4, 4)).shape
+    torch.Size([1, 3, 8, 8, 8])
+    """
 
     _n, _convolve = 3, F.conv_transpose3d

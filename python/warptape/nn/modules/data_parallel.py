@@ -17,6 +17,11 @@ class DataParallel(Module):
 
     Shape: as `module`'s. Several processes, one per device, are what splits a batch here: see
     DistributedDataParallel.
+
+    Args:
+        module: moves to the first device.
+        device_ids: of these the first is used; all there are if None.
+        output_device, dim: accepted, without effect.
     """
 
     def __init__(
@@ -59,6 +64,14 @@ def data_parallel(
     dim: int = 0,
     module_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """DataParallel's forward, of a module that is not wrapped; `inputs` is a tensor or a tuple."""
+    """DataParallel's forward, of a module that is not wrapped; `inputs` is a tensor or a tuple.
+
+    Args:
+        module: moves to the first of the devices.
+        inputs: a tensor, or a tuple of positional arguments, which move to that device.
+        device_ids: of these the first is used; all there are if None.
+        output_device, dim: accepted, without effect.
+        module_kwargs: arguments by name.
+    """
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
     return DataParallel(module, device_ids, output_device, dim)(*inputs, **module_kwargs or {})

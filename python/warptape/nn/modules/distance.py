@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warptape import Tensor
+from warptape.core import Tensor
 
 from .. import functional as F
 from .module import Module
@@ -12,6 +12,10 @@ __all__ = ["CosineSimilarity", "PairwiseDistance"]
 
 class CosineSimilarity(Module):
     """The cosine of the angle between two inputs along `dim`, which goes away.
+
+    Args:
+        dim: the dimension of the vectors.
+        eps: the least value that each norm has in the quotient.
 
     >>> nn.CosineSimilarity()(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]]))
     tensor([0.7071])
@@ -26,7 +30,16 @@ class CosineSimilarity(Module):
 
 
 class PairwiseDistance(Module):
-    """[*, D] and [*, D] -> [*], the p-norm of x1 - x2 + eps."""
+    """[*, D] and [*, D] -> [*], the p-norm of x1 - x2 + eps.
+
+    Args:
+        p: the norm: sum(|d|^p)^(1 / p).
+        eps: added to each difference, so that the gradient at equal vectors is finite.
+        keepdim: whether the last dimension stays, with size 1.
+
+    >>> nn.PairwiseDistance()(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+    tensor([5.0000])
+    """
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
         super().__init__()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ..parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from .batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .linear import Linear
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+
+    from .module import Module
 
 __all__ = [
     "LazyBatchNorm1d",
@@ -50,15 +56,26 @@ class LazyModuleMixin:
         return [*module._parameters.items(), *module._buffers.items()]
 
     def has_uninitialized_params(self) -> bool:
-        """Whether a parameter or buffer of this module is still to be materialised."""
+        """Whether a parameter or buffer of this module is still to be materialised.
+
+        After the first forward, or after a state dict was loaded, it is false.
+        """
         return any(is_lazy(tensor) for _, tensor in self._named())
 
     def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """Materialises what is uninitialised, given the arguments of a forward."""
+        """Materialises what is uninitialised, given the arguments of a forward.
+
+        A layer of one's own overrides it and calls `materialize` of each parameter.
+
+        Raises: NotImplementedError here.
+        """
         raise NotImplementedError(f"initialize_parameters is not implemented for {type(self).__name__}")
 
     def reset_parameters(self) -> None:
-        """As the module's own, once there is something to set."""
+        """As the module's own, once there is something to set.
+
+        While parameters are uninitialised it does nothing.
+        """
         if not self.has_uninitialized_params() and getattr(self, self._count) != 0:
             super().reset_parameters()  # type: ignore[misc]
 
@@ -66,14 +83,16 @@ class LazyModuleMixin:
         setattr(self, self._count, count)
         if not self.has_uninitialized_params():  # they were loaded
             return
-        with warptape.no_grad():
+        with wt.no_grad():
             for name, shape in shapes.items():
                 tensor = getattr(self, name)
                 if is_lazy(tensor):
                     tensor.materialize(shape)
         self.reset_parameters()
 
-    def _infer_parameters(self, module: Any, args: Any, kwargs: Any = None) -> None:
+    def _infer_parameters(
+        self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         module.initialize_parameters(*args, **(kwargs or {}))
         if module.has_uninitialized_params():
             raise RuntimeError(f"module {module._get_name()} has not been fully initialized")
@@ -83,15 +102,15 @@ class LazyModuleMixin:
         if module.cls_to_become is not None:
             module.__class__ = module.cls_to_become
 
-    def _lazy_load_hook(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+    def _lazy_load_hook(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Tensors that are uninitialised take the shapes of those that are loaded."""
         for name, tensor in self._named():
             value = state_dict.get(prefix + name)
             if is_lazy(tensor) and value is not None and not is_lazy(value):
-                with warptape.no_grad():
+                with wt.no_grad():
                     tensor.materialize(value.shape)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         buffers = self._buffers  # type: ignore[attr-defined]
         lazy = [name for name, buffer in buffers.items() if is_lazy(buffer)]
         super()._apply(fn, recurse)  # type: ignore[misc]
@@ -99,19 +118,31 @@ class LazyModuleMixin:
             buffers[name] = UninitializedBuffer(device=buffers[name].device, dtype=buffers[name].dtype)
         return self
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         module: Any = self
         for name, tensor in module._own_tensors():
             destination[prefix + name] = tensor if keep_vars or is_lazy(tensor) else tensor.detach()
 
 
 class LazyLinear(LazyModuleMixin, Linear):
-    """A Linear from as many features as the last dim of its first input has."""
+    """A Linear from as many features as the last dim of its first input has.
+
+    Args:
+        out_features: size of the output's last dimension.
+        bias: whether the bias is there.
+        device, dtype: of the parameters.
+
+    >>> layer = nn.LazyLinear(4)
+    >>> layer(torch.ones(2, 3)).shape, layer
+    (torch.Size([2, 4]), Linear(in_features=3, out_features=4, bias=True))
+    """
 
     cls_to_become = Linear
     _count = "in_features"
 
-    def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self, out_features: int, bias: bool = True, device: Device = None, dtype: wt.dtype | None = None
+    ) -> None:
         super().__init__(0, 0, False, device, dtype)
         self.weight = UninitializedParameter(device=device, dtype=dtype)
         self.out_features = out_features
@@ -141,7 +172,7 @@ class _LazyChannels(LazyModuleMixin):
         shape = (first, second // conv.groups, *conv.kernel_size)
         self._materialize(inner, weight=shape, bias=(outer,))
 
-    def _lay_out(self, out_channels: int, bias: bool, device: Any, dtype: Any) -> None:
+    def _lay_out(self, out_channels: int, bias: bool, device: Device, dtype: wt.dtype | None) -> None:
         self.out_channels = out_channels
         self.weight = UninitializedParameter(device=device, dtype=dtype)
         if bias:
@@ -152,16 +183,23 @@ class _LazyConv(_LazyChannels):
     def __init__(
         self,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """The arguments of the convolution but in_channels, which the first input tells.
+
+        Args:
+            out_channels: channels of the output.
+            kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype: as of the
+                convolution.
+        """
         sizes = (0, 0, kernel_size, stride, padding, dilation)
         super().__init__(*sizes, groups, False, padding_mode, device, dtype)
         self._lay_out(out_channels, bias, device, dtype)
@@ -171,17 +209,24 @@ class _LazyConvTranspose(_LazyChannels):
     def __init__(
         self,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        output_padding: int | Sequence[int] = 0,
         groups: int = 1,
         bias: bool = True,
         dilation: int = 1,
         padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """The arguments of the transposed convolution but in_channels, which the first input tells.
+
+        Args:
+            out_channels: channels of the output.
+            kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode, device, dtype:
+                as of the convolution.
+        """
         sizes = (0, 0, kernel_size, stride, padding, output_padding)
         super().__init__(*sizes, groups, False, dilation, padding_mode, device, dtype)
         self._lay_out(out_channels, bias, device, dtype)
@@ -196,12 +241,17 @@ class _LazyNorm(LazyModuleMixin):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
         *,
         bias: bool = True,
     ) -> None:
-        made = {"device": device, "dtype": dtype}
+        """The arguments of the norm but num_features, which the first input tells.
+
+        Args:
+            eps, momentum, affine, track_running_stats, device, dtype, bias: as of the norm.
+        """
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(0, eps, momentum, False, False, **made, bias=bias)
         self.affine, self.track_running_stats = affine, track_running_stats
         if affine:
@@ -211,7 +261,7 @@ class _LazyNorm(LazyModuleMixin):
         if track_running_stats:
             self.running_mean = UninitializedBuffer(**made)
             self.running_var = UninitializedBuffer(**made)
-            self.num_batches_tracked = warptape.tensor(0, dtype=warptape.long, device=device)
+            self.num_batches_tracked = wt.tensor(0, dtype=wt.long, device=device)
 
     def initialize_parameters(self, input: Tensor) -> None:
         n = int(input.shape[1])
@@ -220,7 +270,16 @@ class _LazyNorm(LazyModuleMixin):
 
 
 def _lazy(base: type, mixin: type) -> Any:
-    doc = f"A {base.__name__} of as many channels as its first input has."
+    sizes = [2] * (base._dims[-1] - 2 if mixin is _LazyNorm else base._n)  # type: ignore[attr-defined]
+    arguments = "" if mixin is _LazyNorm else "8, 1"
+    doc = (
+        f"A {base.__name__} of as many channels as its first input has.\n\n"
+        f"The first forward gives it its parameters and turns it into a {base.__name__}.\n\n"
+        f">>> layer = nn.Lazy{base.__name__}({arguments})\n"
+        f">>> layer(torch.ones({', '.join(map(str, [1 + (mixin is _LazyNorm), 3, *sizes]))})).shape\n"
+        f"torch.Size({[1 + (mixin is _LazyNorm), 3 if mixin is _LazyNorm else 8, *sizes]})\n"
+        f">>> type(layer).__name__\n'{base.__name__}'\n"
+    )
     return type(
         f"Lazy{base.__name__}", (mixin, base), {"cls_to_become": base, "__doc__": doc, "__module__": __name__}
     )

@@ -6,17 +6,29 @@ from __future__ import annotations
 import math
 import re
 import sys
-import warnings
 from collections import namedtuple
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warptape import Tensor
+from warptape.core import Tensor
 
 from .. import functional as F
-from .distance import PairwiseDistance
+from ._loss_base import _Loss, _WeightedLoss
 from .linear import Linear
-from .module import Module
+from .margin_loss import (
+    CosineEmbeddingLoss,
+    HingeEmbeddingLoss,
+    MarginRankingLoss,
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+    TripletMarginWithDistanceLoss,
+)
+
+if TYPE_CHECKING:
+    from warptape import core as wt
+    from warptape.core.types import Device
 
 __all__ = [
     "BCELoss",
@@ -45,69 +57,11 @@ __all__ = [
 ]
 
 
-def _legacy_reduction(size_average: bool | None, reduce: bool | None) -> str:
-    """The `reduction` that the two deprecated flags stand for; warns."""
-    size_average = True if size_average is None else size_average
-    reduce = True if reduce is None else reduce
-    reduction = "none" if not reduce else "mean" if size_average else "sum"
-    warnings.warn(
-        f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
-        stacklevel=3,
-    )
-    return reduction
-
-
-class _Loss(Module):
-    """One of (input, target), with attributes that go to its function beside `reduction`."""
-
-    reduction: str
-    _function: Any
-    _passed: tuple[str, ...] = ()
-
-    def __init__(
-        self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
-    ) -> None:
-        super().__init__()
-        legacy = size_average is not None or reduce is not None
-        self.reduction = _legacy_reduction(size_average, reduce) if legacy else reduction
-
-    def _of_pair(self, input: Tensor, target: Tensor) -> Tensor:
-        options = {name: getattr(self, name) for name in self._passed}
-        return self._function(input, target, reduction=self.reduction, **options)
-
-    forward: Any = _of_pair  # losses of other inputs have their own
-
-
-class _WeightedLoss(_Loss):
-    """A loss with a buffer `weight`, which moves with the module and is part of its state."""
-
-    weight: Tensor | None
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
-
-
-class _MarginLoss(_Loss):
-    def __init__(
-        self,
-        margin: float = 0.0,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-
 class L1Loss(_Loss):
     """|x - target|; any shape.
+
+    Args:
+        reduction: 'mean' over the elements, 'sum', or 'none' for a loss of each element.
 
     >>> nn.L1Loss()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
     tensor(1.)
@@ -119,6 +73,9 @@ class L1Loss(_Loss):
 class MSELoss(_Loss):
     """(x - target)^2; any shape.
 
+    Args:
+        reduction: 'mean' over the elements, 'sum', or 'none' for a loss of each element.
+
     >>> nn.MSELoss()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
     tensor(2.)
     """
@@ -128,6 +85,12 @@ class MSELoss(_Loss):
 
 class SmoothL1Loss(_Loss):
     """(x - target)^2 / (2 beta) where the difference is below `beta`, |x - target| - beta / 2 elsewhere.
+
+    Outliers pull less than in the squared loss (Girshick, "Fast R-CNN", 2015, section 2.3).
+
+    Args:
+        reduction: 'mean', 'sum' or 'none'.
+        beta: the difference at which the parabola meets the line; 0 gives L1Loss.
 
     >>> nn.SmoothL1Loss()(torch.tensor([0.0]), torch.tensor([2.0]))
     tensor(1.5000)
@@ -147,7 +110,19 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """(x - target)^2 / 2 where the difference is below `delta`, else delta * (|x - target| - delta / 2)."""
+    """(x - target)^2 / 2 where the difference is below `delta`, else delta * (|x - target| - delta / 2).
+
+    It is SmoothL1Loss times delta (Huber, "Robust Estimation of a Location Parameter", 1964).
+
+    Args:
+        reduction: 'mean', 'sum' or 'none'.
+        delta: the difference at which the parabola meets the line.
+
+    Raises: TypeError for a delta that is no number.
+
+    >>> nn.HuberLoss()(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 3.0]))
+    tensor(1.5000)
+    """
 
     _function, _passed = F.huber_loss, ("delta",)
 
@@ -160,6 +135,11 @@ class HuberLoss(_Loss):
 
 class NLLLoss(_WeightedLoss):
     """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], or its weighted mean.
+
+    Args:
+        weight: a factor of each class, [C].
+        ignore_index: targets of this value count for nothing.
+        reduction: 'mean' (weighted by `weight`), 'sum' or 'none'.
 
     >>> nn.NLLLoss()(torch.tensor([[-0.5, -1.5]]), torch.tensor([1]))
     tensor(1.5000)
@@ -184,7 +164,13 @@ class CrossEntropyLoss(_WeightedLoss):
     softmax.
 
     Targets equal to `ignore_index` count for nothing; `label_smoothing` is the share spread evenly over all
-    classes.
+    classes. `weight` [C] counts a class more or less; `reduction` is "mean" (of these), "sum" or "none".
+
+    Args:
+        weight: a factor of each class, [C].
+        ignore_index: a target that counts for nothing.
+        reduction: 'mean', 'sum' or 'none', which gives [N, *].
+        label_smoothing: from 0 to 1 ("Rethinking the Inception Architecture", section 7).
 
     >>> nn.CrossEntropyLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1269)
@@ -217,6 +203,14 @@ class LinearCrossEntropyOptions(
     out, 2 for "auto") gives a chunk's logits at most the memory of the input, divided by f; None takes all
     rows at once. The others are taken as PyTorch has them and change nothing: the backward computes the
     logits again, so that it can run any number of times, and sums in float32 at least.
+
+    Args:
+        allow_retain_graph, acc_policy, acc_dtype: accepted, without effect.
+
+    Raises: ValueError for names and sizes that are not known.
+
+    >>> int(nn.LinearCrossEntropyOptions(batch_chunk_size=4).__index__())
+    4
     """
 
     __slots__ = ()
@@ -254,6 +248,24 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
     The rest as in `CrossEntropyLoss`; targets that are probabilities have no `ignore_index`. With `options`
     the logits are computed in chunks, and again in the backward.
+
+    Args:
+        in_features: size of the input's last dimension.
+        num_classes: C.
+        out_features: further dimensions of the logits.
+        bias: whether the linear layer has one.
+        device, dtype: of the linear layer.
+        reduction: 'mean', 'sum' or 'none'.
+        weight: a factor of each class, [C].
+        ignore_index: a target that counts for nothing.
+        label_smoothing: the share spread evenly over all classes.
+        options: how the logits are computed in chunks; None computes them at once.
+
+    Raises: RuntimeError for a weight of another shape and a label_smoothing outside [0, 1].
+
+    >>> loss = nn.LinearCrossEntropyLoss(8, 5)
+    >>> loss(torch.zeros(3, 8), torch.tensor([0, 1, 4])).shape
+    torch.Size([])
     """
 
     def __init__(
@@ -263,8 +275,8 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         *,
         out_features: tuple[int, ...] = (),
         bias: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
         reduction: str = "mean",
         weight: Tensor | None = None,
         ignore_index: int | None = None,
@@ -307,6 +319,10 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 class BCELoss(_WeightedLoss):
     """Probabilities and targets between 0 and 1 of any one shape -> their binary cross entropy.
 
+    Args:
+        weight: a factor of each element, of a shape that broadcasts.
+        reduction: 'mean', 'sum' or 'none'.
+
     >>> nn.BCELoss()(torch.tensor([0.5]), torch.tensor([1.0]))
     tensor(0.6931)
     """
@@ -318,6 +334,11 @@ class BCEWithLogitsLoss(_WeightedLoss):
     """Logits and targets between 0 and 1 of any one shape -> the binary cross entropy of their sigmoid.
 
     `pos_weight` multiplies what positive targets contribute.
+
+    Args:
+        weight: a factor of each element, of a shape that broadcasts.
+        reduction: 'mean', 'sum' or 'none'.
+        pos_weight: of a shape that broadcasts, as [C] for one number of each class.
 
     >>> nn.BCEWithLogitsLoss()(torch.tensor([0.0]), torch.tensor([1.0]))
     tensor(0.6931)
@@ -343,6 +364,10 @@ class KLDivLoss(_Loss):
 
     'batchmean' sums and divides by the size of the first dimension, which is the divergence itself.
 
+    Args:
+        reduction: 'batchmean', 'mean' (over all elements), 'sum' or 'none'.
+        log_target: whether the target is logarithms.
+
     >>> nn.KLDivLoss(reduction="sum")(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 0.0]))
     tensor(0.6931)
     """
@@ -361,7 +386,19 @@ class KLDivLoss(_Loss):
 
 
 class PoissonNLLLoss(_Loss):
-    """Negative log likelihood of counts under Poisson rates, given as logarithms if `log_input`."""
+    """Negative log likelihood of counts under Poisson rates, given as logarithms if `log_input`.
+
+    The loss is rate - count * log(rate).
+
+    Args:
+        log_input: whether inputs are logarithms of rates.
+        full: whether Stirling's approximation of log(count!) is added, for counts above 1.
+        eps: added to rates before the logarithm, if not `log_input`.
+        reduction: 'mean', 'sum' or 'none'.
+
+    >>> nn.PoissonNLLLoss()(torch.tensor([0.0]), torch.tensor([2.0]))
+    tensor(1.)
+    """
 
     def __init__(
         self,
@@ -387,7 +424,19 @@ class PoissonNLLLoss(_Loss):
 
 
 class GaussianNLLLoss(_Loss):
-    """Negative log likelihood under normal distributions of mean x and variance `var`, at least `eps`."""
+    """Negative log likelihood under normal distributions of mean x and variance `var`, at least `eps`.
+
+    The loss is (log(var) + (x - target)^2 / var) / 2 (Nix and Weigend, "Estimating the mean and variance",
+    1994).
+
+    Args:
+        full: whether the constant log(2 pi) / 2 is added.
+        eps: the least variance.
+        reduction: 'mean', 'sum' or 'none'.
+
+    >>> nn.GaussianNLLLoss()(torch.tensor([1.0]), torch.tensor([3.0]), torch.tensor([1.0]))
+    tensor(2.)
+    """
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -397,145 +446,20 @@ class GaussianNLLLoss(_Loss):
         return F.gaussian_nll_loss(input, target, var, full=self.full, eps=self.eps, reduction=self.reduction)
 
 
-class HingeEmbeddingLoss(_Loss):
-    """x where target is 1, max(0, margin - x) where it is -1."""
-
-    _function, _passed = F.hinge_embedding_loss, ("margin",)
-
-    def __init__(
-        self,
-        margin: float = 1.0,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-
-class CosineEmbeddingLoss(_MarginLoss):
-    """[N, D], [N, D], [N]: 1 - cos where target is 1, max(0, cos - margin) where it is -1."""
-
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.cosine_embedding_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
-
-
-class MarginRankingLoss(_MarginLoss):
-    """max(0, -target * (x1 - x2) + margin)."""
-
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.margin_ranking_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
-
-
-class SoftMarginLoss(_Loss):
-    """log(1 + exp(-target * x)), target -1 or 1."""
-
-    _function = F.soft_margin_loss
-
-
-class MultiLabelSoftMarginLoss(_WeightedLoss):
-    """[*, C], target 0 or 1 of the same shape: the mean over classes of the binary cross entropy of each."""
-
-    _function, _passed = F.multilabel_soft_margin_loss, ("weight",)
-
-
-class MultiLabelMarginLoss(_Loss):
-    """[N, C] or [C], target class indices of the same shape, those before the first -1: the mean over classes
-    of max(0, 1 - (x[y] - x[i])), summed over the targets y, for all i that are no target."""
-
-    _function = F.multilabel_margin_loss
-
-
-class MultiMarginLoss(_WeightedLoss):
-    """[N, C] and class indices [N]: the mean over classes i but y of max(0, margin - x[y] + x[i])^p."""
-
-    _function, _passed = F.multi_margin_loss, ("p", "margin", "weight")
-
-    def __init__(
-        self,
-        p: int = 1,
-        margin: float = 1.0,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        if p not in (1, 2):
-            raise ValueError("only p == 1 and p == 2 supported")
-        if weight is not None and weight.dim() != 1:
-            raise ValueError(
-                f"MultiMarginLoss: expected weight to be None or 1D tensor, got {weight.dim()}D instead"
-            )
-        self.p, self.margin = p, margin
-
-
-class TripletMarginLoss(_Loss):
-    """[*, D] each: max(0, |anchor - positive|_p - |anchor - negative|_p + margin)."""
-
-    def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        if margin <= 0:
-            raise ValueError(f"TripletMarginLoss: expected margin to be greater than 0, got {margin} instead")
-        self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_loss(
-            anchor,
-            positive,
-            negative,
-            margin=self.margin,
-            p=self.p,
-            eps=self.eps,
-            swap=self.swap,
-            reduction=self.reduction,
-        )
-
-
-class TripletMarginWithDistanceLoss(_Loss):
-    """The triplet loss over a distance of one's own."""
-
-    def __init__(
-        self,
-        *,
-        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        if margin <= 0:
-            raise ValueError(
-                f"TripletMarginWithDistanceLoss: expected margin to be greater than 0, got {margin} instead"
-            )
-        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
-        self.margin, self.swap = margin, swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_with_distance_loss(
-            anchor,
-            positive,
-            negative,
-            distance_function=self.distance_function,
-            margin=self.margin,
-            swap=self.swap,
-            reduction=self.reduction,
-        )
-
-
 class CTCLoss(_Loss):
     """log_probs [T, N, C], labels [N, S] or one sample after the other in 1-D, and how many steps and labels
     of each sample count -> the negative log likelihood of the labels ("Connectionist Temporal
-    Classification", section 4.1). `zero_infinity` drops samples whose labels do not fit."""
+    Classification", section 4.1). `zero_infinity` drops samples whose labels do not fit.
+
+    Args:
+        blank: the class that stands for no label.
+        reduction: 'mean' (each sample's loss divided by its number of labels first), 'sum' or 'none'.
+        zero_infinity: whether samples of infinite loss count as 0, with gradient 0.
+
+    >>> log_probs = torch.zeros(4, 1, 3).log_softmax(2)
+    >>> nn.CTCLoss()(log_probs, torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([2])).shape
+    torch.Size([])
+    """
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction=reduction)

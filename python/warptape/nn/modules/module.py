@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from warptape import _C, Tensor
+from warptape import _C
+from warptape.core import Tensor, offered
 
-from ...compiler import compile
 from ..parameter import Buffer, Parameter
-from ._cast import CastMixin
 from ._hooks import (
     HookMixin,
     any_global_hook,
@@ -25,8 +24,9 @@ from ._hooks import (
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
-from ._state import EXTRA_STATE as _EXTRA_STATE_KEY_SUFFIX  # noqa: F401  transformers reads it
-from ._state import StateMixin, _IncompatibleKeys  # noqa: F401 - libraries name it in annotations
+from .cast import CastMixin
+from .state import EXTRA_STATE as _EXTRA_STATE_KEY_SUFFIX  # noqa: F401  transformers reads it
+from .state import StateMixin, _IncompatibleKeys  # noqa: F401 - libraries name it in annotations
 
 __all__ = [
     "Module",
@@ -96,8 +96,12 @@ class Module(HookMixin, StateMixin, CastMixin):
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles the module's calls as warptape.compile does, with its hooks; the module stays itself."""
-        self.__dict__["_compiled_call_impl"] = compile(self._call_impl, *args, **kwargs)
+        """Compiles the module's calls as warptape.compile does, with its hooks; the module stays itself.
+
+        Args:
+            *args, **kwargs: what `warptape.compile` takes beside the model.
+        """
+        self.__dict__["_compiled_call_impl"] = offered("compile")(self._call_impl, *args, **kwargs)
         self.__dict__["_hooked"] = True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +123,7 @@ class Module(HookMixin, StateMixin, CastMixin):
                 return kind[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         state = self.__dict__
         if state.get(name, state) is not value:
             _C._module_changed()  # for calls that are replayed
@@ -235,7 +239,12 @@ class Module(HookMixin, StateMixin, CastMixin):
         self._modules[name] = module
 
     def register_module(self, name: str, module: Module | None) -> None:
-        """The same as `add_module`."""
+        """The same as `add_module`.
+
+        Args:
+            name: of the attribute, without dots.
+            module: what is put there; None reserves the name.
+        """
         self.add_module(name, module)
 
     def _check_name(self, name: Any, kind: str, home: dict[str, Any] | None) -> None:
@@ -268,7 +277,15 @@ class Module(HookMixin, StateMixin, CastMixin):
         return module
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
-        """Puts `module` at the dotted path `target`; with `strict` only where there is one already."""
+        """Puts `module` at the dotted path `target`; with `strict` only where there is one already.
+
+        Args:
+            target: a path like "layers.0.norm".
+            module: what is put there.
+            strict: whether something must be there already.
+
+        Raises: ValueError for an empty path, AttributeError for a path that does not exist.
+        """
         if target == "":
             raise ValueError("Cannot set the submodule without a target name!")
         path, _, name = target.rpartition(".")
@@ -282,13 +299,25 @@ class Module(HookMixin, StateMixin, CastMixin):
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter at the dotted path `target`."""
+        """The parameter at the dotted path `target`.
+
+        Args:
+            target: a path like "layers.0.weight".
+
+        Raises: AttributeError where it does not exist or is no parameter.
+        """
         return self._get_tensor(
             target, lambda module, name: isinstance(getattr(module, name), Parameter), "an nn.Parameter"
         )
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer at the dotted path `target`."""
+        """The buffer at the dotted path `target`.
+
+        Args:
+            target: a path like "layers.0.running_mean".
+
+        Raises: AttributeError where it does not exist or is no buffer.
+        """
         return self._get_tensor(target, lambda module, name: name in module._buffers, "a buffer")
 
     def _get_tensor(self, target: str, fits: Callable[[Module, str], bool], kind: str) -> Any:
@@ -398,7 +427,13 @@ class Module(HookMixin, StateMixin, CastMixin):
         return self._named_members(lambda m: m._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """The buffers of this module and, with `recurse`, of all inside it."""
+        """The buffers of this module and, with `recurse`, of all inside it.
+
+        Each tensor comes once, even if several modules hold it.
+
+        Args:
+            recurse: whether the modules inside count, too.
+        """
         for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 
@@ -440,7 +475,15 @@ class Module(HookMixin, StateMixin, CastMixin):
         return self.train(False)
 
     def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
-        """Says of every parameter whether gradients are wanted."""
+        """Says of every parameter whether gradients are wanted.
+
+        Used to freeze parts of a model.
+
+        Args:
+            requires_grad: False leaves the parameters out of the next backward.
+
+        Returns: the module.
+        """
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
@@ -469,7 +512,11 @@ class Module(HookMixin, StateMixin, CastMixin):
         return type(self).__name__
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of this module's own line."""
+        """What stands between the parentheses of this module's own line.
+
+        A layer of one's own overrides it to show its sizes; by default the attributes named in `_shown` are
+        shown.
+        """
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
     def __repr__(self) -> str:
@@ -480,12 +527,21 @@ class Module(HookMixin, StateMixin, CastMixin):
             return f"{self._get_name()}({extra})"
         return f"{self._get_name()}(\n  " + "\n  ".join(extra_lines + child_lines) + "\n)"
 
+    def _repr_html_(self) -> str:
+        from ...core.rich import module_html
+
+        return module_html(self)
+
 
 _C._compare_by_identity(Module)
 
 
 class Plain(Module):
-    """A layer that is `_function` of its input and of the attributes `_shown`, in that order."""
+    """A layer that is `_function` of its input and of the attributes `_shown`, in that order.
+
+    An elementwise layer of one's own needs no forward then; lists of arguments that are not attributes need
+    one.
+    """
 
     _function: Any
 
@@ -499,10 +555,10 @@ def _indent(text: str) -> str:
     return text.replace("\n", "\n  ")
 
 
-def _typename(value: Any) -> str:
+def _typename(value: object) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _wrong_kind(value: Any, where: str, name: str, wanted: str) -> TypeError:
+def _wrong_kind(value: object, where: str, name: str, wanted: str) -> TypeError:
     return TypeError(f"cannot assign '{_typename(value)}' {where} '{name}' ({wanted})")

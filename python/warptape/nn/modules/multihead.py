@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import init
 from ..parameter import Parameter
 from .linear import NonDynamicallyQuantizableLinear
 from .module import Module
 
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+
 
 class MultiheadAttention(Module):
     """Queries [T, N, embed_dim], keys [S, N, kdim], values [S, N, vdim] -> ([T, N, embed_dim], weights).
+
+    Each of `num_heads` heads has embed_dim / num_heads of the width; `dropout` is the probability with which
+    a weight is zeroed; without `bias` the projections have none.
 
     With `batch_first` N comes first; a batch may be left out. The weights are [N, T, S], [N, heads, T, S]
     unless averaged, None unless wanted: without them the scores are never stored. `key_padding_mask` [N, S]
@@ -42,9 +49,24 @@ class MultiheadAttention(Module):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """A layer of random weights.
+
+        Args:
+            embed_dim: width of the queries and of the output.
+            num_heads: number of heads; they divide embed_dim.
+            dropout: the probability with which a weight of attention is zeroed in training.
+            bias: whether the projections have one.
+            add_bias_kv: whether a trained key and value are appended to the sequences.
+            add_zero_attn: whether a key and value of zeros are appended to the sequences.
+            kdim, vdim: widths of keys and of values; embed_dim if None.
+            batch_first: whether inputs and output are [N, T, width].
+            device, dtype: of the parameters.
+
+        Raises: ValueError for sizes below 1, AssertionError for heads that do not divide embed_dim.
+        """
         if embed_dim <= 0 or num_heads <= 0:
             raise ValueError(
                 "embed_dim and num_heads must be greater than 0, "
@@ -58,10 +80,10 @@ class MultiheadAttention(Module):
         self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
         if self.head_dim * num_heads != embed_dim:
             raise AssertionError("embed_dim must be divisible by num_heads")
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
 
         def add(name: str, wanted: bool, *shape: int) -> None:
-            self.register_parameter(name, Parameter(warptape.empty(shape, **made)) if wanted else None)
+            self.register_parameter(name, Parameter(wt.empty(shape, **made)) if wanted else None)
 
         packed = self._qkv_same_embed_dim
         widths = zip("qkv", (embed_dim, self.kdim, self.vdim), strict=True)

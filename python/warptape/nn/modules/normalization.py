@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from .. import init
@@ -13,19 +14,25 @@ from ..parameter import Parameter
 from ._sizes import each
 from .module import Module
 
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+
 __all__ = ["CrossMapLRN2d", "GroupNorm", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
 
 
 class AffineNorm(Module):
     """One with a weight and a bias, which start as ones and zeros; each may be None."""
 
-    def _own(self, shape: Any, weight: bool, bias: bool, device: Any, dtype: Any) -> None:
+    def _own(self, shape: Any, weight: bool, bias: bool, device: Device, dtype: wt.dtype | None) -> None:
         for name, wanted in (("weight", weight), ("bias", weight and bias)):
-            empty = warptape.empty(shape, device=device, dtype=dtype) if wanted else None
+            empty = wt.empty(shape, device=device, dtype=dtype) if wanted else None
             self.register_parameter(name, None if empty is None else Parameter(empty))
 
     def reset_parameters(self) -> None:
-        """Sets weight to ones and bias to zeros."""
+        """Sets weight to ones and bias to zeros.
+
+        With these values the layer only normalises.
+        """
         if self.weight is not None:
             init.ones_(self.weight)
         if getattr(self, "bias", None) is not None:
@@ -37,13 +44,24 @@ class _ShapeNorm(AffineNorm):
 
     def __init__(
         self,
-        normalized_shape: Any,
+        normalized_shape: int | Sequence[int],
         eps: float | None = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """Weights of 1, biases of 0.
+
+        Args:
+            normalized_shape: the sizes of the last dimensions, over which it works; one number for the last.
+            eps: added before the root.
+            elementwise_affine: whether a trained weight and bias follow.
+            bias: whether the bias is there, if they do.
+
+        Args:
+            device, dtype: of weight and bias.
+        """
         super().__init__()
         self.normalized_shape = each(normalized_shape, 1)
         self.eps: Any = eps  # None in RMSNorm alone
@@ -54,6 +72,8 @@ class _ShapeNorm(AffineNorm):
 
 class LayerNorm(_ShapeNorm):
     """[*, *normalized_shape] -> the same: mean 0 and variance 1 over these, times weight plus bias.
+
+    From Ba et al., "Layer Normalization" (2016).
 
     >>> nn.LayerNorm(2)(torch.tensor([[1.0, 3.0]])).detach()
     tensor([[-1.0000,  1.0000]])
@@ -84,11 +104,11 @@ class RMSNorm(_ShapeNorm):
 
     def __init__(
         self,
-        normalized_shape: Any,
+        normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
         del self.bias
@@ -104,6 +124,19 @@ class GroupNorm(AffineNorm):
     """[N, C, *] -> the same: mean 0 and variance 1 over each of `num_groups` groups of channels of each
     sample.
 
+    From Wu and He, "Group Normalization" (2018). The result does not depend on the batch's size, and is the
+    same in training and eval mode.
+
+    Args:
+        num_groups: into so many groups the channels are divided.
+        num_channels: C, a multiple of num_groups.
+        eps: added to the variance before its root.
+        affine: whether a trained weight and bias of each channel follow.
+        device, dtype: of weight and bias.
+        bias: whether the bias is there, if `affine`.
+
+    Raises: ValueError for channels that the groups do not divide.
+
     >>> nn.GroupNorm(2, 4)(torch.ones(1, 4, 5)).shape
     torch.Size([1, 4, 5])
     """
@@ -114,8 +147,8 @@ class GroupNorm(AffineNorm):
         num_channels: int,
         eps: float = 1e-5,
         affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
         *,
         bias: bool = True,
     ) -> None:
@@ -137,7 +170,18 @@ class GroupNorm(AffineNorm):
 
 
 class LocalResponseNorm(Module):
-    """[N, C, *]: x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta."""
+    """[N, C, *]: x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta.
+
+    Strong responses damp the channels beside them (Krizhevsky et al., "ImageNet Classification", 2012,
+    section 3.3).
+
+    Args:
+        size: how many neighbouring channels the mean covers.
+        alpha, beta, k: the factor, the exponent and the constant of the formula.
+
+    >>> nn.LocalResponseNorm(2, alpha=1.0)(torch.ones(1, 2, 1)).flatten()
+    tensor([0.7378, 0.5946])
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
@@ -151,7 +195,15 @@ class LocalResponseNorm(Module):
 
 
 class CrossMapLRN2d(LocalResponseNorm):
-    """[N, C, H, W]: LocalResponseNorm under the name it had for images."""
+    """[N, C, H, W]: LocalResponseNorm under the name it had for images.
+
+    Args:
+        size: how many neighbouring channels the mean covers.
+        alpha, beta, k: the factor, the exponent and the constant of the formula.
+
+    >>> nn.CrossMapLRN2d(2)(torch.ones(1, 2, 3, 3)).shape
+    torch.Size([1, 2, 3, 3])
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1) -> None:
         super().__init__(size, alpha, beta, k)

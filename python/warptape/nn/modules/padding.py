@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from warptape import Tensor
+from warptape.core import Tensor
 
 from .. import functional as F
 from ._sizes import each
@@ -35,7 +35,13 @@ class _Pad(Module):
     _n: int
     _mode: str
 
-    def __init__(self, padding: Any) -> None:
+    def __init__(self, padding: int | Sequence[int]) -> None:
+        """A layer that pads both ends of each dimension of space.
+
+        Args:
+            padding: elements at each end, one number for all; or (before, after) of each dimension, the last
+                one first. Negative numbers cut off.
+        """
         super().__init__()
         self.padding = each(padding, 2 * self._n)
 
@@ -51,7 +57,14 @@ class _ConstantPadNd(_Pad):
     extra_repr = Module.extra_repr
     _shown = ("padding", "value")
 
-    def __init__(self, padding: Any, value: float) -> None:
+    def __init__(self, padding: int | Sequence[int], value: float) -> None:
+        """A layer that pads both ends of each dimension of space.
+
+        Args:
+            padding: elements at each end, one number for all; or (before, after) of each dimension, the last
+                one first. Negative numbers cut off.
+            value: what is put there.
+        """
         super().__init__(padding)
         self.value = value
 
@@ -62,18 +75,46 @@ class _ConstantPadNd(_Pad):
 class _ZeroPad(_ConstantPadNd):
     extra_repr = _Pad.extra_repr
 
-    def __init__(self, padding: Any) -> None:
+    def __init__(self, padding: int | Sequence[int]) -> None:
+        """A layer that pads both ends of each dimension of space.
+
+        Args:
+            padding: elements at each end, one number for all; or (before, after) of each dimension, the last
+                one first. Negative numbers cut off.
+        """
         super().__init__(padding, 0.0)
+
+
+_DOC = """{space} padded with {what}.
+
+`padding` is a number of elements for both ends of each dimension of space, or (before, after) of each, the
+last one first.
+
+>>> nn.{name}({arguments})(torch.ones({shape})).shape
+torch.Size({padded})
+"""
 
 
 def _family(base: type, name: str, what: str) -> list[type]:
     """The classes for one, two and three dimensions of space."""
     spaces = ("[*, L]", "[*, H, W]", "[*, D, H, W]")
+    arguments = "1, 0.5" if base is _ConstantPadNd else "1"
     return [
         type(
             f"{name}{n}d",
             (base,),
-            {"_n": n, "__module__": __name__, "__doc__": f"{space} padded with {what}."},
+            {
+                "_n": n,
+                "__module__": __name__,
+                "__doc__": _DOC.format(
+                    space=space,
+                    what=what,
+                    name=f"{name}{n}d",
+                    arguments=arguments,
+                    shape=", ".join(["1, 2", *["4"] * n]),
+                    padded=[1, 2, *[6] * n],
+                ),
+            },
         )
         for n, space in enumerate(spaces, start=1)
     ]

@@ -6,15 +6,21 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
+from warptape.amp.autocast_mode import is_autocast_enabled
+from warptape.core import Tensor
 
 from .. import init
+from ..packed_sequence import PackedSequence
 from ..parameter import Parameter
-from ..utils.rnn import PackedSequence
 from .module import Module
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNBase", "RNNCell", "RNNCellBase"]
 
@@ -52,9 +58,25 @@ class RNNBase(Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         proj_size: int = 0,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """A layer of random weights. RNN, LSTM and GRU take all but `mode`, in this order.
+
+        Args:
+            mode: 'LSTM', 'GRU', 'RNN_TANH' or 'RNN_RELU'.
+            input_size: I, the features of each step.
+            hidden_size: H, the features of the state.
+            num_layers: L; each layer reads the output of the one before.
+            bias: whether the biases are there.
+            batch_first: whether input and output are [B, T, features]; states are not affected.
+            dropout: the probability with which outputs of each layer but the last are zeroed in training.
+            bidirectional: whether a second set of weights reads from the last step to the first.
+            proj_size: the size to which an LSTM's h' is projected; 0 for none.
+            device, dtype: of the parameters.
+
+        Raises: ValueError for a dropout outside [0, 1] and for sizes that are not positive.
+        """
         super().__init__()
         if not isinstance(dropout, numbers.Number) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(
@@ -97,7 +119,7 @@ class RNNBase(Module):
                 shapes["weight_hr"] = (proj_size, hidden_size)
             self._all_weights.append([f"{name}_l{layer}{suffix}" for name in shapes])
             for name, shape in zip(self._all_weights[-1], shapes.values(), strict=True):
-                self.register_parameter(name, Parameter(warptape.empty(shape, device=device, dtype=dtype)))
+                self.register_parameter(name, Parameter(wt.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters()
 
     @property
@@ -106,7 +128,10 @@ class RNNBase(Module):
 
     @property
     def all_weights(self) -> list[list[Parameter]]:
-        """The parameters of each layer's directions."""
+        """The parameters of each layer's directions.
+
+        The order is that of layers, in each the forward direction first.
+        """
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     @property
@@ -114,16 +139,29 @@ class RNNBase(Module):
         return [weight for weights in self.all_weights for weight in weights]
 
     def flatten_parameters(self) -> None:
-        """Does nothing: no kernel here wants the parameters in one block."""
+        """Does nothing: no kernel here wants the parameters in one block.
+
+        Models written for other libraries may call it.
+        """
 
     def reset_parameters(self) -> None:
-        """Draws new values for all parameters, in order."""
+        """Draws new values for all parameters, in order.
+
+        They are uniform within 1 / sqrt(hidden_size).
+        """
         _reset(self, self.hidden_size)
 
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
-        """Raises for an input of other dims, features or dtype than the layer takes."""
+        """Raises for an input of other dims, features or dtype than the layer takes.
+
+        Args:
+            input: [T, B, I], or [N, I] where it is packed.
+            batch_sizes: of a packed input, else None.
+
+        Raises: ValueError for another dtype, unless autocast is on; ShapeError for other dims or features.
+        """
         weight = self._flat_weights[0]
-        if input.dtype != weight.dtype and not any(map(warptape.is_autocast_enabled, ("cpu", "cuda"))):
+        if input.dtype != weight.dtype and not any(map(is_autocast_enabled, ("cpu", "cuda"))):
             raise ValueError(
                 f"RNN input dtype ({input.dtype}) does not match weight dtype ({weight.dtype}). "
                 f"Convert input: input.to({weight.dtype}), or convert model: model.to({input.dtype})"
@@ -138,23 +176,51 @@ class RNNBase(Module):
             )
 
     def get_expected_hidden_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
-        """The shape of the first state."""
+        """The shape of the first state.
+
+        Args:
+            input: [T, B, I], [B, T, I] with batch_first, or packed [N, I].
+            batch_sizes: of a packed input, else None.
+
+        Returns: [L * D, B, R].
+        """
         batch = input.size(0 if self.batch_first else 1) if batch_sizes is None else int(batch_sizes[0])
         return self.num_layers * self._directions, batch, self.proj_size or self.hidden_size
 
     def get_expected_cell_size(self, input: Tensor, batch_sizes: Tensor | None) -> tuple[int, int, int]:
-        """The shape of an LSTM's second state."""
+        """The shape of an LSTM's second state.
+
+        Args:
+            input: [T, B, I], [B, T, I] with batch_first, or packed [N, I].
+            batch_sizes: of a packed input, else None.
+
+        Returns: [L * D, B, H].
+        """
         return *self.get_expected_hidden_size(input, batch_sizes)[:2], self.hidden_size
 
     def check_hidden_size(
-        self, hx: Tensor, expected_hidden_size: Any, msg: str = "Expected hidden size {}, got {}"
+        self, hx: Tensor, expected_hidden_size: Sequence[int], msg: str = "Expected hidden size {}, got {}"
     ) -> None:
-        """ShapeError with `msg` unless hx has that shape."""
+        """ShapeError with `msg` unless hx has that shape.
+
+        Args:
+            hx: the state that was given.
+            expected_hidden_size: the shape it must have.
+            msg: the error's text, with a place for the expected and one for the actual shape.
+        """
         if tuple(hx.shape) != tuple(expected_hidden_size):
             raise _C.ShapeError(msg.format(expected_hidden_size, list(hx.shape)))
 
     def check_forward_args(self, input: Tensor, hidden: Any, batch_sizes: Tensor | None) -> None:
-        """Raises unless the input and where the states start fit the layer and each other."""
+        """Raises unless the input and where the states start fit the layer and each other.
+
+        Args:
+            input: what forward got, made 3-D, or packed.
+            hidden: the states, a pair for an LSTM.
+            batch_sizes: of a packed input, else None.
+
+        Raises: ValueError or ShapeError as check_input and check_hidden_size.
+        """
         self.check_input(input, batch_sizes)
         expected = self.get_expected_hidden_size(input, batch_sizes)
         if self.mode != "LSTM":
@@ -165,7 +231,12 @@ class RNNBase(Module):
         self.check_hidden_size(hidden[1], expected, "Expected hidden[1] size {}, got {}")
 
     def permute_hidden(self, hx: Any, permutation: Tensor | None) -> Any:
-        """The states in another order of the batch."""
+        """The states in another order of the batch.
+
+        Args:
+            hx: a state [L * D, B, R], or an LSTM's pair.
+            permutation: indices [B] of the samples; None leaves hx as it is.
+        """
         if permutation is None:
             return hx
         if isinstance(hx, Tensor):
@@ -176,7 +247,7 @@ class RNNBase(Module):
         shapes = [self.get_expected_hidden_size(input, batch_sizes)]
         if self.mode == "LSTM":
             shapes.append(self.get_expected_cell_size(input, batch_sizes))
-        hx = tuple(warptape.zeros(shape, dtype=input.dtype, device=input.device) for shape in shapes)
+        hx = tuple(wt.zeros(shape, dtype=input.dtype, device=input.device) for shape in shapes)
         return hx if self.mode == "LSTM" else hx[0]
 
     def _check_dims(self, input: Tensor, hx: Any) -> None:
@@ -233,11 +304,11 @@ class RNNBase(Module):
             for kept, state in zip(last, states, strict=True):
                 kept.append(state)
             if len(outputs) == self._directions:
-                data = outputs[0] if self._directions == 1 else warptape.cat(outputs, -1)
+                data = outputs[0] if self._directions == 1 else wt.cat(outputs, -1)
                 outputs = []
                 if self.dropout and self.training and i + 1 < len(self._all_weights):
                     data = _C._nn.dropout(data, self.dropout)
-        hidden = tuple(warptape.stack(kept) for kept in last)
+        hidden = tuple(wt.stack(kept) for kept in last)
         return data, hidden if self.mode == "LSTM" else hidden[0]
 
     def extra_repr(self) -> str:
@@ -249,6 +320,9 @@ class RNNBase(Module):
 
 class RNN(RNNBase):
     """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it; see RNNBase for shapes.
+
+    The constructor takes input_size, hidden_size, num_layers=1, nonlinearity='tanh' (or 'relu'), bias,
+    batch_first, dropout, bidirectional, device and dtype, as RNNBase explains.
 
     >>> output, h = nn.RNN(4, 8, batch_first=True)(torch.zeros(2, 5, 4))
     >>> output.shape, h.shape
@@ -269,6 +343,9 @@ class LSTM(RNNBase):
     """i, f, o = sigmoid and g = tanh of W_ih x + b_ih + W_hh h + b_hh, in the order i, f, g, o; c' = f c +
     i g; h' = o tanh(c'), times weight_hr where there is a projection. See RNNBase for shapes.
 
+    From Hochreiter and Schmidhuber, "Long Short-Term Memory" (1997), with the forget gate of Gers et al. The
+    constructor takes RNNBase's arguments without `mode`.
+
     >>> output, (h, c) = nn.LSTM(4, 8, batch_first=True)(torch.zeros(2, 5, 4))
     >>> output.shape, h.shape, c.shape
     (torch.Size([2, 5, 8]), torch.Size([1, 2, 8]), torch.Size([1, 2, 8]))
@@ -281,6 +358,9 @@ class LSTM(RNNBase):
 class GRU(RNNBase):
     """r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh); n = tanh(W_in x + b_in + r (W_hn h + b_hn)), in the
     order r, z, n; h' = (1 - z) n + z h. See RNNBase for shapes.
+
+    From Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder" (2014), section 2.3. The
+    constructor takes RNNBase's arguments without `mode` and proj_size.
 
     >>> output, h = nn.GRU(4, 8, batch_first=True)(torch.zeros(2, 5, 4))
     >>> output.shape, h.shape
@@ -309,20 +389,31 @@ class RNNCellBase(Module):
         hidden_size: int,
         bias: bool,
         num_chunks: int,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """Parameters for a step.
+
+        Args:
+            input_size, hidden_size: I and H.
+            bias: whether the biases are there.
+            num_chunks: G, the number of gates.
+            device, dtype: of the parameters.
+        """
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         gates = num_chunks * hidden_size
         shapes = {"weight_ih": (gates, input_size), "weight_hh": (gates, hidden_size)}
         for name, shape in (shapes | {"bias_ih": (gates,), "bias_hh": (gates,)}).items():
-            own = warptape.empty(shape, device=device, dtype=dtype) if bias or len(shape) == 2 else None
+            own = wt.empty(shape, device=device, dtype=dtype) if bias or len(shape) == 2 else None
             self.register_parameter(name, None if own is None else Parameter(own))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new values for all parameters, in order."""
+        """Draws new values for all parameters, in order.
+
+        They are uniform within 1 / sqrt(hidden_size).
+        """
         _reset(self, self.hidden_size)
 
     def extra_repr(self) -> str:
@@ -345,7 +436,7 @@ class RNNCellBase(Module):
                 f"{name}: input has inconsistent input_size: got {rows.shape[1]} expected {self.input_size}"
             )
         if first is None:
-            zeros = warptape.zeros((rows.shape[0], self.hidden_size), dtype=input.dtype, device=input.device)
+            zeros = wt.zeros((rows.shape[0], self.hidden_size), dtype=input.dtype, device=input.device)
             first = [zeros] * (2 if mode == "LSTM" else 1)
         elif input.dim() == 1:
             first = [h.unsqueeze(0) for h in first]
@@ -366,7 +457,25 @@ class RNNCellBase(Module):
 
 
 class RNNCell(RNNCellBase):
-    """One step of RNN: input [B, I] and hx [B, H] (zeros) to h' [B, H]; both may lack the batch."""
+    """One step of RNN: input [B, I] and hx [B, H] (zeros) to h' [B, H]; both may lack the batch.
+
+    h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        bias: whether the biases are there.
+        nonlinearity: 'tanh' or 'relu'.
+        device, dtype: of the parameters.
+
+    Raises: RuntimeError in forward for another nonlinearity.
+
+    >>> cell, h = nn.RNNCell(4, 8), None
+    >>> for x in torch.zeros(5, 2, 4):
+    ...     h = cell(x, h)
+    >>> h.shape
+    torch.Size([2, 8])
+    """
 
     def __init__(
         self,
@@ -374,8 +483,8 @@ class RNNCell(RNNCellBase):
         hidden_size: int,
         bias: bool = True,
         nonlinearity: str = "tanh",
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 1, device, dtype)
         self.nonlinearity = nonlinearity
@@ -390,13 +499,26 @@ class _GatedCell(RNNCellBase):
     _mode: str
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, _GATES[self._mode], device, dtype)
 
 
 class LSTMCell(_GatedCell):
-    """One step of LSTM: input [B, I] and the pair hx (h, c), [B, H] each (zeros), to (h', c')."""
+    """One step of LSTM: input [B, I] and the pair hx (h, c), [B, H] each (zeros), to (h', c').
+
+    The formulas are those of LSTM; the constructor takes input_size (I), hidden_size (H), bias, device and
+    dtype.
+
+    >>> h, c = nn.LSTMCell(4, 8)(torch.zeros(2, 4))
+    >>> h.shape, c.shape
+    (torch.Size([2, 8]), torch.Size([2, 8]))
+    """
 
     _mode = "LSTM"
 
@@ -406,7 +528,14 @@ class LSTMCell(_GatedCell):
 
 
 class GRUCell(_GatedCell):
-    """One step of GRU: input [B, I] and hx [B, H] (zeros) to h' [B, H]."""
+    """One step of GRU: input [B, I] and hx [B, H] (zeros) to h' [B, H].
+
+    The formulas are those of GRU; the constructor takes input_size (I), hidden_size (H), bias, device and
+    dtype.
+
+    >>> nn.GRUCell(4, 8)(torch.zeros(2, 4)).shape
+    torch.Size([2, 8])
+    """
 
     _mode = "GRU"
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from .. import init
 from ..parameter import Parameter
 from .module import Module
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["Embedding", "EmbeddingBag"]
 
@@ -22,7 +25,7 @@ class _Table(Module):
     embedding_dim: int
     padding_idx: int | None
 
-    def _make(self, weight: Tensor | None, trained: bool, device: Any, dtype: Any) -> None:
+    def _make(self, weight: Tensor | None, trained: bool, device: Device, dtype: wt.dtype | None) -> None:
         """Checks `padding_idx` and makes the weight, of the tensor that is given or with values drawn."""
         shape = (self.num_embeddings, self.embedding_dim)
         if self.padding_idx is not None:
@@ -31,13 +34,16 @@ class _Table(Module):
             self.padding_idx %= self.num_embeddings
         if weight is not None and tuple(weight.shape) != shape:
             raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
-        given = warptape.empty(shape, device=device, dtype=dtype) if weight is None else weight
+        given = wt.empty(shape, device=device, dtype=dtype) if weight is None else weight
         self.weight = Parameter(given, requires_grad=trained)
         if weight is None:
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws new values; the padding row becomes zeros."""
+        """Draws new values; the padding row becomes zeros.
+
+        All others are drawn from normal(0, 1).
+        """
         init._embedding_(self.weight, self.padding_idx)
 
     def _options(self, *names: str) -> str:
@@ -54,7 +60,18 @@ class Embedding(_Table):
 
     The row `padding_idx` starts as zeros and gets no gradient. With `max_norm` the rows that are looked up
     are first scaled, in place, to a `norm_type`-norm of at most that. With `scale_grad_by_freq` a row's
-    gradient is divided by how often it was looked up.
+    gradient is divided by how often it was looked up. With `sparse` the gradient is a sparse tensor of the
+    rows that were looked up. `_weight` is a table to start from, `_freeze` leaves it untrained.
+
+    Args:
+        num_embeddings: the number of rows; indices must be less.
+        embedding_dim: the size of a row.
+        padding_idx: the row that is left untrained.
+        max_norm, norm_type: the limit of a row's norm, and which norm.
+        scale_grad_by_freq, sparse: as above.
+        device, dtype: of the weight.
+
+    Raises: AssertionError for a padding_idx outside the table and a `_weight` of another shape.
 
     >>> nn.Embedding(10, 4)(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 4])
@@ -71,8 +88,8 @@ class Embedding(_Table):
         sparse: bool = False,
         _weight: Tensor | None = None,
         _freeze: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
@@ -106,7 +123,18 @@ class Embedding(_Table):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Embedding:
-        """A table of weight `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`."""
+        """A table of weight `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`.
+
+        Args:
+            embeddings: the table, which is not copied.
+            freeze: whether the weight gets no gradient.
+            padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as of Embedding.
+
+        Raises: AssertionError unless `embeddings` is 2-D.
+
+        >>> nn.Embedding.from_pretrained(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))(torch.tensor([1]))
+        tensor([[3., 4.]])
+        """
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape
@@ -130,6 +158,13 @@ class EmbeddingBag(_Table):
     Indices `padding_idx` do not count; their row starts as zeros. The other options are those of Embedding;
     with `include_last_offset` the last offset is the end of the last bag.
 
+    Args:
+        max_norm, norm_type: the limit of a row's norm, and which norm.
+        scale_grad_by_freq: whether a row's gradient is divided by how often it was looked up.
+        sparse: whether the gradient is a sparse tensor of the rows that were looked up.
+        _weight: a table to start from.
+        device, dtype: of the weight.
+
     >>> nn.EmbeddingBag(10, 3)(torch.tensor([[1, 2], [4, 5]])).shape
     torch.Size([2, 3])
     """
@@ -146,8 +181,8 @@ class EmbeddingBag(_Table):
         _weight: Tensor | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
@@ -189,7 +224,16 @@ class EmbeddingBag(_Table):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> EmbeddingBag:
-        """Bags over the weight `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`."""
+        """Bags over the weight `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`.
+
+        Args:
+            embeddings: the table, which is not copied.
+            freeze: whether the weight gets no gradient.
+            max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset, padding_idx: as of
+                EmbeddingBag.
+
+        Raises: AssertionError unless `embeddings` is 2-D.
+        """
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape

@@ -8,10 +8,11 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from .. import init
@@ -23,6 +24,9 @@ from .module import Module
 from .multihead import MultiheadAttention
 from .normalization import LayerNorm
 
+if TYPE_CHECKING:
+    from warptape.core.types import Device
+
 __all__ = [
     "Transformer",
     "TransformerDecoder",
@@ -32,8 +36,8 @@ __all__ = [
 ]
 
 
-def _square_mask(size: int, device: Any = None, dtype: Any = None) -> Tensor:
-    return warptape.full((size, size), -math.inf, dtype=dtype, device=device).triu(1)
+def _square_mask(size: int, device: Device = None, dtype: wt.dtype | None = None) -> Tensor:
+    return wt.full((size, size), -math.inf, dtype=dtype, device=device).triu(1)
 
 
 def _is_causal(mask: Tensor | None, said: bool | None, x: Tensor, batch_first: bool) -> bool:
@@ -45,7 +49,7 @@ def _is_causal(mask: Tensor | None, said: bool | None, x: Tensor, batch_first: b
     return mask.shape == causal.shape and bool((mask == causal).all())
 
 
-def _activation(name: Any) -> Any:
+def _activation(name: str | Callable[[Tensor], Tensor]) -> Any:
     if not isinstance(name, str):
         return name
     if name not in ("relu", "gelu"):
@@ -73,11 +77,27 @@ class _Layer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
+        """A layer of random weights.
+
+        Args:
+            d_model: width of the input and of the output.
+            nhead: heads of attention; they divide d_model.
+            dim_feedforward: width between the two linear layers.
+            dropout: probability with which elements are zeroed.
+            activation: "relu", "gelu" or a function of a tensor, between the two linear layers.
+            layer_norm_eps: `eps` of the norms.
+            batch_first: whether inputs are [N, S, d_model].
+            norm_first: whether norms stand before the parts, not behind.
+            bias: whether linear layers and norms have one.
+
+        Args:
+            device, dtype: of the parameters.
+        """
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         names = ("self_attn", "multihead_attn")[: self._blocks - 1]
         for name in names:
             setattr(
@@ -111,7 +131,9 @@ class _Layer(Module):
         )[0]
         return drop(out)
 
-    def _sa_block(self, x: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False) -> Tensor:
+    def _sa_block(
+        self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool = False
+    ) -> Tensor:
         return self._attended(self.self_attn, self.dropout1, x, x, attn_mask, key_padding_mask, is_causal)
 
     def _ff(self, x: Tensor, drop: Module) -> Tensor:
@@ -152,7 +174,12 @@ class TransformerEncoderLayer(_Layer):
 
 class TransformerDecoderLayer(_Layer):
     """[T, N, d_model] and memory [S, N, d_model] -> [T, N, d_model]: self-attention, attention to the
-    memory, then two linear layers; each is added to its input and normalised as in the encoder's layer."""
+    memory, then two linear layers; each is added to its input and normalised as in the encoder's layer.
+
+    >>> layer, memory = nn.TransformerDecoderLayer(8, 2, batch_first=True), torch.ones(2, 7, 8)
+    >>> layer(torch.ones(2, 5, 8), memory).shape
+    torch.Size([2, 5, 8])
+    """
 
     _blocks = 3
 
@@ -178,7 +205,12 @@ class TransformerDecoderLayer(_Layer):
         return self.norm3(x + self._ff_block(x))
 
     def _mha_block(
-        self, x: Tensor, mem: Tensor, attn_mask: Any, key_padding_mask: Any, is_causal: bool = False
+        self,
+        x: Tensor,
+        mem: Tensor,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool = False,
     ) -> Tensor:
         masks = (attn_mask, key_padding_mask, is_causal)
         return self._attended(self.multihead_attn, self.dropout2, x, mem, *masks)
@@ -213,6 +245,16 @@ class TransformerEncoder(Module):
 
     The copies start with the same weights. `enable_nested_tensor` and `mask_check` are accepted: padded
     positions are always computed, and hidden by the mask.
+
+    Args:
+        encoder_layer: the layer that is copied.
+        num_layers: how many copies there are.
+        norm: a last module, as LayerNorm(E) where layers normalise first.
+        enable_nested_tensor, mask_check: without effect.
+
+    >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 3, enable_nested_tensor=False)
+    >>> encoder(torch.ones(5, 2, 8)).shape
+    torch.Size([5, 2, 8])
     """
 
     def __init__(
@@ -255,7 +297,19 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """`num_layers` copies of a layer, which all see one memory, then `norm`; [T, N, E] -> the same."""
+    """`num_layers` copies of a layer, which all see one memory, then `norm`; [T, N, E] -> the same.
+
+    The copies start with the same weights.
+
+    Args:
+        decoder_layer: the layer that is copied.
+        num_layers: how many copies there are.
+        norm: a last module, as LayerNorm(E) where layers normalise first.
+
+    >>> decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2), 3)
+    >>> decoder(torch.ones(5, 2, 8), torch.ones(7, 2, 8)).shape
+    torch.Size([5, 2, 8])
+    """
 
     def __init__(
         self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None
@@ -293,7 +347,27 @@ class TransformerDecoder(Module):
 
 class Transformer(Module):
     """An encoder of src [S, N, d_model] and a decoder of tgt [T, N, d_model] that sees what the encoder
-    returns -> [T, N, d_model]. All matrices start xavier_uniform."""
+    returns -> [T, N, d_model]. All matrices start xavier_uniform.
+
+    Args:
+        d_model: width of all inputs and outputs.
+        nhead: heads of attention; they divide d_model.
+        num_encoder_layers, num_decoder_layers: how many layers each half has.
+        dim_feedforward: width between the two linear layers.
+        dropout: probability with which elements are zeroed.
+        activation: "relu", "gelu" or a function of a tensor.
+        custom_encoder, custom_decoder: modules in place of the halves.
+        layer_norm_eps: `eps` of the norms.
+        batch_first: whether N is the first dimension.
+        norm_first: whether norms stand before the parts, not behind.
+        bias: whether linear layers and norms have one.
+        device, dtype: of the parameters.
+
+    >>> model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    >>> mask = nn.Transformer.generate_square_subsequent_mask(5)
+    >>> model(torch.ones(2, 7, 8), torch.ones(2, 5, 8), tgt_mask=mask).shape
+    torch.Size([2, 5, 8])
+    """
 
     def __init__(
         self,
@@ -310,13 +384,13 @@ class Transformer(Module):
         batch_first: bool = False,
         norm_first: bool = False,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: Device = None,
+        dtype: wt.dtype | None = None,
     ) -> None:
         super().__init__()
         layer = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first)
         more = (norm_first, bias, device, dtype)
-        norm = {"eps": layer_norm_eps, "bias": bias, "device": device, "dtype": dtype}
+        norm: dict[str, Any] = {"eps": layer_norm_eps, "bias": bias, "device": device, "dtype": dtype}
         if custom_encoder is not None:
             self.encoder = custom_encoder
         else:
@@ -364,8 +438,19 @@ class Transformer(Module):
         )
 
     @staticmethod
-    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """[sz, sz]: minus infinity above the diagonal, 0 elsewhere: no position sees a later one."""
+    def generate_square_subsequent_mask(
+        sz: int, device: Device = None, dtype: wt.dtype | None = None
+    ) -> Tensor:
+        """[sz, sz]: minus infinity above the diagonal, 0 elsewhere: no position sees a later one.
+
+        Args:
+            sz: the number of positions, T.
+            device, dtype: of the mask.
+
+        >>> nn.Transformer.generate_square_subsequent_mask(2)
+        tensor([[0., -inf],
+                [0., 0.]])
+        """
         return _square_mask(sz, device, dtype)
 
     def _reset_parameters(self) -> None:

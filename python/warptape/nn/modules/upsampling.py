@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from warptape import Tensor
+from warptape.core import Tensor
 
 from .. import functional as F
 from .module import Module
@@ -15,13 +16,21 @@ __all__ = ["Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"]
 class Upsample(Module):
     """[N, C, *space] -> [N, C, *size], or space times `scale_factor`; `mode` is what F.interpolate takes.
 
+    Args:
+        size: the size in space of the result, one number or one for each dimension.
+        scale_factor: by how much each dimension grows; exactly one of the two is given.
+        mode: 'nearest', 'nearest-exact', 'linear' (3-D input), 'bilinear' or 'bicubic' (4-D), 'trilinear'
+            (5-D), 'area'.
+        align_corners: whether the values at the corners stay where they are, for the linear and cubic modes.
+        recompute_scale_factor: whether positions come from the rounded sizes, not from scale_factor.
+
     >>> nn.Upsample(scale_factor=2)(torch.zeros(1, 3, 4, 4)).shape
     torch.Size([1, 3, 8, 8])
     """
 
     def __init__(
         self,
-        size: Any = None,
+        size: int | Sequence[int] | None = None,
         scale_factor: Any = None,
         mode: str = "nearest",
         align_corners: bool | None = None,
@@ -52,14 +61,31 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """[N, C, H, W]: each value repeated."""
+    """[N, C, H, W]: each value repeated.
 
-    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+    Args:
+        size: height and width of the result, or one number for both.
+        scale_factor: by how much both grow, in place of size.
+
+    >>> nn.UpsamplingNearest2d(scale_factor=2)(torch.tensor([[[[1.0, 2.0]]]]))
+    tensor([[[[1., 1., 2., 2.],
+              [1., 1., 2., 2.]]]])
+    """
+
+    def __init__(self, size: int | Sequence[int] | None = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="nearest")
 
 
 class UpsamplingBilinear2d(Upsample):
-    """[N, C, H, W]: values between their neighbours, corners kept."""
+    """[N, C, H, W]: values between their neighbours, corners kept.
 
-    def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
+    Args:
+        size: height and width of the result, or one number for both.
+        scale_factor: by how much both grow, in place of size.
+
+    >>> nn.UpsamplingBilinear2d(size=(1, 3))(torch.tensor([[[[1.0, 3.0]]]]))
+    tensor([[[[1., 2., 3.]]]])
+    """
+
+    def __init__(self, size: int | Sequence[int] | None = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="bilinear", align_corners=True)

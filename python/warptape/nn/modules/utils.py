@@ -13,7 +13,7 @@ __all__ = ["consume_prefix_in_state_dict_if_present"]
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
     """What makes `n` of one value, and a tuple of a sequence."""
 
-    def parse(x: Any) -> tuple[Any, ...]:
+    def parse(x: object) -> tuple[Any, ...]:
         return each(x, n)
 
     parse.__name__ = name

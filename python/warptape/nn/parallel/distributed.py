@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ..._C import _distributed as _C
 from ...core.pytree import tree_map_only
 from ...distributed import all_gather_object
-from ...distributed._state import resolve
 from ...distributed.algorithms.ddp_comm_hooks import default_hooks
 from ...distributed.algorithms.join import Join, Joinable, JoinHook
+from ...distributed.state import resolve
 from ..modules.module import Module
 from ..modules.sparse import Embedding, EmbeddingBag
+from .backward_optimizers import BackwardOptimizers
+from .options import (
+    DelayedReducer,
+    _MixedPrecision,
+    cast_buffers,
+    cast_floating,
+    parameters_cast,
+)
 from .sparse_reducer import SparseReducer
 
 __all__ = ["DistributedDataParallel"]
 
 _MIB = 1 << 20
 _BUILT_IN = {
-    default_hooks.bf16_compress_hook: warptape.bfloat16,
-    default_hooks.fp16_compress_hook: warptape.float16,
+    default_hooks.bf16_compress_hook: wt.bfloat16,
+    default_hooks.fp16_compress_hook: wt.float16,
 }
 
 
@@ -61,8 +69,8 @@ class _DDPJoinHook(JoinHook):
             kept = [p.grad for p in used]
             for p in used:
                 p.grad = None
-            with warptape.enable_grad():
-                warptape.stack([(p * 0).sum() for p in used]).sum().backward()
+            with wt.enable_grad():
+                wt.stack([(p * 0).sum() for p in used]).sum().backward()
             for p, grad in zip(used, kept, strict=True):
                 if not ddp.gradient_as_bucket_view:  # else the others' average, for a share of ZeRO's
                     p.grad = grad
@@ -71,7 +79,11 @@ class _DDPJoinHook(JoinHook):
             ddp._sync_buffers(joined=True)
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """All get the model of those that trained for longest."""
+        """All get the model of those that trained for longest.
+
+        Args:
+            is_last_joiner: whether this rank was among the last to run out of inputs.
+        """
         ddp = self.ddp
         root = ddp._last_rank(is_last_joiner)
         tensors = ddp._used(ddp.module.named_parameters()) + ddp._used(ddp.module.named_buffers())
@@ -95,6 +107,9 @@ class DistributedDataParallel(Module, Joinable):
         gradient_as_bucket_view: gradients lie in the buckets, which saves a copy of each (the default; in
             PyTorch it is not). A gradient kept over the next backward pass must then be cloned.
         batched_grad_copy: makes no difference.
+        delay_all_reduce_named_params, param_to_hook_all_reduce: gradients of these (name, parameter) travel
+            by themselves, at the end of a backward pass in which the other parameter got one.
+        mixed_precision: a _MixedPrecision; parameters and their gradients keep their own dtype.
         static_graph: every pass uses the parameters that the first one used; which, is found by itself.
 
     Raises:
@@ -109,8 +124,8 @@ class DistributedDataParallel(Module, Joinable):
     def __init__(
         self,
         module: Module,
-        device_ids: Any = None,
-        output_device: Any = None,
+        device_ids: Sequence[int | wt.device] | None = None,
+        output_device: int | wt.device | None = None,
         dim: int = 0,
         broadcast_buffers: bool | None = None,
         init_sync: bool = True,
@@ -120,20 +135,17 @@ class DistributedDataParallel(Module, Joinable):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = True,
         static_graph: bool = False,
-        delay_all_reduce_named_params: Any = None,
-        param_to_hook_all_reduce: Any = None,
-        mixed_precision: Any = None,
+        delay_all_reduce_named_params: Sequence[tuple[str, Tensor]] | None = None,
+        param_to_hook_all_reduce: Tensor | None = None,
+        mixed_precision: _MixedPrecision | None = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
-        bucket_cap_mb_list: Any = None,
+        bucket_cap_mb_list: Sequence[float] | None = None,
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
         for name, value in (
-            ("delay_all_reduce_named_params", delay_all_reduce_named_params),
-            ("param_to_hook_all_reduce", param_to_hook_all_reduce),
-            ("mixed_precision", mixed_precision),
             ("skip_all_reduce_unused_params", skip_all_reduce_unused_params),
             ("bucket_cap_mb_list", bucket_cap_mb_list),
         ):
@@ -144,8 +156,19 @@ class DistributedDataParallel(Module, Joinable):
                 raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
             process_group = device_mesh.get_group()
         Joinable.__init__(self)
+        if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
+            raise ValueError(
+                "delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time."
+            )
+        if mixed_precision is not None and not hasattr(mixed_precision, "buffer_dtype"):
+            raise TypeError(
+                "DistributedDataParallel: expected mixed_precision with param_dtype, reduce_dtype and "
+                f"buffer_dtype, got {type(mixed_precision).__name__}"
+            )
         self.process_group = resolve(process_group)
         self.module, self.dim = module, dim
+        self.mixed_precision = mixed_precision
+        self._delayed_names = {name for name, _ in delay_all_reduce_named_params or ()}
         wanted = forward_sync_buffers if broadcast_buffers is None else broadcast_buffers
         self.broadcast_buffers = wanted is not False
         self.find_unused_parameters = find_unused_parameters
@@ -164,7 +187,21 @@ class DistributedDataParallel(Module, Joinable):
             buffers = [] if broadcast_buffers is False else self._used(module.named_buffers())
             self._broadcast([t.detach() for _, t in named + buffers])
         self._join_scales: list[Any] = []
+        if mixed_precision is not None:
+            cast_buffers((b for _, b in self._used(module.named_buffers())), mixed_precision.buffer_dtype)
         self._make_reducer()
+        self._delayed: DelayedReducer | None = None
+        if param_to_hook_all_reduce is not None:
+            late = [p for n, p in named if n in self._delayed_names and p.requires_grad]
+            self._delayed = DelayedReducer(self.process_group, late, param_to_hook_all_reduce)
+        self._early = BackwardOptimizers(p for _, p in named)
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: Module, params_and_buffers_to_ignore: Iterable[str]
+    ) -> None:
+        """Names of parameters and buffers of a module that are left alone once it is wrapped."""
+        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore[assignment]
 
     def _used(self, named: Iterator[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         ignored = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
@@ -189,7 +226,8 @@ class DistributedDataParallel(Module, Joinable):
     def _trained(self) -> list[tuple[str, Tensor]]:
         """The parameters whose gradients the reducer averages."""
         named = self._used(self.module.named_parameters())
-        return [(n, p) for n, p in named if p.requires_grad and p not in self._sparse]
+        late = self._delayed_names
+        return [(n, p) for n, p in named if p.requires_grad and p not in self._sparse and n not in late]
 
     def _make_reducer(self) -> None:
         modules = self.module.modules()
@@ -208,11 +246,18 @@ class DistributedDataParallel(Module, Joinable):
             self.gradient_as_bucket_view,
             self.static_graph,
         )
+        if self.mixed_precision is not None and self.mixed_precision.on_the_way is not None:
+            self.reducer.set_compression(self.mixed_precision.on_the_way)
 
-    def _check_devices(self, parameters: list[Tensor], device_ids: Any, output_device: Any) -> None:
+    def _check_devices(
+        self,
+        parameters: list[Tensor],
+        device_ids: Sequence[int | wt.device] | None,
+        output_device: int | wt.device | None,
+    ) -> None:
         devices = sorted({str(p.device) for p in parameters})
         self.device_type = parameters[0].device.type
-        self.device_ids = None if not device_ids else [warptape.device(d) for d in device_ids]
+        self.device_ids = None if not device_ids else [wt.device(d) for d in device_ids]
         self.output_device = output_device
         if self.device_ids is None:
             return
@@ -252,9 +297,13 @@ class DistributedDataParallel(Module, Joinable):
             self.process_group._run(_C._Op.broadcast, [], same, root=root)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
-        reduces = warptape.is_grad_enabled() and self.require_backward_grad_sync
-        if self._join_config.enable and warptape.is_grad_enabled():
+        """What the module returns.
+
+        Args:
+            *inputs, **kwargs: what the module takes.
+        """
+        reduces = wt.is_grad_enabled() and self.require_backward_grad_sync
+        if self._join_config.enable and wt.is_grad_enabled():
             Join.notify_join_context(self)
             self._any_joined_syncs(reduces)
             self._sync_buffers(joined=False)
@@ -265,7 +314,9 @@ class DistributedDataParallel(Module, Joinable):
         if self.device_ids:
             device = self.device_ids[0]
             inputs, kwargs = tree_map_only(Tensor, lambda t: t.to(device), (inputs, kwargs))
-        output = self.module(*inputs, **kwargs)
+        if self._delayed is not None:
+            self._delayed.reduces = reduces
+        output = self._output(inputs, kwargs)
         self.require_forward_param_sync = reduces
         if not reduces:
             self.reducer.prepare_without_reduction()
@@ -280,18 +331,32 @@ class DistributedDataParallel(Module, Joinable):
             self.reducer.prepare([])
         if reduces:
             self._sparse.prepare(_tensors_in(output))
+            self._early.prepare(_tensors_in(output))
         return output
+
+    def _output(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module returns, in low precision if that is wanted."""
+        if self.mixed_precision is None:
+            return self.module(*inputs, **kwargs)
+        dtype = self.mixed_precision.param_dtype
+        inputs, kwargs = cast_floating((inputs, kwargs), dtype)
+        with parameters_cast(self.module, (p for _, p in self._used(self.module.named_parameters())), dtype):
+            return self.module(*inputs, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forward passes within it leave the gradients of their backward on this rank, to be accumulated."""
+        """Forward passes within it leave the gradients of their backward on this rank, to be accumulated.
+
+        The first backward outside of it averages all that was accumulated. Every rank must enter it for the
+        same steps.
+        """
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
         finally:
             self.require_backward_grad_sync = before
 
-    def _reduce_accumulated(self) -> None:
+    def reduce_accumulated(self) -> None:
         """Averages what backward passes of forward passes within no_sync left on this rank. Collective."""
         self.reducer.reduce()
         self._sparse.average()
@@ -367,14 +432,14 @@ class DistributedDataParallel(Module, Joinable):
 
     def _any_joined_syncs(self, mine: bool) -> bool:
         """Whether this iteration's backward reduces gradients: ranks without inputs ask the others."""
-        flag = warptape.tensor(float(mine), device=self.join_device)
+        flag = wt.tensor(float(mine), device=self.join_device)
         self.process_group._run(_C._Op.all_reduce, [], [flag], reduce=_C.ReduceOp.SUM)
         return bool(flag.item())
 
     def _last_rank(self, mine: bool) -> int:
         """The highest of the ranks that say so."""
         rank = self.process_group.rank() if mine else -1
-        highest = warptape.tensor(float(rank), device=self.join_device)
+        highest = wt.tensor(float(rank), device=self.join_device)
         self.process_group._run(_C._Op.all_reduce, [], [highest], reduce=_C.ReduceOp.MAX)
         return int(highest.item())
 
@@ -405,6 +470,8 @@ class DistributedDataParallel(Module, Joinable):
             "process_group",
             "reducer",
             "_sparse",
+            "_delayed",
+            "_early",
             "_comm_hook",
             "_join_config",
             "_join_scales",
@@ -417,4 +484,6 @@ class DistributedDataParallel(Module, Joinable):
         Joinable.__init__(self)
         self._join_scales = []
         self.process_group = resolve(None)
+        self._delayed, self._delayed_names = None, set()
+        self._early = BackwardOptimizers(self.module.parameters())
         self._make_reducer()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from ..._missing import install_getattr as _install_getattr
-from ..._tensor import Tensor
+from ...core import Tensor
 
 __all__ = ["gather", "is_namedtuple", "scatter", "scatter_kwargs"]
 
 
-def is_namedtuple(obj: Any) -> bool:
-    """Whether `obj` is of a class that collections.namedtuple or typing.NamedTuple made."""
+def is_namedtuple(obj: object) -> bool:
+    """Whether `obj` is of a class that collections.namedtuple or typing.NamedTuple made.
+
+    Such a tuple takes its items as separate arguments when it is made anew.
+    """
     return isinstance(obj, tuple) and hasattr(obj, "_asdict") and hasattr(obj, "_fields")
 
 
@@ -23,7 +25,7 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
 
     What is no tensor comes to every device as it is. Small tensors give fewer parts than there are devices.
     """
-    devices = [warptape.device(d) for d in target_gpus]
+    devices = [wt.device(d) for d in target_gpus]
 
     def parts(x: Any) -> list[Any]:
         if isinstance(x, Tensor):
@@ -43,7 +45,14 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
 def scatter_kwargs(
     inputs: tuple[Any, ...], kwargs: dict[str, Any] | None, target_gpus: Sequence[Any], dim: int = 0
 ) -> tuple[tuple[Any, ...], tuple[dict[str, Any], ...]]:
-    """`scatter` of positional and keyword arguments, the shorter of both filled up with none."""
+    """`scatter` of positional and keyword arguments, the shorter of both filled up with none.
+
+    Args:
+        inputs: positional arguments.
+        kwargs: arguments by name.
+        target_gpus: a device for each share.
+        dim: the dimension along which tensors are divided.
+    """
     positional = list(scatter(inputs, target_gpus, dim)) if inputs else []
     keywords = list(scatter(kwargs, target_gpus, dim)) if kwargs else []
     count = max(len(positional), len(keywords))
@@ -52,7 +61,7 @@ def scatter_kwargs(
     return tuple(positional), tuple(keywords)
 
 
-def gather(outputs: Any, target_device: Any, dim: int = 0) -> Any:
+def gather(outputs: Any, target_device: int | wt.device, dim: int = 0) -> Any:
     """The outputs of several devices as one, their tensors put together along `dim` on `target_device`.
 
     Raises:
@@ -60,9 +69,9 @@ def gather(outputs: Any, target_device: Any, dim: int = 0) -> Any:
     """
     first = outputs[0]
     if isinstance(first, Tensor):
-        device = warptape.device(target_device)
+        device = wt.device(target_device)
         moved = [t.to(device) for t in outputs]
-        return warptape.stack(moved) if first.dim() == 0 else warptape.cat(moved, dim)
+        return wt.stack(moved) if first.dim() == 0 else wt.cat(moved, dim)
     if first is None:
         return None
     if isinstance(first, dict):
@@ -71,6 +80,3 @@ def gather(outputs: Any, target_device: Any, dim: int = 0) -> Any:
         return type(first)((k, gather([o[k] for o in outputs], target_device, dim)) for k in first)
     made = [gather(items, target_device, dim) for items in zip(*outputs, strict=True)]
     return type(first)(*made) if is_namedtuple(first) else type(first)(made)
-
-
-_install_getattr(__name__)

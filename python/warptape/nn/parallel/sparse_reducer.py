@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor, offered
 
-from ...autograd import Variable
+from ... import _C
 from ...distributed import all_gather, all_reduce
 
 _DENSE = -1  # in the place of a number of rows
@@ -30,7 +30,11 @@ class SparseReducer:
         return id(parameter) in self._known
 
     def prepare(self, outputs: Iterable[Tensor]) -> None:
-        """Has backward passes through `outputs` end with average(), whichever parameters they reach."""
+        """Has backward passes through `outputs` end with average(), whichever parameters they reach.
+
+        Args:
+            outputs: tensors that the loss is computed from.
+        """
         self._queued = False
         if self.parameters and self.group.size() > 1:
             for output in outputs:
@@ -40,17 +44,20 @@ class SparseReducer:
     def _queue(self, gradient: Tensor) -> None:
         if not self._queued:
             self._queued = True
-            queue = Variable._execution_engine.queue_callback
+            queue = _C._queue_callback
             queue(lambda: queue(self.average))  # behind the dense reducer's, whose collectives come first
 
     def average(self) -> None:
-        """Averages what the parameters have; collective."""
+        """Averages what the parameters have; collective.
+
+        Sparse gradients stay sparse where every rank has a sparse one; a dense one anywhere makes all dense.
+        """
         self._queued = False
-        with warptape.no_grad():
+        with wt.no_grad():
             for p in self.parameters if self.group.size() > 1 else ():
                 counts = self._counts(p)
                 if _DENSE in counts:
-                    dense = p.grad if p.grad is not None else warptape.zeros_like(p)
+                    dense = p.grad if p.grad is not None else wt.zeros_like(p)
                     p.grad = dense.to_dense() if dense.is_sparse else dense
                     all_reduce(p.grad, group=self.group)
                     p.grad /= self.group.size()
@@ -61,22 +68,22 @@ class SparseReducer:
         """How many rows each rank's gradient has."""
         if p.grad is not None and p.grad.is_sparse:
             p.grad = p.grad.coalesce()
-        mine = 0 if p.grad is None else p.grad._nnz() if p.grad.is_sparse else _DENSE
-        every = [warptape.zeros(1, dtype=warptape.int64, device=p.device) for _ in range(self.group.size())]
-        all_gather(every, warptape.full((1,), mine, dtype=warptape.int64, device=p.device), group=self.group)
+        mine = 0 if p.grad is None else p.grad.values().size(0) if p.grad.is_sparse else _DENSE
+        every = [wt.zeros(1, dtype=wt.int64, device=p.device) for _ in range(self.group.size())]
+        all_gather(every, wt.full((1,), mine, dtype=wt.int64, device=p.device), group=self.group)
         return [int(count) for count in every]
 
     def _average_of_rows(self, p: Any, counts: list[int]) -> Any:
         most = max(counts)
-        index = warptape.zeros(most, dtype=warptape.int64, device=p.device)
+        index = wt.zeros(most, dtype=wt.int64, device=p.device)
         value = p.new_zeros(most, *p.shape[1:])
         if p.grad is not None:
-            rows = p.grad._nnz()
-            index[:rows], value[:rows] = p.grad.indices()[0], p.grad.values()
-        indices = [warptape.empty_like(index) for _ in counts]
-        values = [warptape.empty_like(value) for _ in counts]
+            given = p.grad.values()
+            index[: len(given)], value[: len(given)] = p.grad.indices()[0], given
+        indices = [wt.empty_like(index) for _ in counts]
+        values = [wt.empty_like(value) for _ in counts]
         all_gather(indices, index, group=self.group)
         all_gather(values, value, group=self.group)
-        at = warptape.cat([i[:n] for i, n in zip(indices, counts, strict=True)])
-        of = warptape.cat([v[:n] for v, n in zip(values, counts, strict=True)]) / self.group.size()
-        return warptape.sparse_coo_tensor(at[None], of, p.shape)
+        at = wt.cat([i[:n] for i, n in zip(indices, counts, strict=True)])
+        of = wt.cat([v[:n] for v, n in zip(values, counts, strict=True)]) / self.group.size()
+        return offered("sparse").sparse_coo_tensor(at[None], of, p.shape)

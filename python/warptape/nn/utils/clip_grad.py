@@ -6,8 +6,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor, offered
+
+from ...core.placed import Placed, norm_stages
 
 __all__ = ["clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
@@ -25,11 +27,20 @@ def get_total_norm(
     Raises RuntimeError for a norm that is not finite if `error_if_nonfinite`. `foreach` False takes the
     tensors one by one even where one call could take them all.
     """
-    tensors = _listed(tensors)
-    total = _total_norm(tensors, [getattr(t, "_norm_groups", ()) for t in tensors], norm_type, foreach)
+    held = [_held(t) for t in _listed(tensors)]
+    total = _total_norm([t for t, _ in held], [over for _, over in held], norm_type, foreach)
     if error_if_nonfinite:
         _check_finite(total, float(norm_type))
     return total
+
+
+def _held(t: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    """What this rank holds of a tensor, and the groups of ranks among which it is split."""
+    if not isinstance(t, Placed):
+        return t, ()
+    if any(where.is_partial() for where in t.placements):
+        return t.full_tensor(), ()
+    return t.to_local(), t.norm_groups
 
 
 def _total_norm(
@@ -38,37 +49,33 @@ def _total_norm(
     """get_total_norm of tensors each of which is split among the ranks of some groups. None stands for one
     that this rank has nothing of."""
     if not tensors:
-        return warptape.tensor(0.0)
+        return wt.tensor(0.0)
     p = float(norm_type)
     split: dict[tuple[Any, ...], list[Any]] = {}
     for t, over in zip(tensors, groups, strict=True):
         split.setdefault(over, []).append(t)
     first = next((t for t in tensors if t is not None), None)
-    device = warptape.get_default_device() if first is None else first.device
-    with warptape.no_grad():
+    device = wt.get_default_device() if first is None else first.device
+    with wt.no_grad():
         norms: list[Any] = []
         for over, alike in split.items():
             own = [norm.to(device) for norm in _norms(alike, p, bool(over), foreach)]
             if over:
-                from ...distributed.norms import norm_of_parts
+                norm_of_parts = offered("norms").norm_of_parts
 
-                own = list(norm_of_parts(warptape.stack(own), p, over))
+                own = list(norm_of_parts(wt.stack(own), p, over))
             norms += own
-        if len({getattr(norm, "device_mesh", None) for norm in norms}) > 1:  # DTensors and others
-            norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
-        return warptape.stack(norms).norm(p)
+        return wt.stack(norms).norm(p)
 
 
 def _norms(tensors: list[Any], p: float, parts: bool, foreach: bool | None) -> list[Any]:
     """The norm of each."""
     out: dict[int, Any] = {}
     if parts:
-        from ...distributed.norms import norm_of_nothing
+        norm_of_nothing = offered("norms").norm_of_nothing
 
         like = next((t for t in tensors if t is not None), None)
-        nothing = (
-            warptape.full((), norm_of_nothing(p)) if like is None else like.new_full((), norm_of_nothing(p))
-        )
+        nothing = wt.full((), norm_of_nothing(p)) if like is None else like.new_full((), norm_of_nothing(p))
         out = {i: nothing.abs() for i, t in enumerate(tensors) if t is None or not t.numel()}
     left = [(i, t.detach().abs() if t.is_complex() else t) for i, t in enumerate(tensors) if i not in out]
     all_at_once = _foreach("_foreach_norm", foreach)
@@ -92,13 +99,26 @@ def _check_finite(total: Tensor, norm_type: float) -> None:
 def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
-    """Scales all gradients, in place, by max_norm / total_norm where that is below 1."""
-    grads = [p.grad for p in _listed(parameters) if p.grad is not None]
+    """Scales all gradients, in place, by max_norm / total_norm where that is below 1.
+
+    Args:
+        parameters: a tensor or tensors with gradients; those without are passed over.
+        max_norm: the largest norm allowed.
+        total_norm: the gradients' norm, as `get_total_norm` gives it.
+        foreach: accepted, without effect.
+
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> w.grad = torch.tensor([3.0, 4.0])
+    >>> nn.utils.clip_grads_with_norm_([w], 1.0, torch.tensor(5.0))
+    >>> w.grad
+    tensor([0.6000, 0.8000])
+    """
+    grads = [_local(p.grad) for p in _listed(parameters) if p.grad is not None]
     if not grads:
         return
-    with warptape.no_grad():
-        grads = [warptape.view_as_real(g) if g.is_complex() else g for g in grads]
-        if hasattr(total_norm, "full_tensor"):
+    with wt.no_grad():
+        grads = [wt.view_as_real(g) if g.is_complex() else g for g in grads]
+        if isinstance(total_norm, Placed):
             total_norm = total_norm.full_tensor()
         # The product is taken even when the factor is 1: to look at it would wait for the device.
         factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
@@ -136,17 +156,22 @@ def clip_grad_norm_(
     groups: list[tuple[Any, ...]] = []  # of ranks among which each is split
     stages: tuple[Any, ...] = ()  # the group of ranks that have a pipeline's stages
     for p in parameters:
-        stages, counts = getattr(p, "_norm_stages", (stages, True))
-        over = getattr(p, "_norm_groups", ())
+        own = norm_stages(p)
+        stages = own.groups or stages
+        over = p.norm_groups if isinstance(p, Placed) else ()
         # Other ranks may have a gradient of a parameter of which this one has none.
-        if counts and (p.grad is not None or (over and p.requires_grad)):
-            grads.append(p.grad)
+        if own.counts and p.grad is not None:
+            held, over = _held(p.grad)
+            grads.append(held)
+            groups.append(over)
+        elif own.counts and over and p.requires_grad:
+            grads.append(None)
             groups.append(over)
     total_norm = _total_norm(grads, groups, norm_type, foreach)
     if stages:  # of one dtype on all of them, also where a stage has no gradients
-        from ...distributed.norms import norm_of_parts
+        norm_of_parts = offered("norms").norm_of_parts
 
-        total_norm = total_norm.to(parameters[0].device, warptape.float64)
+        total_norm = total_norm.to(parameters[0].device, wt.float64)
         total_norm = norm_of_parts(total_norm, norm_type, stages).to(parameters[0].dtype)
     if error_if_nonfinite:
         _check_finite(total_norm, float(norm_type))
@@ -155,7 +180,11 @@ def clip_grad_norm_(
 
 
 def clip_grad_norm(*args: Any, **kwargs: Any) -> Tensor:
-    """Deprecated name of `clip_grad_norm_`."""
+    """Deprecated name of `clip_grad_norm_`.
+
+    Args:
+        *args, **kwargs: what `clip_grad_norm_` takes.
+    """
     warnings.warn(
         "`nn.utils.clip_grad_norm` is now deprecated in favor of `nn.utils.clip_grad_norm_`.",
         FutureWarning,
@@ -176,10 +205,15 @@ def clip_grad_value_(
     tensor([ 1., -1.])
     """
     clip_value = float(clip_value)
-    with warptape.no_grad():
+    with wt.no_grad():
         for parameter in _listed(parameters):
             if parameter.grad is not None:
-                parameter.grad.clamp_(min=-clip_value, max=clip_value)
+                _local(parameter.grad).clamp_(min=-clip_value, max=clip_value)
+
+
+def _local(t: Tensor) -> Tensor:
+    """What this rank holds of a tensor, on the same memory."""
+    return t.to_local() if isinstance(t, Placed) else t
 
 
 def _listed(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
@@ -188,7 +222,7 @@ def _listed(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 def _foreach(name: str, foreach: bool | None) -> Callable[..., Any] | None:
     """The core's function for many tensors at once, unless it is not wanted or not there."""
-    return None if foreach is False else getattr(warptape, name, None)
+    return None if foreach is False else getattr(wt, name, None)
 
 
 def _same_kind(tensors: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
@@ -18,11 +18,23 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """
     parameters = list(parameters)
     _expect_one_device(parameters)
-    return warptape.cat([p.reshape(-1) for p in parameters])
+    return wt.cat([p.reshape(-1) for p in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Makes each parameter's values a view of its part of `vec`, in the order of `parameters_to_vector`."""
+    """Makes each parameter's values a view of its part of `vec`, in the order of `parameters_to_vector`.
+
+    Args:
+        vec: [n], as long as all parameters together.
+        parameters: tensors on one device.
+
+    Raises: TypeError unless `vec` is a tensor.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> nn.utils.vector_to_parameters(torch.tensor([1.0, 2.0, 3.0]), layer.parameters())
+    >>> layer.weight.tolist(), layer.bias.tolist()
+    ([[1.0, 2.0]], [3.0])
+    """
     if not isinstance(vec, Tensor):
         raise TypeError(f"expected warptape.Tensor, but got: {type(vec).__name__}")
     parameters = list(parameters)

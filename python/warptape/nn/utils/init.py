@@ -9,8 +9,20 @@ from ..modules.module import Module
 __all__ = ["skip_init"]
 
 
-def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
-    """A `module_cls(*args, **kwargs)` whose parameters and buffers have memory, but no values yet."""
+def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Any:
+    """A `module_cls(*args, **kwargs)` whose parameters and buffers have memory, but no values yet.
+
+    It saves the time of drawing values that a state dict replaces at once.
+
+    Args:
+        module_cls: a Module whose constructor takes `device`.
+        *args, **kwargs: what the constructor takes.
+
+    Raises: RuntimeError for a class that is no Module, or takes no `device`.
+
+    >>> nn.utils.skip_init(nn.Linear, 3, 4).weight.shape
+    torch.Size([4, 3])
+    """
     import inspect
 
     if not issubclass(module_cls, Module):

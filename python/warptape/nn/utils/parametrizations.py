@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
+from warptape.core.namespaces import linalg
 
 from .. import functional as F
 from ..modules.module import Module
@@ -28,10 +29,10 @@ class _WeightNorm(Module):
         self.dim = -1 if dim is None else dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return warptape._weight_norm(weight_v, weight_g, self.dim)
+        return wt._weight_norm(weight_v, weight_g, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return warptape.norm_except_dim(weight, 2, self.dim), weight
+        return wt.norm_except_dim(weight, 2, self.dim), weight
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int = 0) -> Module:
@@ -42,7 +43,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int = 0) -> Module:
     """
     parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
 
-    def rename(state_dict: Any, prefix: str, *rest: Any) -> None:
+    def rename(state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for i, end in enumerate("gv"):
             value = state_dict.pop(f"{prefix}{name}_{end}", None)
             if value is not None:
@@ -74,10 +75,10 @@ class _SpectralNorm(Module):
             self._power_method(matrix, 15)
 
     def _power_method(self, matrix: Tensor, steps: int) -> None:
-        with warptape.no_grad():
+        with wt.no_grad():
             for _ in range(steps):
-                self._u.copy_(F.normalize(warptape.mv(matrix, self._v), dim=0, eps=self.eps))
-                self._v.copy_(F.normalize(warptape.mv(matrix.t(), self._u), dim=0, eps=self.eps))
+                self._u.copy_(F.normalize(wt.mv(matrix, self._v), dim=0, eps=self.eps))
+                self._v.copy_(F.normalize(wt.mv(matrix.t(), self._u), dim=0, eps=self.eps))
 
     def forward(self, weight: Tensor) -> Tensor:
         if weight.dim() == 1:
@@ -86,7 +87,7 @@ class _SpectralNorm(Module):
         if self.training:
             self._power_method(matrix.detach(), self.n_power_iterations)
         u, v = self._u.clone(), self._v.clone()  # the next forward writes to the buffers
-        return weight / warptape.dot(u, warptape.mv(matrix, v))
+        return weight / wt.dot(u, wt.mv(matrix, v))
 
     def right_inverse(self, value: Tensor) -> Tensor:
         return value
@@ -114,7 +115,7 @@ def spectral_norm(
 def _reflected(vectors: Tensor, tau: Tensor) -> Tensor:
     """The first columns of the product of I - tau_i v_i v_i^T; v_i is column i below a diagonal of ones."""
     n, k = vectors.shape[-2:]
-    unit = warptape.eye(n, k, dtype=vectors.dtype, device=vectors.device)
+    unit = wt.eye(n, k, dtype=vectors.dtype, device=vectors.device)
     columns = vectors.tril(-1) + unit
     found = unit.expand(vectors.shape)
     for i in range(k - 1, -1, -1):
@@ -130,21 +131,21 @@ def _reflectors(q: Tensor) -> Tensor:
     for i in range(q.shape[-1]):
         head, tail = rest[..., i, i], rest[..., i + 1 :, i]
         below = (tail * tail).sum(-1)
-        beta = -warptape.where(head < 0, -1.0, 1.0) * (head * head + below).sqrt()
+        beta = -wt.where(head < 0, -1.0, 1.0) * (head * head + below).sqrt()
         flat = below == 0  # nothing to reflect: the vector is zero and the sign the column's own
-        v = rest[..., i:, i : i + 1] / warptape.where(flat, 1.0, head - beta)[..., None, None]
+        v = rest[..., i:, i : i + 1] / wt.where(flat, 1.0, head - beta)[..., None, None]
         v[..., 0, 0] = 1.0
-        tau = warptape.where(flat, 0.0, (beta - head) / warptape.where(flat, 1.0, beta))[..., None, None]
+        tau = wt.where(flat, 0.0, (beta - head) / wt.where(flat, 1.0, beta))[..., None, None]
         block = rest[..., i:, i:]
         rest[..., i:, i:] = block - tau * v @ (v.transpose(-2, -1) @ block)
-        rest[..., i + 1 :, i] = warptape.where(flat[..., None], 0.0, v[..., 1:, 0])
-        rest[..., i, i] = rest[..., i, i].sign() * warptape.where(flat, -1.0, 1.0)
+        rest[..., i + 1 :, i] = wt.where(flat[..., None], 0.0, v[..., 1:, 0])
+        rest[..., i, i] = rest[..., i, i].sign() * wt.where(flat, -1.0, 1.0)
     return rest
 
 
 def _orthonormal(a: Tensor) -> Tensor:
     """The Q of a = Q R whose R has a positive diagonal."""
-    q, r = warptape.linalg.qr(a)
+    q, r = linalg.qr(a)
     return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
 
@@ -172,13 +173,13 @@ class _Orthogonal(Module):
             q = _reflected(vectors, 2.0 / (1.0 + (vectors * vectors).sum(-2)))
             q = q * x.diagonal(dim1=-2, dim2=-1).detach().trunc().unsqueeze(-2)
         else:
-            lower = warptape.nn.functional.pad(x.tril(), (0, n - k))
+            lower = F.pad(x.tril(), (0, n - k))
             a = lower - lower.transpose(-2, -1)
             if self.orthogonal_map == "matrix_exp":
-                q = warptape.matrix_exp(a)
+                q = wt.matrix_exp(a)
             else:
-                unit = warptape.eye(n, dtype=x.dtype, device=x.device)
-                q = warptape.linalg.solve(unit - 0.5 * a, unit + 0.5 * a)
+                unit = wt.eye(n, dtype=x.dtype, device=x.device)
+                q = linalg.solve(unit - 0.5 * a, unit + 0.5 * a)
             q = q[..., :k]
         if self.trivialized:
             q = self.base @ q
@@ -202,15 +203,13 @@ class _Orthogonal(Module):
             found = _reflectors(tall)
             return found.transpose(-2, -1) if wide else found
         if n != k:  # completed to a square
-            tall = warptape.cat(
-                [tall, warptape.randn(*tall.shape[:-2], n, n - k, dtype=q.dtype, device=q.device)], -1
-            )
+            tall = wt.cat([tall, wt.randn(*tall.shape[:-2], n, n - k, dtype=q.dtype, device=q.device)], -1)
         gram = tall.transpose(-2, -1) @ tall
-        unit = warptape.eye(n, dtype=q.dtype, device=q.device)
-        near = n == k and bool(((gram - unit).abs() < 10 * n * warptape.finfo(q.dtype).eps).all())
+        unit = wt.eye(n, dtype=q.dtype, device=q.device)
+        near = n == k and bool(((gram - unit).abs() < 10 * n * wt.finfo(q.dtype).eps).all())
         self.base = tall.clone() if near else _orthonormal(tall)
         # No step from there: A is 0, and the reflections' signs undo those of the diagonal.
-        return -warptape.eye(*q.shape[-2:], dtype=q.dtype, device=q.device).expand(q.shape).contiguous()
+        return -wt.eye(*q.shape[-2:], dtype=q.dtype, device=q.device).expand(q.shape).contiguous()
 
 
 def orthogonal(

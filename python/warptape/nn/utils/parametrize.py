@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ..modules.container import ModuleDict, ModuleList
 from ..modules.module import Module
@@ -34,7 +34,15 @@ _cache: dict[tuple[int, str], Tensor | None] = {}
 
 @contextmanager
 def cached() -> Iterator[None]:
-    """Inside this block a parametrized tensor is computed once, however often it is read."""
+    """Inside this block a parametrized tensor is computed once, however often it is read.
+
+    It saves work where a forward reads a weight several times, as a recurrent layer does.
+
+    >>> layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    >>> with nn.utils.parametrize.cached():
+    ...     layer.weight is layer.weight
+    True
+    """
     global _depth
     _depth += 1
     try:
@@ -52,14 +60,14 @@ def _register(module: Module, name: str, tensor: Tensor) -> None:
         module.register_buffer(name, tensor)
 
 
-def _refuse(what: str, before: Any, after: Any, when: str = "Registering a parametrization") -> None:
+def _refuse(what: str, before: object, after: object, when: str = "Registering a parametrization") -> None:
     raise ValueError(
         f"{when} may not change the {what} of the tensor, unless the `unsafe` flag is enabled: "
         f"it was {before} and would be {after}"
     )
 
 
-def _check_alike(before: Tensor, after: Any, what: str, shape: bool = True) -> None:
+def _check_alike(before: Tensor, after: Tensor, what: str, shape: bool = True) -> None:
     """ValueError unless `after` is a tensor like `before`."""
     if not isinstance(after, Tensor):
         raise ValueError(f"{what} must return a tensor. Got {type(after).__name__}.")
@@ -88,7 +96,7 @@ class ParametrizationList(ModuleList):
         super().__init__(modules)
         self.unsafe = unsafe
         before = original.detach()  # keeps dtype and shape, whatever becomes of the original
-        with warptape.no_grad():
+        with wt.no_grad():
             new = original
             for module in reversed(list(self)):
                 if hasattr(module, "right_inverse"):
@@ -118,7 +126,7 @@ class ParametrizationList(ModuleList):
                 trained = Parameter(part, original.requires_grad) if isinstance(original, Parameter) else part
                 _register(self, f"original{i}", trained)
         if not unsafe:
-            with warptape.no_grad():
+            with wt.no_grad():
                 _check_alike(before, self(), "A parametrization")
 
     def _originals(self) -> list[Tensor]:
@@ -126,8 +134,14 @@ class ParametrizationList(ModuleList):
         return [getattr(self, name) for name in names]
 
     def right_inverse(self, value: Tensor) -> None:
-        """Sets the originals to what the parametrizations would make `value` of."""
-        with warptape.no_grad():
+        """Sets the originals to what the parametrizations would make `value` of.
+
+        Args:
+            value: what the parametrized tensor shall be.
+
+        Raises: RuntimeError where a parametrization has no right_inverse.
+        """
+        with wt.no_grad():
             new: Any = value
             for module in reversed(list(self)):
                 if not hasattr(module, "right_inverse"):
@@ -148,7 +162,10 @@ class ParametrizationList(ModuleList):
                 original.data = part.detach().clone() if part is value else part.detach()
 
     def forward(self) -> Tensor:
-        """The tensor."""
+        """The tensor.
+
+        It is computed from the originals by each parametrization in turn.
+        """
         first, *rest = self
         value = first(*self._originals())
         for module in rest:
@@ -241,7 +258,12 @@ def _check_next(before: Tensor, parametrization: Module) -> None:
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether the module has parametrized tensors, or this one."""
+    """Whether the module has parametrized tensors, or this one.
+
+    Args:
+        module: any module.
+        tensor_name: a parameter's or buffer's name; None asks for any.
+    """
     found = getattr(module, "parametrizations", None)
     if not isinstance(found, ModuleDict):
         return False
@@ -249,14 +271,23 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 
 
 def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
-    """Makes the tensor a plain one again: with its present value, or else with the original."""
+    """Makes the tensor a plain one again: with its present value, or else with the original.
+
+    Args:
+        module: changed in place and returned.
+        tensor_name: the parametrized tensor.
+        leave_parametrized: whether the tensor keeps its present value; without it the single original
+            returns.
+
+    Raises: ValueError where the tensor is not parametrized, or has several originals to return to.
+    """
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")
     found = module.parametrizations[tensor_name]
     if found.is_tensor:
         original = found.original
         if leave_parametrized:
-            with warptape.no_grad():
+            with wt.no_grad():
                 value = getattr(module, tensor_name)
             if not found.unsafe or value.dtype == original.dtype:
                 original.data = value
@@ -280,14 +311,23 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
 
 
 def type_before_parametrizations(module: Module) -> type:
-    """The module's class, or what it was before its first parametrization."""
+    """The module's class, or what it was before its first parametrization.
+
+    Parametrized modules are of a class made for each; this is the one that users wrote.
+    """
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 
 def transfer_parametrizations_and_params(
     from_module: Module, to_module: Module, tensor_name: str | None = None
 ) -> Module:
-    """Gives `to_module` parametrizations of `from_module`, all or one tensor's, and their originals."""
+    """Gives `to_module` parametrizations of `from_module`, all or one tensor's, and their originals.
+
+    Args:
+        from_module: whose parametrizations are shared.
+        to_module: gets them, and returns.
+        tensor_name: one tensor; all if None.
+    """
     if not is_parametrized(from_module):
         return to_module
     names = list(from_module.parametrizations) if tensor_name is None else [tensor_name]

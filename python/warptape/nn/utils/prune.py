@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import warptape as torch
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ..modules.module import Module
 
 __all__ = [
@@ -44,6 +44,16 @@ def _hook_of(module: Module, name: str) -> tuple[int, BasePruningMethod] | None:
     return None
 
 
+def pruned_names(module: Module) -> list[str]:
+    """The names of the parameters of a module that masks prune.
+
+    Args:
+        module: alone, without those within it.
+    """
+    hooks = module._forward_pre_hooks.values()
+    return [hook._tensor_name for hook in hooks if isinstance(hook, BasePruningMethod)]
+
+
 class BasePruningMethod(ABC):
     """What a method of pruning has in common: a subclass has PRUNING_TYPE and `compute_mask`.
 
@@ -60,10 +70,21 @@ class BasePruningMethod(ABC):
 
     @abstractmethod
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """The mask of `t`, an importance for each element, which is 0 at least where default_mask is."""
+        """The mask of `t`, an importance for each element, which is 0 at least where default_mask is.
+
+        Args:
+            t: importances, of the parameter's shape.
+            default_mask: what earlier pruning left, of the same shape.
+        """
 
     def apply_mask(self, module: Module) -> Tensor:
-        """`name_orig` times `name_mask`."""
+        """`name_orig` times `name_mask`.
+
+        Args:
+            module: the one that holds both.
+
+        Raises: AssertionError where the module is not pruned.
+        """
         name = getattr(self, "_tensor_name", None)
         if name is None or not hasattr(module, name + "_mask"):
             raise AssertionError(f"Module {module} has to be pruned")
@@ -100,8 +121,8 @@ class BasePruningMethod(ABC):
             method = container
             default = getattr(module, name + "_mask").detach().clone()
         else:
-            default = torch.ones_like(original)
-        with torch.no_grad():
+            default = wt.ones_like(original)
+        with wt.no_grad():
             mask = method.compute_mask(importance_scores, default_mask=default)
         if mask.shape != original.shape:
             raise ValueError(f"prune: the mask has shape {list(mask.shape)}, {name} {list(original.shape)}")
@@ -117,7 +138,17 @@ class BasePruningMethod(ABC):
     def prune(
         self, t: Tensor, default_mask: Tensor | None = None, importance_scores: Tensor | None = None
     ) -> Tensor:
-        """`t` times the mask that its elements, or `importance_scores` of its shape, ask for."""
+        """`t` times the mask that its elements, or `importance_scores` of its shape, ask for.
+
+        Neither tensor is changed.
+
+        Args:
+            t: what is pruned.
+            default_mask: ones if None.
+            importance_scores: what the mask is chosen by; `t` if None.
+
+        Raises: ValueError for scores of another shape.
+        """
         if importance_scores is None:
             importance_scores = t
         elif importance_scores.shape != t.shape:
@@ -125,11 +156,17 @@ class BasePruningMethod(ABC):
                 f"prune: expected importance_scores of shape {list(t.shape)}, "
                 f"got {list(importance_scores.shape)}"
             )
-        default_mask = torch.ones_like(t) if default_mask is None else default_mask
+        default_mask = wt.ones_like(t) if default_mask is None else default_mask
         return t * self.compute_mask(importance_scores, default_mask=default_mask)
 
     def remove(self, module: Module) -> None:
-        """Makes the pruning permanent: the parameter is there again, with its zeros."""
+        """Makes the pruning permanent: the parameter is there again, with its zeros.
+
+        Args:
+            module: loses `name_orig`, `name_mask` and the hook.
+
+        Raises: AssertionError where the module is not pruned.
+        """
         name = self._tensor_name
         if name is None or not hasattr(module, name + "_mask"):
             raise AssertionError(f"Module {module} has to be pruned before pruning can be removed")
@@ -143,7 +180,11 @@ class BasePruningMethod(ABC):
 
 
 class PruningContainer(BasePruningMethod):
-    """The methods by which one parameter is pruned, one after the other."""
+    """The methods by which one parameter is pruned, one after the other.
+
+    Args:
+        *args: methods, or one iterable of them, all of one parameter.
+    """
 
     def __init__(self, *args: Any) -> None:
         self._pruning_methods: tuple[BasePruningMethod, ...] = ()
@@ -173,11 +214,16 @@ class PruningContainer(BasePruningMethod):
     def __iter__(self) -> Any:
         return iter(self._pruning_methods)
 
-    def __getitem__(self, idx: Any) -> Any:
+    def __getitem__(self, idx: int) -> Any:
         return self._pruning_methods[idx]
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """`default_mask`, and what the last method prunes of what it leaves."""
+        """`default_mask`, and what the last method prunes of what it leaves.
+
+        Args:
+            t: importances, of the parameter's shape.
+            default_mask: what earlier methods left.
+        """
         method = self._pruning_methods[-1]
         mask = default_mask.to(dtype=t.dtype).clone()
         kind = method.PRUNING_TYPE
@@ -198,7 +244,10 @@ class PruningContainer(BasePruningMethod):
 
 
 class Identity(BasePruningMethod):
-    """Prunes nothing, but with a mask of ones."""
+    """Prunes nothing, but with a mask of ones.
+
+    It prepares a parameter for masks that are set later.
+    """
 
     PRUNING_TYPE = "unstructured"
 
@@ -221,9 +270,14 @@ class RandomUnstructured(BasePruningMethod):
         self.amount = amount
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """A mask of t's shape."""
+        """A mask of t's shape.
+
+        Args:
+            t: gives the shape alone.
+            default_mask: zeros in it stay.
+        """
         count = _number_to_prune(self.amount, t.nelement())
-        return _without(default_mask, -torch.rand_like(t), count)  # PyTorch takes the largest
+        return _without(default_mask, -wt.rand_like(t), count)  # PyTorch takes the largest
 
 
 class L1Unstructured(BasePruningMethod):
@@ -240,7 +294,12 @@ class L1Unstructured(BasePruningMethod):
         self.amount = amount
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """A mask of t's shape."""
+        """A mask of t's shape.
+
+        Args:
+            t: the smallest absolute values are pruned.
+            default_mask: zeros in it stay.
+        """
         count = _number_to_prune(self.amount, t.nelement())
         return _without(default_mask, t.abs(), count)
 
@@ -259,14 +318,19 @@ class RandomStructured(BasePruningMethod):
         self.amount, self.dim = amount, dim
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """A mask of t's shape, which has at least two dims."""
+        """A mask of t's shape, which has at least two dims.
+
+        Args:
+            t: gives the shape alone.
+            default_mask: zeros in it stay.
+        """
         dim = _check_structured(t, self.dim)
         size = t.shape[dim]
         count = _number_to_prune(self.amount, size)
         if count == 0:
             return default_mask
-        chance = torch.rand(size, device=t.device)
-        kept = chance > torch.kthvalue(chance, k=count).values
+        chance = wt.rand(size, device=t.device)
+        kept = chance > wt.kthvalue(chance, k=count).values
         return default_mask * _along(kept, t.ndim, dim).to(default_mask.dtype)
 
 
@@ -280,25 +344,34 @@ class LnStructured(BasePruningMethod):
 
     PRUNING_TYPE = "structured"
 
-    def __init__(self, amount: float, n: Any, dim: int = -1) -> None:
+    def __init__(self, amount: float, n: int | float | str, dim: int = -1) -> None:
         _check_amount(amount)
         self.amount, self.n, self.dim = amount, n, dim
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """A mask of t's shape, which has at least two dims."""
+        """A mask of t's shape, which has at least two dims.
+
+        Args:
+            t: the slices of smallest norm are pruned.
+            default_mask: zeros in it stay.
+        """
         dim = _check_structured(t, self.dim)
         size = t.shape[dim]
         count = _number_to_prune(self.amount, size)
         if count == 0:
             return default_mask
-        norm = torch.norm(t, p=self.n, dim=[d for d in range(t.ndim) if d != dim])
-        kept = torch.zeros_like(norm)
-        kept[torch.topk(norm, k=size - count, largest=True).indices] = 1
+        norm = wt.norm(t, p=self.n, dim=[d for d in range(t.ndim) if d != dim])
+        kept = wt.zeros_like(norm)
+        kept[wt.topk(norm, k=size - count, largest=True).indices] = 1
         return default_mask * _along(kept, t.ndim, dim).to(default_mask.dtype)
 
 
 class CustomFromMask(BasePruningMethod):
-    """Prunes by a mask that is given."""
+    """Prunes by a mask that is given.
+
+    Args:
+        mask: of the parameter's shape; zeros are pruned.
+    """
 
     PRUNING_TYPE = "global"
 
@@ -306,7 +379,14 @@ class CustomFromMask(BasePruningMethod):
         self.mask = mask
 
     def compute_mask(self, t: Tensor, default_mask: Tensor) -> Tensor:
-        """`default_mask` times the mask."""
+        """`default_mask` times the mask.
+
+        Args:
+            t: not looked at.
+            default_mask: of the mask's shape.
+
+        Raises: ValueError for another shape.
+        """
         if default_mask.shape != self.mask.shape:
             raise ValueError(
                 f"custom_from_mask: expected a mask of shape {list(default_mask.shape)}, "
@@ -316,13 +396,28 @@ class CustomFromMask(BasePruningMethod):
 
 
 def identity(module: Module, name: str) -> Module:
-    """Gives a parameter a mask of ones."""
+    """Gives a parameter a mask of ones.
+
+    Args:
+        module: changed in place and returned.
+        name: of a parameter.
+    """
     Identity.apply(module, name)
     return module
 
 
 def random_unstructured(module: Module, name: str, amount: float) -> Module:
-    """Prunes `amount` (an int, or a share) of a parameter's elements, by chance; returns the module."""
+    """Prunes `amount` (an int, or a share) of a parameter's elements, by chance; returns the module.
+
+    Args:
+        module: changed in place.
+        name: of a parameter.
+        amount: a number of elements, or a share between 0 and 1.
+
+    >>> layer = nn.utils.prune.random_unstructured(nn.Linear(4, 2), "weight", amount=3)
+    >>> int((layer.weight == 0).sum())
+    3
+    """
     RandomUnstructured.apply(module, name, amount)
     return module
 
@@ -337,13 +432,25 @@ def l1_unstructured(
 
 
 def random_structured(module: Module, name: str, amount: float, dim: int) -> Module:
-    """Prunes `amount` (an int, or a share) of a parameter's slices along dim; returns the module."""
+    """Prunes `amount` (an int, or a share) of a parameter's slices along dim; returns the module.
+
+    Args:
+        module: changed in place.
+        name: of a parameter of at least two dimensions.
+        amount: a number of slices, or a share between 0 and 1.
+        dim: the dimension along which slices are counted.
+    """
     RandomStructured.apply(module, name, amount, dim)
     return module
 
 
 def ln_structured(
-    module: Module, name: str, amount: float, n: Any, dim: int, importance_scores: Tensor | None = None
+    module: Module,
+    name: str,
+    amount: float,
+    n: int | float | str,
+    dim: int,
+    importance_scores: Tensor | None = None,
 ) -> Module:
     """Prunes `amount` (an int, or a share) of a parameter's slices along dim, those of the least n-norm;
     returns the module."""
@@ -352,7 +459,10 @@ def ln_structured(
 
 
 def global_unstructured(
-    parameters: Any, pruning_method: Any, importance_scores: dict[Any, Tensor] | None = None, **kwargs: Any
+    parameters: Iterable[tuple[Module, str]],
+    pruning_method: type[BasePruningMethod],
+    importance_scores: dict[Any, Tensor] | None = None,
+    **kwargs: Any,
 ) -> None:
     """Prunes several parameters as if they were one.
 
@@ -365,7 +475,7 @@ def global_unstructured(
     """
     if not isinstance(parameters, Iterable):
         raise TypeError("global_unstructured(): parameters is not an Iterable")
-    pairs = [tuple(pair) for pair in parameters]
+    pairs: list[Any] = [tuple(pair) for pair in parameters]
     if importance_scores is not None and not isinstance(importance_scores, dict):
         raise TypeError("global_unstructured(): importance_scores must be of type dict")
     scores = importance_scores or {}
@@ -383,15 +493,15 @@ def global_unstructured(
                 f"global_unstructured(): expected scores of shape {list(getattr(*pair).shape)} for "
                 f"{pair[1]} of {type(pair[0]).__name__}, got {list(score.shape)}"
             )
-    default = [getattr(m, n + "_mask", torch.ones_like(getattr(m, n))) for m, n in pairs]
+    default = [getattr(m, n + "_mask", wt.ones_like(getattr(m, n))) for m, n in pairs]
     container = PruningContainer()
     container._tensor_name = "temp"
     method = pruning_method(**kwargs)
     method._tensor_name = "temp"
     container.add_pruning_method(method)
-    with torch.no_grad():
-        flat = torch.cat([t.detach().reshape(-1) for t in each])
-        mask = container.compute_mask(flat, torch.cat([m.reshape(-1) for m in default]))
+    with wt.no_grad():
+        flat = wt.cat([t.detach().reshape(-1) for t in each])
+        mask = container.compute_mask(flat, wt.cat([m.reshape(-1) for m in default]))
     at = 0
     for module, name in pairs:
         shape = getattr(module, name).shape
@@ -400,7 +510,17 @@ def global_unstructured(
 
 
 def custom_from_mask(module: Module, name: str, mask: Tensor) -> Module:
-    """Prunes a parameter where a mask of its shape is 0; returns the module."""
+    """Prunes a parameter where a mask of its shape is 0; returns the module.
+
+    Args:
+        module: changed in place.
+        name: of a parameter.
+        mask: of the parameter's shape.
+
+    >>> layer = nn.utils.prune.custom_from_mask(nn.Linear(2, 1), "weight", torch.tensor([[1, 0]]))
+    >>> (layer.weight == 0).tolist()
+    [[False, True]]
+    """
     CustomFromMask.apply(module, name, mask)
     return module
 
@@ -421,7 +541,11 @@ def remove(module: Module, name: str) -> Module:
 
 
 def is_pruned(module: Module) -> bool:
-    """Whether a parameter of the module, or of one below it, is pruned."""
+    """Whether a parameter of the module, or of one below it, is pruned.
+
+    >>> nn.utils.prune.is_pruned(nn.utils.prune.identity(nn.Linear(2, 1), "weight"))
+    True
+    """
     return any(
         isinstance(hook, BasePruningMethod)
         for each in module.modules()
@@ -429,7 +553,7 @@ def is_pruned(module: Module) -> bool:
     )
 
 
-def _check_amount(amount: Any) -> None:
+def _check_amount(amount: int | float) -> None:
     if not isinstance(amount, numbers.Real) or isinstance(amount, bool):
         raise TypeError(f"Invalid type for amount: {amount}. Must be int or float.")
     if float(amount) < 0 or (not isinstance(amount, numbers.Integral) and not float(amount) <= 1):
@@ -438,7 +562,7 @@ def _check_amount(amount: Any) -> None:
         )
 
 
-def _number_to_prune(amount: Any, size: int) -> int:
+def _number_to_prune(amount: int | float, size: int) -> int:
     if not isinstance(amount, numbers.Integral):
         return round(amount * size)
     if int(amount) > size:
@@ -460,9 +584,9 @@ def _check_structured(t: Tensor, dim: int) -> int:
 
 def _without(mask: Tensor, score: Tensor, count: int) -> Tensor:
     """The mask, contiguous, with zeros at the `count` least scores."""
-    out = mask.clone(memory_format=torch.contiguous_format)
+    out = mask.clone(memory_format=wt.contiguous_format)
     if count:
-        out.view(-1)[torch.topk(score.reshape(-1), k=count, largest=False).indices] = 0
+        out.view(-1)[wt.topk(score.reshape(-1), k=count, largest=False).indices] = 0
     return out
 
 

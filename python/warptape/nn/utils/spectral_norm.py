@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from .. import functional as F
 from ..modules.conv import _ConvTransposeNd
@@ -18,12 +18,20 @@ __all__ = ["SpectralNorm", "remove_spectral_norm", "spectral_norm"]
 
 
 def default_dim(module: Module) -> int:
-    """The dim of a layer's weight that counts its outputs."""
+    """The dim of a layer's weight that counts its outputs.
+
+    It is 1 for transposed convolutions, whose weights have inputs first, and 0 for all others.
+    """
     return 1 if isinstance(module, _ConvTransposeNd) else 0
 
 
 def as_matrix(weight: Tensor, dim: int) -> Tensor:
-    """The weight with `dim` first and all others as one."""
+    """The weight with `dim` first and all others as one.
+
+    Args:
+        weight: a parameter [*].
+        dim: counts the matrix's rows.
+    """
     if dim != 0:
         weight = weight.permute(dim, *[d for d in range(weight.dim()) if d != dim])
     return weight.flatten(1)
@@ -45,20 +53,35 @@ class SpectralNorm:
         self.name, self.dim, self.n_power_iterations, self.eps = name, dim, n_power_iterations, eps
 
     def compute_weight(self, module: Module, do_power_iteration: bool) -> Tensor:
-        """The weight; in place on the two vectors if `do_power_iteration`."""
+        """The weight; in place on the two vectors if `do_power_iteration`.
+
+        Args:
+            module: the one that holds the tensors.
+            do_power_iteration: whether the estimates of the singular vectors are refined first.
+        """
         weight, u, v = (getattr(module, self.name + end) for end in ("_orig", "_u", "_v"))
         matrix = as_matrix(weight, self.dim)
         if do_power_iteration:
-            with warptape.no_grad():
+            with wt.no_grad():
                 for _ in range(self.n_power_iterations):
-                    v.copy_(F.normalize(warptape.mv(matrix.t(), u), dim=0, eps=self.eps))
-                    u.copy_(F.normalize(warptape.mv(matrix, v), dim=0, eps=self.eps))
+                    v.copy_(F.normalize(wt.mv(matrix.t(), u), dim=0, eps=self.eps))
+                    u.copy_(F.normalize(wt.mv(matrix, v), dim=0, eps=self.eps))
             u, v = u.clone(), v.clone()  # the next forward writes to the buffers
-        return weight / warptape.dot(u, warptape.mv(matrix, v))
+        return weight / wt.dot(u, wt.mv(matrix, v))
 
     @staticmethod
     def apply(module: Module, name: str, n_power_iterations: int, dim: int, eps: float) -> SpectralNorm:
-        """Draws the vectors and adds the hook."""
+        """Draws the vectors and adds the hook.
+
+        Args:
+            module: changed in place.
+            name: of the parameter.
+            n_power_iterations: refinements in each forward.
+            dim: counts the matrix's rows.
+            eps: the least norm that is divided by.
+
+        Raises: RuntimeError where the parameter has such a hook.
+        """
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
                 raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
@@ -79,8 +102,12 @@ class SpectralNorm:
         return made
 
     def remove(self, module: Module) -> None:
-        """Makes the weight a parameter again."""
-        with warptape.no_grad():
+        """Makes the weight a parameter again.
+
+        Args:
+            module: the one that was given to `apply`.
+        """
+        with wt.no_grad():
             weight = self.compute_weight(module, do_power_iteration=False)
         for end in ("", "_u", "_v", "_orig"):
             delattr(module, self.name + end)
@@ -90,7 +117,7 @@ class SpectralNorm:
                 del module._state_dict_hooks[key]
                 break
 
-    def __call__(self, module: Module, inputs: Any) -> None:
+    def __call__(self, module: Module, inputs: object) -> None:
         """Runs before each forward."""
         setattr(module, self.name, self.compute_weight(module, do_power_iteration=module.training))
 
@@ -101,7 +128,9 @@ class _SaveVersion:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __call__(self, module: Module, state_dict: Any, prefix: str, local_metadata: Any) -> None:
+    def __call__(
+        self, module: Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]
+    ) -> None:
         versions = local_metadata.setdefault("spectral_norm", {})
         if f"{self.name}.version" in versions:
             raise RuntimeError(f"Unexpected key in metadata['spectral_norm']: {self.name}.version")
@@ -109,7 +138,11 @@ class _SaveVersion:
 
 
 def spectral_norm(
-    module: Any, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
+    module: Module,
+    name: str = "weight",
+    n_power_iterations: int = 1,
+    eps: float = 1e-12,
+    dim: int | None = None,
 ) -> Any:
     """Divides the parameter `name`, as a matrix with `dim` first, by its largest singular value, estimated
     by `n_power_iterations` steps at each forward. `parametrizations.spectral_norm` starts better."""
@@ -117,6 +150,13 @@ def spectral_norm(
     return module
 
 
-def remove_spectral_norm(module: Any, name: str = "weight") -> Any:
-    """Makes the parameter a plain one again, with its present value."""
+def remove_spectral_norm(module: Module, name: str = "weight") -> Any:
+    """Makes the parameter a plain one again, with its present value.
+
+    Args:
+        module: changed in place and returned.
+        name: of the parameter.
+
+    Raises: ValueError where it has no such hook.
+    """
     return remove_hook(module, SpectralNorm, name, "spectral_norm")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from warptape import _C, Tensor
+from warptape import _C
+from warptape.core import Tensor
 
 from ..modules.module import Module
 
@@ -50,7 +51,13 @@ def _tied(places: Mapping[str, _Place], given: Mapping[str, Tensor]) -> dict[str
     return complete
 
 
-def _check_keys(module: Module, places: Mapping[str, _Place], keys: Any, given: Any, strict: bool) -> None:
+def _check_keys(
+    module: Module,
+    places: Mapping[str, _Place],
+    keys: Iterable[str],
+    given: Mapping[str, Tensor],
+    strict: bool,
+) -> None:
     unexpected = [key for key in given if key not in places]
     missing = [key for key, (home, name) in places.items() if home[name] is not None and key not in keys]
     if not strict:
@@ -77,7 +84,7 @@ def _attribute(module: Module, key: str) -> _Place:
 
 
 @contextmanager
-def _replaced(module: Module, given: Any, tie_weights: bool, strict: bool) -> Iterator[None]:
+def _replaced(module: Module, given: Mapping[str, Any], tie_weights: bool, strict: bool) -> Iterator[None]:
     places = _places(module)
     tensors = _tied(places, given) if tie_weights else dict(given)
     _check_keys(module, places, tensors, given, strict)
@@ -105,9 +112,23 @@ def _replaced(module: Module, given: Any, tie_weights: bool, strict: bool) -> It
 
 
 def call_with(
-    module: Module, given: Any, args: Any, kwargs: dict[str, Any] | None, tie_weights: bool, strict: bool
+    module: Module,
+    given: Mapping[str, Any],
+    args: Any,
+    kwargs: dict[str, Any] | None,
+    tie_weights: bool,
+    strict: bool,
 ) -> Any:
-    """What both functions of the name functional_call do."""
+    """What both functions of the name functional_call do.
+
+    Args:
+        module: called once.
+        given: a dict of tensors by name, or a sequence of dicts.
+        args: a tuple of arguments, one argument, or None for none.
+        kwargs: arguments by name.
+        tie_weights: whether a tensor that stands for one of two tied ones stands for both.
+        strict: whether every parameter and buffer must be given.
+    """
     args = () if args is None else args if isinstance(args, tuple) else (args,)
     with _replaced(module, given, tie_weights, strict):
         return module(*args, **(kwargs or {}))
@@ -122,7 +143,15 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """`warptape.func.functional_call` for one dict, under its former name."""
+    """`warptape.func.functional_call` for one dict, under its former name.
+
+    Args:
+        module: called once.
+        parameters_and_buffers: tensors by name, in place of the module's own.
+        args, kwargs: the arguments.
+        tie_weights: whether a tensor that stands for one of two tied ones stands for both.
+        strict: whether every parameter and buffer must be given.
+    """
     warnings.warn(
         "This API is deprecated as of PyTorch 2.0 and will be removed in a future version of PyTorch. Please "
         "use torch.func.functional_call instead which is a drop-in replacement for this API.",

@@ -1,6 +1,5 @@
 """Learning rate schedules, stepped after the optimizer: ``optimizer.step(); scheduler.step()``."""
 
-from ..._missing import install_getattr as _install_getattr
 from .base import LRScheduler
 from .compose import ChainedScheduler, SequentialLR
 from .cosine import CosineAnnealingLR, CosineAnnealingWarmRestarts
@@ -38,5 +37,3 @@ __all__ = [
 
 # The name from before PyTorch 2.0, still common in user code.
 _LRScheduler = LRScheduler
-
-_install_getattr(__name__)

@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 
 from ..optimizer import Optimizer
 
@@ -21,20 +21,30 @@ _ORDER = "https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
 
 
 def _copied(value: float | Tensor) -> float | Tensor:
-    return value.clone() if isinstance(value, warptape.Tensor) else value
+    return value.clone() if isinstance(value, wt.Tensor) else value
 
 
 def set_option(group: dict[str, Any], name: str, value: Any) -> None:
-    """Writes an option; one that is kept as a tensor is filled in place, since others may hold it."""
+    """Writes an option; one that is kept as a tensor is filled in place, since others may hold it.
+
+    Args:
+        group: of an optimizer's param_groups.
+        name: as "lr" or "momentum".
+        value: a number, or a one-element tensor.
+    """
     current = group.get(name)
-    if isinstance(current, warptape.Tensor):
+    if isinstance(current, wt.Tensor):
         current.fill_(float(value))
     else:
         group[name] = value
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """TypeError for anything else."""
+def check_optimizer(optimizer: object) -> None:
+    """TypeError for anything else.
+
+    Args:
+        optimizer: what a scheduler's constructor was given.
+    """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
@@ -57,7 +67,13 @@ def per_group(optimizer: Optimizer, value: Any, name: str) -> list[Any]:
 
 
 def functions_state(functions: Sequence[Callable]) -> list[Any]:
-    """What can be saved of user functions: an object's ``__dict__``; None for a function or lambda."""
+    """What can be saved of user functions: an object's ``__dict__``; None for a function or lambda.
+
+    Args:
+        functions: user functions, or objects with `__call__`.
+
+    Returns: one entry for each function.
+    """
     plain = (types.FunctionType, types.BuiltinFunctionType, functools.partial)
     return [None if isinstance(f, plain) else dict(vars(f)) for f in functions]
 
@@ -137,19 +153,32 @@ class LRScheduler:
             self._is_initial = False
 
     def state_dict(self) -> dict[str, Any]:
-        """All of the scheduler but the optimizer."""
+        """All of the scheduler but the optimizer.
+
+        It can be pickled where all attributes can.
+        """
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what ``state_dict()`` returned. Call it after loading the optimizer's."""
+        """Takes over what ``state_dict()`` returned. Call it after loading the optimizer's.
+
+        Args:
+            state_dict: all entries become attributes.
+        """
         self.__dict__.update(state_dict)
 
     def get_last_lr(self) -> list[Any]:
-        """The rates that the last ``step`` set, one per group."""
+        """The rates that the last ``step`` set, one per group.
+
+        They are numbers, or tensors where the optimizer keeps its rates as tensors.
+        """
         return self._last_lr
 
     def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``, one per group. Call ``get_last_lr()`` from outside."""
+        """The rates for ``self.last_epoch``, one per group. Call ``get_last_lr()`` from outside.
+
+        It may read the present rates from the groups, so that a call outside of ``step`` warns.
+        """
         if not self._get_lr_called_within_step:
             warnings.warn(
                 "To get the last learning rate computed by the scheduler, please use `get_last_lr()`.",

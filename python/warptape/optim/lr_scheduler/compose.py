@@ -42,7 +42,10 @@ class _Composed(LRScheduler):
         self._initial_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer; the parts' states are in ``"_schedulers"``."""
+        """All but the optimizer; the parts' states are in ``"_schedulers"``.
+
+        Loading it into a scheduler of the same parts restores all.
+        """
         return {**super().state_dict(), "_schedulers": [part.state_dict() for part in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -68,6 +71,23 @@ class SequentialLR(_Composed):
     Raises:
         ValueError: no scheduler, ``len(milestones) != len(schedulers) - 1``, another optimizer, or a
             ReduceLROnPlateau among them.
+
+    Args:
+        optimizer: the one that all schedulers have.
+        schedulers: in the order in which they run.
+        milestones: ascending epochs, one fewer than schedulers.
+        last_epoch: the epoch that it has before its first step.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> warm = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.1, total_iters=2)
+    >>> decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    >>> scheduler, rates = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, decay], [2]), []
+    >>> for _ in range(4):
+    ...     rates.append(scheduler.get_last_lr()[0])
+    ...     optimizer.step()
+    ...     scheduler.step()
+    >>> rates
+    [0.1, 0.1, 1.0, 0.5]
     """
 
     def __init__(
@@ -100,7 +120,10 @@ class SequentialLR(_Composed):
         self._last_lr = self._schedulers[0].get_last_lr()
 
     def step(self) -> None:  # type: ignore[override]
-        """Goes to the next epoch, handing over to the next scheduler at a milestone."""
+        """Goes to the next epoch, handing over to the next scheduler at a milestone.
+
+        At a milestone the next scheduler begins at its own epoch 0.
+        """
         self.last_epoch += 1
         at = bisect_right(self._milestones, self.last_epoch)
         part = self._schedulers[at]
@@ -128,6 +151,19 @@ class ChainedScheduler(_Composed):
 
     Raises:
         ValueError: no scheduler, another optimizer, or a ReduceLROnPlateau among them.
+
+    Args:
+        schedulers: they are stepped in this order.
+        optimizer: the one that all schedulers have; that of the first if None.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> half = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=9)
+    >>> decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    >>> scheduler = torch.optim.lr_scheduler.ChainedScheduler([half, decay])
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.25]
     """
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
@@ -145,7 +181,10 @@ class ChainedScheduler(_Composed):
         self._last_lr = self._current()
 
     def step(self) -> None:  # type: ignore[override]
-        """Steps every scheduler."""
+        """Steps every scheduler.
+
+        The rate that the last one leaves is what `get_last_lr` returns.
+        """
         for part in self._schedulers:
             part.step()
         self._last_lr = self._current()

@@ -12,6 +12,14 @@ from .base import LRScheduler
 class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, then back up.
 
+    From Loshchilov and Hutter, "SGDR" (2016), section 3, without the restarts.
+
+    Args:
+        optimizer: the one whose rates are set.
+        T_max: epochs of half a period.
+        eta_min: the lowest rate.
+        last_epoch: epoch to resume from; -1 starts anew.
+
     >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2)
     >>> optimizer.step()
@@ -50,6 +58,25 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     Raises:
         ValueError: ``T_0`` no positive integer, or ``T_mult`` no integer of at least 1.
+
+    From Loshchilov and Hutter, "SGDR" (2016), section 3.
+
+    Args:
+        optimizer: the one whose rates are set.
+        T_0: epochs until the first restart.
+        T_mult: factor on the length of each further period.
+        eta_min: the lowest rate.
+        last_epoch: epoch to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     optimizer.step()
+    ...     scheduler.step()
+    >>> rates
+    [1.0, 0.5, 1.0, 0.5]
     """
 
     def __init__(

@@ -53,6 +53,20 @@ class OneCycleLR(LRScheduler):
 
     Raises:
         ValueError: an option out of range, or more steps than the cycle has.
+
+    From Smith and Topin, "Super-Convergence" (2017).
+
+    Args:
+        optimizer: the one whose rates are set.
+        epochs, steps_per_epoch: their product is the length, without `total_steps`.
+        div_factor: the first rate is `max_lr / div_factor`.
+        final_div_factor: the last rate is the first one divided by it.
+        last_epoch: step to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0, momentum=0.9)
+    >>> scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
+    >>> round(scheduler.get_last_lr()[0], 6)
+    0.04
     """
 
     def __init__(
@@ -161,6 +175,23 @@ class CyclicLR(LRScheduler):
 
     Raises:
         ValueError: an unknown mode, or a list of another length than the groups.
+
+    From Smith, "Cyclical Learning Rates for Training Neural Networks" (2015), section 3.
+
+    Args:
+        optimizer: the one whose rates are set.
+        base_lr, max_lr: the ends, one number or one for each group.
+        gamma: of "exp_range".
+        scale_mode: "cycle" or "iterations".
+        cycle_momentum, base_momentum, max_momentum: whether and between what the momentum moves.
+        last_epoch: step to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0, momentum=0.9)
+    >>> scheduler = torch.optim.lr_scheduler.CyclicLR(optimizer, base_lr=0.1, max_lr=0.5, step_size_up=4)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> [round(lr, 6) for lr in scheduler.get_last_lr()]
+    [0.2]
     """
 
     def __init__(
@@ -206,7 +237,11 @@ class CyclicLR(LRScheduler):
         self.base_lrs = base_lrs
 
     def scale_fn(self, x: float) -> float:
-        """Height of the cycle as a share of the whole, for cycle (or iteration) number ``x``."""
+        """Height of the cycle as a share of the whole, for cycle (or iteration) number ``x``.
+
+        Args:
+            x: the cycle's number, from 1, or the iteration's, as `scale_mode` says.
+        """
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
@@ -224,13 +259,20 @@ class CyclicLR(LRScheduler):
         return [low + (high - low) * height for low, high in zip(self.base_lrs, self.max_lrs)]
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer. Of an own scale function, its ``__dict__`` if it is a callable object."""
+        """All but the optimizer. Of an own scale function, its ``__dict__`` if it is a callable object.
+
+        A plain function or lambda is left out: who loads the state must give it anew.
+        """
         fn = self._scale_fn_custom
         saved = None if fn is None else functions_state([fn])[0]
         return {**super().state_dict(), "_scale_fn_custom": saved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state; an own scale function stays this scheduler's."""
+        """Takes over a state; an own scale function stays this scheduler's.
+
+        Args:
+            state_dict: what ``state_dict()`` returned.
+        """
         self.__dict__.update({key: value for key, value in state_dict.items() if key != "_scale_fn_custom"})
         saved = state_dict.get("_scale_fn_custom")
         if saved is not None and self._scale_fn_custom is not None:

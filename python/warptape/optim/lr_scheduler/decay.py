@@ -33,11 +33,18 @@ class _FunctionLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer. Of callable objects, the ``__dict__``; nothing of plain functions."""
+        """All but the optimizer. Of callable objects, the ``__dict__``; nothing of plain functions.
+
+        Who loads the state must give the functions anew.
+        """
         return {**super().state_dict(), "lr_lambdas": functions_state(self.lr_lambdas)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state; the functions stay this scheduler's own."""
+        """Takes over a state; the functions stay this scheduler's own.
+
+        Args:
+            state_dict: what ``state_dict()`` returned.
+        """
         self.__dict__.update({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
         for fn, saved in zip(self.lr_lambdas, state_dict["lr_lambdas"]):
             if saved is not None:
@@ -49,6 +56,10 @@ class LambdaLR(_FunctionLR):
 
     Args:
         lr_lambda: a function of the epoch, or a list with one per group.
+
+    Args:
+        optimizer: the one whose rates are set.
+        last_epoch: epoch to resume from; -1 starts anew.
 
     >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
@@ -67,6 +78,17 @@ class MultiplicativeLR(_FunctionLR):
 
     Args:
         lr_lambda: a function of the epoch, or a list with one per group.
+
+    Args:
+        optimizer: the one whose rates are set.
+        last_epoch: epoch to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.MultiplicativeLR(optimizer, lambda epoch: 0.9)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.9]
     """
 
     def _rates(self) -> list[Any]:
@@ -80,6 +102,12 @@ class MultiplicativeLR(_FunctionLR):
 
 class StepLR(LRScheduler):
     """``lr *= gamma`` every ``step_size`` epochs.
+
+    Args:
+        optimizer: the one whose rates are set.
+        step_size: epochs between two changes.
+        gamma: the factor.
+        last_epoch: epoch to resume from; -1 starts anew.
 
     >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
@@ -106,6 +134,12 @@ class StepLR(LRScheduler):
 
 class MultiStepLR(LRScheduler):
     """``lr *= gamma`` at each of ``milestones`` (epochs; one named twice counts twice).
+
+    Args:
+        optimizer: the one whose rates are set.
+        milestones: epochs, in any order.
+        gamma: the factor.
+        last_epoch: epoch to resume from; -1 starts anew.
 
     >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1], gamma=0.5)
@@ -137,6 +171,16 @@ class ConstantLR(LRScheduler):
 
     Raises:
         ValueError: ``factor`` outside [0, 1].
+
+    Args:
+        optimizer: the one whose rates are set.
+        factor: on the rate, in [0, 1].
+        total_iters: how many epochs it lasts.
+        last_epoch: epoch to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.1).get_last_lr()
+    [0.1]
     """
 
     def __init__(
@@ -164,6 +208,19 @@ class LinearLR(LRScheduler):
 
     Raises:
         ValueError: ``start_factor`` outside (0, 1] or ``end_factor`` outside [0, 1].
+
+    Args:
+        optimizer: the one whose rates are set.
+        start_factor, end_factor: on the rate, at epoch 0 and from `total_iters` on.
+        total_iters: epochs between both.
+        last_epoch: epoch to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5, total_iters=2)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.75]
     """
 
     def __init__(
@@ -199,7 +256,20 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """``lr *= gamma`` every epoch."""
+    """``lr *= gamma`` every epoch.
+
+    Args:
+        optimizer: the one whose rates are set.
+        gamma: the factor.
+        last_epoch: epoch to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
+    """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -213,7 +283,21 @@ class ExponentialLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """``lr = initial_lr * (1 - epoch / total_iters) ** power``, and 0 after ``total_iters``."""
+    """``lr = initial_lr * (1 - epoch / total_iters) ** power``, and 0 after ``total_iters``.
+
+    Args:
+        optimizer: the one whose rates are set.
+        total_iters: epochs until the rate is 0.
+        power: 1 for a straight line, larger to fall faster at first.
+        last_epoch: epoch to resume from; -1 starts anew.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=4)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.75]
+    """
 
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1

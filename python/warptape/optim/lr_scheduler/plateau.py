@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..optimizer import Optimizer
 from .base import LRScheduler, check_optimizer, set_option
+
+if TYPE_CHECKING:
+    from warptape.core import Tensor
 
 
 class ReduceLROnPlateau(LRScheduler):
@@ -23,6 +26,17 @@ class ReduceLROnPlateau(LRScheduler):
 
     Raises:
         ValueError: ``factor`` of 1 or more, an unknown mode, or ``min_lr`` of another length.
+
+    Args:
+        optimizer: the one whose rates are set.
+        threshold_mode: "rel" or "abs".
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    >>> for loss in (3.0, 3.0):
+    ...     scheduler.step(loss)
+    >>> scheduler.get_last_lr()
+    [0.1]
     """
 
     def __init__(
@@ -69,11 +83,19 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether bad epochs are not being counted now."""
+        """Whether bad epochs are not being counted now.
+
+        They are not counted for `cooldown` epochs after each reduction.
+        """
         return self.cooldown_counter > 0
 
-    def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Takes this epoch's metric (a number or a one-element tensor) and lowers the rates if it is time."""
+    def step(self, metrics: Tensor | float, epoch: int | None = None) -> None:  # type: ignore[override]
+        """Takes this epoch's metric (a number or a one-element tensor) and lowers the rates if it is time.
+
+        Args:
+            metrics: as the validation loss of the epoch.
+            epoch: the epoch's number; the last one plus 1 if None.
+        """
         current = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(current, self.best):

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import warptape
+from warptape import _C, autograd
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
+from ...core.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from ...distributed import DeviceMesh
 from ...nn import functional as F
-from ...overrides import TorchFunctionMode, _get_current_function_mode_stack
 from .order import check_length, shard_sequence, unshard_sequence
 from .ring import ROTATIONS, ring_attention
 from .ulysses import ulysses_attention
@@ -19,7 +20,7 @@ from .ulysses import ulysses_attention
 ATTENTIONS = ("ring", "ulysses")
 _rotation = ROTATIONS[0]
 # Ops that have attention inside.
-_WHOLE = (F.multi_head_attention_forward, warptape._C._private.multi_head_attention)
+_WHOLE = (F.multi_head_attention_forward, _C._private.multi_head_attention)
 
 
 def set_rotate_method(rotate_method: str) -> None:
@@ -61,7 +62,7 @@ class SharedSequence(TorchFunctionMode):
                 "multi_head_attention_forward: it would attend to this rank's part of the sequence alone; "
                 "where ranks share a sequence, call scaled_dot_product_attention"
             )
-        if func is warptape.Tensor.backward:
+        if func is wt.Tensor.backward:
             with self:  # also while checkpointed layers run again
                 return _backward(*args, **kwargs)
         return func(*args, **kwargs)
@@ -75,7 +76,7 @@ def _backward(
     inputs: Any = None,
 ) -> None:
     """Tensor.backward below what modes take over."""
-    warptape.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+    autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def positions(length: int, device: Any = None) -> Tensor:
@@ -84,8 +85,8 @@ def positions(length: int, device: Any = None) -> Tensor:
     for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, SharedSequence):
             group = mode.mesh.get_group()
-            return shard_sequence(warptape.arange(length * group.size(), device=device), 0, group)
-    return warptape.arange(length, device=device)
+            return shard_sequence(wt.arange(length * group.size(), device=device), 0, group)
+    return wt.arange(length, device=device)
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def context_parallel(
             )
     whole: list[tuple[Tensor, Tensor]] = []
     try:
-        with warptape.no_grad():
+        with wt.no_grad():
             for b, dim in zip(given, dims, strict=True):
                 part = shard_sequence(b, dim, mesh.get_group())
                 if id(b) not in stay:
@@ -137,7 +138,7 @@ def context_parallel(
         with mode:
             yield
     finally:
-        with warptape.no_grad():
+        with wt.no_grad():
             for b, before in whole:
                 _become(b, before)
 

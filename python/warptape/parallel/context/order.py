@@ -9,21 +9,38 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import all_gather_into_tensor
-from ...distributed._state import Group, resolve
+from ...distributed.state import Group, resolve
 
 
 def zigzag(ranks: int) -> list[int]:
-    """The slices in the order of the ranks that hold them: [0, 7, 1, 6, 2, 5, 3, 4] of 4 ranks."""
+    """The slices in the order of the ranks that hold them: [0, 7, 1, 6, 2, 5, 3, 4] of 4 ranks.
+
+    With causal attention each rank then has the same work: an early slice and a late one.
+
+    Args:
+        ranks: how many.
+
+    >>> from warptape.parallel.context.order import zigzag
+    >>> zigzag(2)
+    [0, 3, 1, 2]
+    """
     return [number for i in range(ranks) for number in (i, 2 * ranks - 1 - i)]
 
 
 def check_length(x: Tensor, dim: int, ranks: int, what: str) -> None:
-    """Raises ValueError and TypeError for what cannot be cut into two slices for each rank along `dim`."""
-    if not isinstance(x, warptape.Tensor):
+    """Raises ValueError and TypeError for what cannot be cut into two slices for each rank along `dim`.
+
+    Args:
+        x: what is cut.
+        dim: of the sequence.
+        ranks: how many.
+        what: names the tensor in the error.
+    """
+    if not isinstance(x, wt.Tensor):
         raise TypeError(f"{what}: expected a Tensor, got {type(x).__name__}")
     if not -x.ndim <= dim < x.ndim:
         raise ValueError(f"{what}: expected a sequence dim of {list(x.shape)}, got {dim}")
@@ -44,20 +61,32 @@ def shard_sequence(x: Tensor, dim: int, group: Group = None) -> Tensor:
     pg = resolve(group)
     check_length(x, dim, pg.size(), "shard_sequence")
     slices = x.chunk(2 * pg.size(), dim)
-    return warptape.cat([slices[pg.rank()], slices[-1 - pg.rank()]], dim)
+    return wt.cat([slices[pg.rank()], slices[-1 - pg.rank()]], dim)
 
 
 def in_order(x: Tensor, dim: int, ranks: int) -> Tensor:
-    """The slices of all ranks, joined rank after rank along `dim`, in the order of the sequence."""
+    """The slices of all ranks, joined rank after rank along `dim`, in the order of the sequence.
+
+    Args:
+        x: all slices, rank after rank.
+        dim: of the sequence.
+        ranks: how many.
+    """
     held = x.chunk(2 * ranks, dim)
     by_number = dict(zip(zigzag(ranks), held, strict=True))
-    return warptape.cat([by_number[i] for i in range(2 * ranks)], dim)
+    return wt.cat([by_number[i] for i in range(2 * ranks)], dim)
 
 
 def by_rank(x: Tensor, dim: int, ranks: int) -> Tensor:
-    """The inverse of in_order."""
+    """The inverse of in_order.
+
+    Args:
+        x: the sequence.
+        dim: of the sequence.
+        ranks: how many.
+    """
     slices = x.chunk(2 * ranks, dim)
-    return warptape.cat([slices[i] for i in zigzag(ranks)], dim)
+    return wt.cat([slices[i] for i in zigzag(ranks)], dim)
 
 
 def unshard_sequence(x: Tensor, dim: int, group: Group = None) -> Tensor:
@@ -65,6 +94,6 @@ def unshard_sequence(x: Tensor, dim: int, group: Group = None) -> Tensor:
     not recorded."""
     pg = resolve(group)
     own: Any = x.detach().contiguous()
-    parts = warptape.empty((pg.size(), *own.shape), dtype=own.dtype, device=own.device)
+    parts = wt.empty((pg.size(), *own.shape), dtype=own.dtype, device=own.device)
     all_gather_into_tensor(parts, own, pg)
-    return in_order(warptape.cat(list(parts.unbind(0)), dim), dim, pg.size())
+    return in_order(wt.cat(list(parts.unbind(0)), dim), dim, pg.size())

@@ -15,19 +15,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import warptape
+from warptape import _C
+from warptape import core as wt
 
-from ..._tensor import Tensor
 from ...amp.autocast_mode import get_autocast_dtype, is_autocast_enabled
 from ...autograd import Function
 from ...autograd.function import once_differentiable
+from ...core import Tensor
 from ...distributed import P2POp, all_gather_into_tensor, batch_isend_irecv, irecv, isend
-from ...distributed._state import Group, resolve
+from ...distributed.state import Group, resolve
 from ...nn import functional as F
 
-_forward: Any = warptape._C._private._attention_forward
-_backward: Any = warptape._C._private._attention_backward
-_draws: Any = warptape._C._private._attention_draws
+_forward: Any = _C._private._attention_forward
+_backward: Any = _C._private._attention_backward
+_draws: Any = _C._private._attention_draws
 ROTATIONS = ("alltoall", "allgather")
 
 
@@ -37,7 +38,7 @@ class _Moving:
     def __init__(self, tensors: Sequence[Tensor], group: Any) -> None:
         n, rank = group.size(), group.rank()
         self.sent = [t.contiguous() for t in tensors]  # kept until they have gone
-        self.received = [warptape.empty_like(t) for t in self.sent]
+        self.received = [wt.empty_like(t) for t in self.sent]
         sends = [P2POp(isend, t, group=group, group_peer=(rank + 1) % n) for t in self.sent]
         receives = [P2POp(irecv, t, group=group, group_peer=(rank - 1) % n) for t in self.received]
         self.works = batch_isend_irecv([*sends, *receives])
@@ -53,7 +54,7 @@ def _blocks(tensors: Sequence[Tensor], group: Any, rotate: str) -> Iterator[tupl
     the caller computes; with "allgather" all are there at the start."""
     n, rank = group.size(), group.rank()
     if rotate == "allgather":
-        gathered = [warptape.empty((n, *t.shape), dtype=t.dtype, device=t.device) for t in tensors]
+        gathered = [wt.empty((n, *t.shape), dtype=t.dtype, device=t.device) for t in tensors]
         for out, t in zip(gathered, tensors, strict=True):
             all_gather_into_tensor(out, t.contiguous(), group)
         for step in range(n):
@@ -81,12 +82,15 @@ def _seen(causal: bool, rank: int, owner: int, queries: int, keys: int) -> tuple
 def merge(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Tensor, Tensor]:
     """Attention to two sets of keys from that to each: outputs [B, H, T, E], log-sum-exps [B, H, T], which
     are minus infinity where no key is seen."""
-    share = warptape.sigmoid(its_lse - lse).nan_to_num(0.0).unsqueeze(-1)
-    return out - share * (out - more), warptape.logaddexp(lse, its_lse)
+    share = wt.sigmoid(its_lse - lse).nan_to_num(0.0).unsqueeze(-1)
+    return out - share * (out - more), wt.logaddexp(lse, its_lse)
 
 
 class Alone:
-    """The group of one rank that has the whole sequence."""
+    """The group of one rank that has the whole sequence.
+
+    It lets attention of one rank take the same way as that of many.
+    """
 
     def size(self) -> int:
         """1"""
@@ -114,7 +118,15 @@ class _Part:
 
 @dataclass(frozen=True)
 class How:
-    """What attention between ranks does beside its tensors; `drawn`: _attention_draws for its dropout."""
+    """What attention between ranks does beside its tensors; `drawn`: _attention_draws for its dropout.
+
+    Args:
+        group: the ranks of the sequence.
+        causal: whether queries see no later key.
+        scale: factor on the scores.
+        rotate: how keys and values travel.
+        dropout_p: the probability with which a weight is zeroed.
+    """
 
     group: Any
     causal: bool
@@ -124,7 +136,12 @@ class How:
     drawn: tuple[int, ...] = ()
 
     def parts(self, owner: int, queries: int, keys: int) -> list[_Part]:
-        """Of this rank's queries and the owner's keys."""
+        """Of this rank's queries and the owner's keys.
+
+        Args:
+            owner: the rank whose keys they are.
+            queries, keys: their numbers.
+        """
         n, rank = self.group.size(), self.group.rank()
         if not self.dropout_p:
             first, length, masked = _seen(self.causal, rank, owner, queries, keys)
@@ -140,11 +157,17 @@ class How:
         return out
 
     def mask_of(self, owner: int, mask: Tensor | None, travelled: Sequence[Tensor]) -> Tensor | None:
-        """Of the owner's keys: what came with them, or its slices of a mask of all keys."""
+        """Of the owner's keys: what came with them, or its slices of a mask of all keys.
+
+        Args:
+            owner: the rank whose keys they are.
+            mask: of all keys, or None.
+            travelled: what came with the keys.
+        """
         if travelled or mask is None:
             return travelled[0] if travelled else None
         slices = mask.chunk(2 * self.group.size(), -1)
-        return warptape.cat([slices[owner], slices[-1 - owner]], -1)
+        return wt.cat([slices[owner], slices[-1 - owner]], -1)
 
 
 class _RingAttention(Function):
@@ -172,9 +195,9 @@ class _RingAttention(Function):
                 )
                 if out is None:
                     b, h, _, e = more.shape  # which lies as [B, T, H, E]
-                    out = warptape.zeros((b, queries, h, e), dtype=its_lse.dtype, device=q.device)
+                    out = wt.zeros((b, queries, h, e), dtype=its_lse.dtype, device=q.device)
                     out = out.transpose(1, 2)
-                    lse = warptape.full((b, h, queries), -math.inf, dtype=its_lse.dtype, device=q.device)
+                    lse = wt.full((b, h, queries), -math.inf, dtype=its_lse.dtype, device=q.device)
                 merged, total = merge(out[:, :, rows], lse[:, :, rows], more, its_lse)
                 out[:, :, rows].copy_(merged)
                 lse[:, :, rows].copy_(total)
@@ -188,7 +211,7 @@ class _RingAttention(Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         q, k, v, out, lse, *masks = ctx.saved_tensors
         how, mask = ctx.how, masks[0] if masks else None
-        dq = warptape.zeros(q.shape, dtype=lse.dtype, device=q.device)
+        dq = wt.zeros(q.shape, dtype=lse.dtype, device=q.device)
         moves = [k, v] if mask is None or mask.shape[-1] > k.shape[2] else [k, v, mask]
         moving: Any = None
         for owner, (key, value, *travelled) in _blocks(moves, how.group, how.rotate):
@@ -204,7 +227,7 @@ class _RingAttention(Function):
                 found.append((columns, gk, gv))
             # Those of these keys that the ranks before have found: they left one step after the keys did.
             if moving is None:
-                dk, dv = (warptape.zeros(t.shape, dtype=lse.dtype, device=t.device) for t in (k, v))
+                dk, dv = (wt.zeros(t.shape, dtype=lse.dtype, device=t.device) for t in (k, v))
             else:
                 dk, dv = moving.arrived() if how.group.size() > 1 else (dk, dv)
             for columns, gk, gv in found:
@@ -220,9 +243,17 @@ class _RingAttention(Function):
 def check_attention(
     what: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, enable_gqa: bool, ranks: int
 ) -> None:
-    """Raises TypeError and ValueError for what attention between ranks does not do."""
+    """Raises TypeError and ValueError for what attention between ranks does not do.
+
+    Args:
+        what: names the function in the error.
+        q, k, v: [batch, heads, tokens, width].
+        causal: whether queries see no later key.
+        enable_gqa: whether keys may have fewer heads.
+        ranks: how many.
+    """
     for t in (q, k, v):
-        if not isinstance(t, warptape.Tensor):
+        if not isinstance(t, wt.Tensor):
             raise TypeError(f"{what}: expected Tensors, got {type(t).__name__}")
     shapes = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
     if any(t.ndim != 4 for t in (q, k, v)) or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
@@ -246,7 +277,7 @@ def check_mask(what: str, mask: Any, q: Tensor, k: Tensor, ranks: int) -> Tensor
     Raises TypeError and ValueError."""
     if mask is None:
         return None
-    if not isinstance(mask, warptape.Tensor) or mask.requires_grad:
+    if not isinstance(mask, wt.Tensor) or mask.requires_grad:
         raise TypeError(f"{what}: expected attn_mask to be a Tensor that needs no gradient, got {mask!r}")
     b, h, t, s = *q.shape[:3], k.shape[2]
     full = mask[(None,) * (4 - mask.ndim)] if 2 <= mask.ndim <= 4 else mask
@@ -258,13 +289,13 @@ def check_mask(what: str, mask: Any, q: Tensor, k: Tensor, ranks: int) -> Tensor
             f"{what}: expected attn_mask of this rank's keys, [.., 1, {s}], or its queries and all keys in "
             f"the order of the sequence, [.., {t}, {ranks * s}], got {list(mask.shape)}"
         )
-    return full if full.dtype == warptape.bool else full.to(q.dtype)
+    return full if full.dtype == wt.bool else full.to(q.dtype)
 
 
 def _cast(t: Tensor) -> Tensor:
     """As autocast casts what goes into scaled_dot_product_attention."""
     kind = t.device.type
-    if not is_autocast_enabled(kind) or t.dtype == warptape.float64:
+    if not is_autocast_enabled(kind) or t.dtype == wt.float64:
         return t
     return t.to(get_autocast_dtype(kind))
 
@@ -326,7 +357,17 @@ def attend(
     group: Any,
     rotate: str = ROTATIONS[0],
 ) -> Tensor:
-    """What ring_attention computes of arguments that are checked."""
+    """What ring_attention computes of arguments that are checked.
+
+    Args:
+        q, k, v: [batch, heads, tokens, width], this rank's slices.
+        mask: of all keys, or None.
+        dropout_p: the probability with which a weight is zeroed.
+        causal: whether queries see no later key.
+        scale: factor on the scores; 1 / sqrt(width) if None.
+        group: the ranks of the sequence.
+        rotate: how keys and values travel.
+    """
     factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     drawn = tuple(_draws(q)) if dropout_p else ()
     how = How(group, bool(causal), factor, rotate, float(dropout_p), drawn)

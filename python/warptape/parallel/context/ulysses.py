@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import DeviceMesh
 from ...distributed.functional import all_to_all
 from ...nn import functional as F

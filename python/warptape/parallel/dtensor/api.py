@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import warptape
-from warptape import distributed as dist
-
+from ... import core as wt
+from ... import distributed as dist
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import DeviceMesh
-from ..tensor.placement import Partial, Placement, Replicate
 from .layout import Layout, normalized
+from .placement import Partial, Placement, Replicate
 from .tensor import DTensor, _mesh, plain
 from .transfer import move
 
@@ -47,7 +46,7 @@ def distribute_tensor(
     whole = plain(tensor).detach()
     layout = Layout(mesh, (Replicate(),) * mesh.ndim, tuple(tensor.shape), tensor.dtype)
     if src_data_rank is not None and mesh.get_coordinate() is not None and not whole.is_meta:
-        whole = whole.clone(memory_format=warptape.contiguous_format)
+        whole = whole.clone(memory_format=wt.contiguous_format)
         for axis in range(mesh.ndim):
             if mesh.size(axis) > 1:
                 dist.broadcast(whole, group=mesh.get_group(axis), group_src=src_data_rank)
@@ -104,19 +103,19 @@ def _factory(name: str, make: Callable[..., Tensor], random: bool, doc: str) -> 
         *size: Any,
         requires_grad: bool = False,
         dtype: Any = None,
-        layout: Any = warptape.strided,
+        layout: Any = wt.strided,
         device_mesh: DeviceMesh | None = None,
         placements: Sequence[Placement] | None = None,
         **more: Any,
     ) -> DTensor:
         mesh = _mesh(device_mesh, name)
-        if layout is not warptape.strided:
+        if layout is not wt.strided:
             raise ValueError(f"{name}: expected layout strided, got {layout}")
         shape = _sizes(size) if "size" not in more else tuple(more.pop("size"))
         where = normalized(placements, mesh, len(shape), name)
         if any(isinstance(p, Partial) for p in where):
             raise ValueError(f"{name}: expected Shard or Replicate")
-        lies = Layout(mesh, where, shape, dtype or warptape.get_default_dtype())
+        lies = Layout(mesh, where, shape, dtype or wt.get_default_dtype())
         options = {"dtype": dtype, "device": mesh.device_type, **more}
         if random:
             whole = lies.with_placements((Replicate(),) * mesh.ndim)
@@ -135,17 +134,23 @@ def _factory(name: str, make: Callable[..., Tensor], random: bool, doc: str) -> 
 _DRAWN = (
     "Every rank draws the whole, as one process would (the generators must be alike), and keeps its part."
 )
-zeros = _factory("zeros", warptape.zeros, False, "Zeros, of the whole's size.")
-ones = _factory("ones", warptape.ones, False, "Ones, of the whole's size.")
-empty = _factory("empty", warptape.empty, False, "Memory that is not set, of the whole's size.")
-rand = _factory("rand", warptape.rand, True, f"Numbers from 0 to 1, of the whole's size. {_DRAWN}")
-randn = _factory("randn", warptape.randn, True, f"Normal numbers, of the whole's size. {_DRAWN}")
+zeros = _factory("zeros", wt.zeros, False, "Zeros, of the whole's size.")
+ones = _factory("ones", wt.ones, False, "Ones, of the whole's size.")
+empty = _factory("empty", wt.empty, False, "Memory that is not set, of the whole's size.")
+rand = _factory("rand", wt.rand, True, f"Numbers from 0 to 1, of the whole's size. {_DRAWN}")
+randn = _factory("randn", wt.randn, True, f"Normal numbers, of the whole's size. {_DRAWN}")
 
 
 def full(size: Any, fill_value: Any, **options: Any) -> DTensor:
-    """A DTensor of one value, of the whole's size."""
+    """A DTensor of one value, of the whole's size.
+
+    Args:
+        size: of the whole.
+        fill_value: a number.
+        **options: device_mesh, placements, dtype and the like.
+    """
 
     def make(shape: Any, **given: Any) -> Tensor:
-        return warptape.full(shape, fill_value, **given)
+        return wt.full(shape, fill_value, **given)
 
     return _factory("full", make, False, "")(size, **options)

@@ -3,115 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import warptape
-from warptape import _C
-
-from ..._tensor import Tensor
-from ..tensor.placement import Replicate
-from .calls import map_tensors, to_whole, without_partial
+from ... import _C
+from ... import core as wt
+from ...core import Tensor
+from ...core.by_name import map_tensors, name_of
+from .calls import to_whole, without_partial
 from .layout import Layout, normalized
-from .tensor import ANY_OP, HANDLERS, DTensor, plain, wrap
+from .placement import Replicate
+from .tensor import HANDLERS, DTensor, plain, wrap
 from .transfer import moved, of_gradient
 
-
-def _handles(*names: str) -> Callable[[Any], Any]:
-    def register(function: Any) -> Any:
-        for name in " ".join(names).split("|"):
-            HANDLERS[name.strip()] = function
-        return function
-
-    return register
+_handles = HANDLERS.handles
 
 
+@_handles("get.dtype get.device get.layout get.is_meta get.is_cuda get.is_cpu get.is_sparse get.is_quantized")
+@_handles("get.is_mkldnn get.is_mps get.is_xpu get.is_nested get.names get.itemsize get.is_inference")
 def _of_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The same for the part and the whole: dtype, device, history."""
     args, kwargs = map_tensors((args, kwargs), plain)
     return func(*args, **kwargs)
 
 
-for _name in [
-    "dtype",
-    "device",
-    "layout",
-    "is_meta",
-    "is_cuda",
-    "is_cpu",
-    "is_sparse",
-    "is_quantized",
-    "is_mkldnn",
-    "is_mps",
-    "is_xpu",
-    "is_nested",
-    "names",
-    "is_leaf",
-    "requires_grad",
-    "grad_fn",
-    "retains_grad",
-    "output_nr",
-    "_version",
-    "itemsize",
-    "is_inference",
-]:
-    HANDLERS[f"get {_name}"] = _of_part
-for _name in [
-    "is_complex",
-    "is_floating_point",
-    "is_signed",
-    "is_conj",
-    "is_neg",
-    "is_inference",
-    "element_size",
-    "get_device",
-    "data_ptr",
-    "result_type",
-    "can_cast",
-    "is_same_size",
-]:
-    HANDLERS[_name] = _of_part
-
-
-@_handles("get requires_grad | get is_leaf | get grad_fn | get retains_grad | get _version | get output_nr")
+@_handles("get.requires_grad get.is_leaf get.grad_fn get.retains_grad get._version get.output_nr")
+@_handles("register_hook register_post_accumulate_grad_hook backward storage untyped_storage")
 def _of_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)  # of this tensor, not of a view of it
 
 
-@_handles("register_hook | register_post_accumulate_grad_hook | backward | storage | untyped_storage")
-def _of_this_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
-
-
-@_handles("requires_grad_ | retain_grad")
+@_handles("requires_grad_ retain_grad")
 def _changes_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     func(*args, **kwargs)
     return args[0]
 
 
-@_handles("get shape")
+@_handles("get.shape")
 def _shape(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    return warptape.Size(args[0]._spec.shape)
+    return wt.Size(args[0]._spec.shape)
 
 
 @_handles("size")
 def _size(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    shape = warptape.Size(args[0]._spec.shape)
+    shape = wt.Size(args[0]._spec.shape)
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     return shape if dim is None else shape[dim]
 
 
-@_handles("get ndim | dim | ndimension")
+@_handles("get.ndim dim ndimension")
 def _ndim(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
     return args[0]._spec.ndim
 
 
-@_handles("numel | nelement")
+@_handles("numel nelement")
 def _numel(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
     return math.prod(args[0]._spec.shape)
 
 
-@_handles("get nbytes")
+@_handles("get.nbytes")
 def _nbytes(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
     return math.prod(args[0]._spec.shape) * plain(args[0]).element_size()
 
@@ -129,19 +78,9 @@ def _stride(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return tuple(out) if dim is None else out[dim]
 
 
-@_handles("is_contiguous")
-def _is_contiguous(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    return func(plain(args[0]), *args[1:], **kwargs)
-
-
 @_handles("storage_offset")
 def _storage_offset(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
     return 0
-
-
-@_handles("get data")
-def _data(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    return wrap(func(*args), args[0]._spec)
 
 
 @_handles("detach")
@@ -149,7 +88,15 @@ def _detach(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return wrap(_C.TensorBase.detach(args[0]), args[0]._spec)
 
 
-@_handles("get grad | get _grad")
+@_handles("type_as")
+def _type_as(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Only the dtype is the other's, wherever either lies."""
+    t, other = (*args, *kwargs.values())
+    dtype = plain(other).dtype
+    return HANDLERS.other(_C.TensorBase.to, (t, dtype), {}) if isinstance(t, DTensor) else t.to(dtype)
+
+
+@_handles("get.grad get._grad")
 def _gradient(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     g = func(*args)
     if g is None or isinstance(g, DTensor):
@@ -160,24 +107,18 @@ def _gradient(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return g
 
 
-@_handles("get T | get mT | get H | get mH | numpy_T | matrix_H | mH | mT")
+@_handles("get.T get.mT get.H get.mH numpy_T matrix_H mH mT")
 def _transposed(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    t, name = args[0], getattr(func, "__name__", "")
-    if name == "__get__":
-        name = func.__self__.__name__
+    t, name = args[0], name_of(func).removeprefix("get ")
     n = t._spec.ndim
     if name in ("numpy_T", "T"):
-        return HANDLERS[ANY_OP](_C.TensorBase.permute, (t, list(reversed(range(n)))), {})
-    out = _transpose(t, n - 2, n - 1)
-    return HANDLERS[ANY_OP](_C.TensorBase.conj, (out,), {}) if "H" in name and plain(t).is_complex() else out
+        return HANDLERS.other(_C.TensorBase.permute, (t, list(reversed(range(n)))), {})
+    out = HANDLERS.other(_C.TensorBase.transpose, (t, n - 2, n - 1), {})
+    return HANDLERS.other(_C.TensorBase.conj, (out,), {}) if "H" in name and plain(t).is_complex() else out
 
 
-def _transpose(t: DTensor, a: int, b: int) -> Any:
-    return HANDLERS[ANY_OP](_C.TensorBase.transpose, (t, a, b), {})
-
-
-@_handles("item | is_nonzero | allclose | nonzero")
-@_handles("argwhere | unique | masked_select")
+@_handles("item is_nonzero allclose nonzero")
+@_handles("argwhere unique masked_select")
 def _of_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What reads values reads those of the whole."""
     args, kwargs = map_tensors((args, kwargs), to_whole)
@@ -190,15 +131,15 @@ def _equal(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return bool(func(to_whole(a), to_whole(b)))
 
 
-@_handles("zeros_like | ones_like | empty_like | full_like")
+@_handles("zeros_like ones_like empty_like full_like")
 def _like(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     t = without_partial(args[0])
-    return wrap(func(plain(t), *args[1:], **kwargs), t._spec)
+    return t.like_local(func(plain(t), *args[1:], **kwargs))
 
 
 def _blank(t: DTensor) -> Tensor:
     local = plain(t)
-    return warptape.empty(t._spec.shape, dtype=local.dtype, device=local.device)
+    return wt.empty(t._spec.shape, dtype=local.dtype, device=local.device)
 
 
 @_handles("dropout")
@@ -213,7 +154,7 @@ def _dropout(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return wrap(plain(t) * moved(mask, whole, t.placements), t._spec)
 
 
-@_handles("new_empty | new_zeros | new_ones | new_full | new_tensor")
+@_handles("new_empty new_zeros new_ones new_full new_tensor")
 def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """New tensors are replicated."""
     mesh = args[0]._spec.mesh
@@ -257,6 +198,7 @@ def _aligned(g: Any, out: Tensor) -> Any:
     return moved(plain(g), g._spec, out.placements)
 
 
+@_handles("_fused_sgd_ _fused_adam_ _fused_adamw_ _foreach_zero_")
 def _per_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """An optimizer's step: parameters, gradients and states lie alike, so parts do for the whole."""
     first = args[0]
@@ -271,56 +213,3 @@ def _per_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
                 )
     args, kwargs = map_tensors((args, kwargs), plain)
     return func(*args, **kwargs)
-
-
-for _name in ["_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_foreach_zero_"]:
-    HANDLERS[_name] = _per_part
-
-
-def _one_by_one(name: str) -> Any:
-    def handle(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A _foreach_ op, by the op for one tensor."""
-        single = getattr(_C.TensorBase, name)
-        count = len(args[0])
-
-        def at(value: Any, i: int) -> Any:
-            return value[i] if isinstance(value, list | tuple) and len(value) == count else value
-
-        out = []
-        with _subclasses_on():
-            for i in range(count):
-                given = {k: at(v, i) for k, v in kwargs.items()}
-                out.append(single(*(at(a, i) for a in args), **given))
-        return None if name.endswith("_") else tuple(out)
-
-    return handle
-
-
-class _subclasses_on:
-    """Within a handler, ops on DTensors are taken over again."""
-
-    def __enter__(self) -> None:
-        self.before = _C._set_torch_function_subclasses(True)
-
-    def __exit__(self, *_: Any) -> None:
-        _C._set_torch_function_subclasses(self.before)
-
-
-for _name in [
-    "add_",
-    "mul_",
-    "norm",
-    "sub_",
-    "div_",
-    "mul",
-    "add",
-    "sub",
-    "div",
-    "lerp_",
-    "addcmul_",
-    "addcdiv_",
-    "sqrt",
-    "copy_",
-    "clamp_max_",
-]:
-    HANDLERS[f"_foreach_{_name}"] = _one_by_one(_name)

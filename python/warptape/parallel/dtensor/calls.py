@@ -5,26 +5,28 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import warptape
-
-from ..._tensor import Tensor
+from ... import _C
+from ... import core as wt
+from ...core import Tensor
+from ...core.by_name import is_pointwise, map_tensors, name_of, tells_facts, tensors_in
 from ...distributed import functional
-from ...overrides import _is_pointwise as is_pointwise
-from ...overrides import _map_tensors as map_tensors
-from ..tensor.placement import Partial, Replicate
 from .layout import Layout
-from .rules import RULES, Call, Rule, choose, fits, shape_of
-from .tensor import ANY_OP, HANDLERS, DTensor, name_of, plain, replicates_plain, wrap
+from .placement import Partial, Replicate
+from .rules import INDEXED, RULES, Call, Rule, choose, fits, shape_of
+from .tensor import HANDLERS, DTensor, plain, replicates_plain, wrap
 from .transfer import moved
 
 
 def parse(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Call, list[Tensor]]:
-    """The call, and its tensors. Raises RuntimeError where plain tensors are among them."""
+    """The call, and its tensors. Raises RuntimeError where plain tensors are among them, but for indices,
+    which every rank has alike."""
+    inplace = (name.endswith("_") and not name.startswith("__")) or name == "__setitem__"
+    base = name if name.startswith("__") else name.rstrip("_")
     tensors: list[Tensor] = []
     places: dict[Any, list[int]] = {}
     for key, value in [*enumerate(args), *kwargs.items()]:
         first = len(tensors)
-        map_tensors(value, tensors.append)
+        tensors.extend(tensors_in(value))
         places[key] = list(range(first, len(tensors)))
     meshes = [t._spec.mesh for t in tensors if isinstance(t, DTensor)]
     if any(mesh != meshes[0] for mesh in meshes):
@@ -35,7 +37,7 @@ def parse(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Ca
             layouts.append(t._spec)
         elif t.ndim == 0 or t.numel() == 1:
             layouts.append(None)
-        elif replicates_plain():
+        elif replicates_plain() or (base in INDEXED and not t.dtype.is_floating_point):
             layouts.append(Layout(meshes[0], (Replicate(),) * meshes[0].ndim, tuple(t.shape)))
         else:
             raise RuntimeError(
@@ -43,28 +45,39 @@ def parse(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Ca
                 "before calling distributed operators!"
             )
     shapes = [x.shape if x else tuple(t.shape) for x, t in zip(layouts, tensors, strict=True)]
-    inplace = (name.endswith("_") and not name.startswith("__")) or name == "__setitem__"
-    base = name if name.startswith("__") else name.rstrip("_")
     return Call(
         base, func, args, kwargs, shapes, layouts, places, inplace, getattr(func, "_is_linear", False)
     ), tensors
 
 
 def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The op, by its rule; without one where all is replicated."""
+    """The op, by its rule; without one where all is replicated.
+
+    Args:
+        func: the op.
+        args, kwargs: of the call.
+    """
     name = name_of(func)
+    if tells_facts(name):  # the same for the part and the whole; those that differ have handlers
+        args, kwargs = map_tensors((args, kwargs), plain)
+        return func(*args, **kwargs)
     if getattr(func, "_is_random", False):
         return _draw(func, name, args, kwargs)
+    if name.startswith("_foreach_") and hasattr(_C.TensorBase, name.removeprefix("_foreach_")):
+        return _one_by_one(name.removeprefix("_foreach_"), args, kwargs)
     call, tensors = parse(func, name, args, kwargs)
     if is_pointwise(func):
-        made = RULES["pointwise"](call)
+        made = RULES["role=pointwise"](call)
     else:
-        made = RULES[call.name](call) if call.name in RULES else None
+        rule = RULES.find(call.name)
+        made = rule(call) if rule is not None else None
     if made is None and all(_is_whole(x) for x in call.layouts):
         return _run_whole(call, tensors)
     if made is not None and not fits(call, made):
         _check_whole(call, tensors)
     chosen = choose(call, made) if made is not None and "out" not in kwargs else None
+    if chosen is None and call.inplace and made is not None and _is_partial(args[0]):
+        return _change_partial(func, args, kwargs)
     if chosen is None:
         where = ", ".join(str(list(x.placements)) for x in call.layouts if x is not None)
         what = "in-place change" if call.inplace and made is not None else "sharding rule"
@@ -76,11 +89,26 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return _run_parts(call, made, tensors, *chosen)
 
 
+def _is_partial(t: Any) -> bool:
+    return isinstance(t, DTensor) and any(isinstance(p, Partial) for p in t.placements)
+
+
+def _change_partial(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An in-place op that is not linear, on a tensor that is still to be reduced: the reduced result becomes
+    a sum again, of which one rank has all."""
+    t = args[0]
+    # What a collective returns may be a view, which must not change.
+    reduced = run(_C.TensorBase.clone, (without_partial(t),), {})
+    run(func, (reduced, *args[1:]), kwargs)
+    plain(t).copy_(moved(plain(reduced), reduced._spec, t.placements))
+    return t
+
+
 def _check_whole(call: Call, tensors: list[Tensor]) -> None:
     """Raises what the op itself does for the whole tensors: their parts may fit each other where they do not.
     Of other ops, as attention of grouped heads, dims of one label may differ."""
     shapes = zip(call.shapes, tensors, strict=True)
-    whole = iter([warptape.empty(s, dtype=t.dtype, device="meta") for s, t in shapes])
+    whole = iter([wt.empty(s, dtype=t.dtype, device="meta") for s, t in shapes])
     args, kwargs = map_tensors((call.args, call.kwargs), lambda _: next(whole))
     call.func(*args, **kwargs)
 
@@ -112,7 +140,7 @@ def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outpu
         if layout is None:  # every rank has it: where the others add up to a sum, one of them adds it
             layout = Layout(mesh, (Replicate(),) * mesh.ndim, tuple(t.shape), t.dtype)
         local = moved(local, layout, want)
-        if local.requires_grad and warptape.is_grad_enabled() and not (call.inplace and not ready):
+        if local.requires_grad and wt.is_grad_enabled() and not (call.inplace and not ready):
             for axis, where in enumerate(want):
                 if divided[axis] and isinstance(where, Replicate):
                     local = functional.pass_through_all_reduce(local, mesh.get_group(axis))
@@ -149,18 +177,40 @@ def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outpu
     return map_tensors(out, wrapped)
 
 
-HANDLERS[ANY_OP] = run
+HANDLERS.other = run
+
+
+def _one_by_one(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """A _foreach_ op, by the op for one tensor."""
+    single = getattr(_C.TensorBase, name)
+    count = len(args[0])
+
+    def at(value: Any, i: int) -> Any:
+        return value[i] if isinstance(value, list | tuple) and len(value) == count else value
+
+    out = []
+    before = _C._set_torch_function_subclasses(True)  # within it ops on DTensors are taken over again
+    try:
+        for i in range(count):
+            given = {k: at(v, i) for k, v in kwargs.items()}
+            out.append(single(*(at(a, i) for a in args), **given))
+    finally:
+        _C._set_torch_function_subclasses(before)
+    return None if name.endswith("_") else tuple(out)
 
 
 def _draw(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     """An op that draws: every rank draws the whole, as one process does, and keeps its part."""
+    fills = name.endswith("_") and "dropout" not in name and "rrelu" not in name
+    if fills and not any(isinstance(a, Tensor) for a in (*args[1:], *kwargs.values())):
+        return args[0].filled_as_whole(lambda whole: func(whole, *args[1:], **kwargs))
     t = args[0] if isinstance(args[0], DTensor) else next(a for a in args if isinstance(a, DTensor))
     reduced = t if name.endswith("_") else without_partial(t)
     spec = reduced._spec
     whole = spec.with_placements((Replicate(),) * spec.mesh.ndim)
     if name.endswith(("_like", "_")):
         local = plain(t)
-        source: Any = warptape.empty(spec.shape, dtype=local.dtype, device=local.device)
+        source: Any = wt.empty(spec.shape, dtype=local.dtype, device=local.device)
         if name.endswith("_"):
             source.copy_(to_whole(wrap(plain(t).detach(), t._spec)))
         drawn = func(source, *args[1:], **kwargs)
@@ -177,13 +227,21 @@ def _draw(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def to_whole(t: Tensor) -> Tensor:
-    """The whole of a DTensor, a plain tensor as it is."""
+    """The whole of a DTensor, a plain tensor as it is.
+
+    Args:
+        t: any tensor.
+    """
     if not isinstance(t, DTensor):
         return t
     return plain(t.full_tensor())
 
 
 def without_partial(t: DTensor) -> DTensor:
-    """What is still to be reduced is."""
+    """What is still to be reduced is.
+
+    Args:
+        t: any DTensor.
+    """
     where = [Replicate() if isinstance(p, Partial) else p for p in t.placements]
     return t.redistribute(placements=where)

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...core.pytree import tree_flatten, tree_unflatten
 from ...distributed.device_mesh import DeviceMesh
-from ..tensor.placement import Placement
+from .placement import Placement
 from .tensor import DTensor
 
 Placements = Sequence[Placement] | None

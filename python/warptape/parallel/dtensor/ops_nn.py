@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...nn import functional as F
 from .calls import to_whole
 from .rules import Call, Labels, Rule, rule
@@ -25,7 +26,7 @@ def norm_of_last(call: Call) -> Rule:
     return Rule(inputs, [inputs[0]])
 
 
-@rule("conv1d", "conv2d", "conv3d", "group_norm", "instance_norm")
+@rule("role=convolution", "group_norm", "instance_norm")
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "interpolate")
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
@@ -102,7 +103,7 @@ def _rows_of_part(
     """Rows of a table of which a rank holds some; zeros for those of others."""
     if table is None or weight.shape[0] == table.shape[0]:
         return F.embedding(input, weight, padding_idx, *more, **named)
-    size, (first, held) = table.shape[0], table.ranges()[0]
+    size, (first, held) = table.shape[0], table.regions()[0][0]
     if bool(((input < 0) | (input >= size)).any()):
         raise IndexError(f"embedding: expected indices from 0 to {size - 1}")
     if held == 0:
@@ -138,6 +139,18 @@ def pointwise_loss(call: Call) -> Rule | None:
     over = [d for d in every if call.divides(d)]
     names = tuple(d if d in over else None for d in every)
     return Rule([names, names], [()], sums=dict.fromkeys(over, "avg"))
+
+
+@rule("kl_div")
+def kl_div(call: Call) -> Rule | None:
+    """As the other losses element by element; "batchmean" is the sum, divided by the rows of the whole."""
+    if _reduction(call) != "batchmean":
+        return pointwise_loss(call)
+    made = pointwise_loss(replace(call, kwargs={**call.kwargs, "reduction": "sum"}))
+    rows = max(call.shapes[0][0], 1) if call.shapes[0] else 1
+    if made is not None:
+        made.run = lambda *args, **more: call.func(*args, **{**more, "reduction": "sum"}) / rows
+    return made
 
 
 @rule("cross_entropy nll_loss")

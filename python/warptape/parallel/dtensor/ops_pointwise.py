@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .rules import Call, Labels, Rule, rule
 
 
 def aligned(shape: tuple[int, ...], out: tuple[int, ...]) -> Labels:
-    """Labels of a tensor that is broadcast to `out`; a dim that is stretched has none."""
+    """Labels of a tensor that is broadcast to `out`; a dim that is stretched has none.
+
+    Args:
+        shape: of the tensor.
+        out: what it is broadcast to.
+
+    >>> from warptape.parallel.dtensor.ops_pointwise import aligned
+    >>> aligned((1, 4), (2, 3, 4))
+    (None, 2)
+    """
     ahead = len(out) - len(shape)
     return tuple(None if n == 1 and out[ahead + i] != 1 else ahead + i for i, n in enumerate(shape))
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that they are broadcast to."""
+    """The shape that they are broadcast to.
+
+    Args:
+        shapes: of all tensors.
+    """
     ndim = max((len(s) for s in shapes), default=0)
     out = [1] * ndim
     for shape in shapes:
@@ -26,7 +39,7 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(out)
 
 
-@rule("pointwise")
+@rule("role=pointwise")
 def pointwise(call: Call) -> Rule:
     """Dims of one place, counted from the last, belong together."""
     out = call.shapes[0] if call.inplace else broadcast(call.shapes)
@@ -53,7 +66,7 @@ def _stays_floating(call: Call) -> bool:
     dtype = next((x.dtype for x in call.layouts if x is not None), None)
     if dtype is None or not dtype.is_floating_point or len(call.shapes) > 1:
         return dtype is not None
-    out: Any = call.func(warptape.empty(1, dtype=dtype), *call.args[1:], **call.kwargs)
+    out: Any = call.func(wt.empty(1, dtype=dtype), *call.args[1:], **call.kwargs)
     return bool(out.dtype.is_floating_point)
 
 
@@ -72,7 +85,7 @@ def _matmul_labels(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Labels, Labe
     return first, second, out
 
 
-@rule("matmul mm bmm mv dot inner vdot")
+@rule("role=product inner vdot")
 def matmul(call: Call) -> Rule | None:
     """[.., i, j] [.., j, k]"""
     a, b = call.shapes[:2]
@@ -82,7 +95,7 @@ def matmul(call: Call) -> Rule | None:
     return _product(call, [first, second], out)
 
 
-@rule("addmm baddbmm addmv")
+@rule("role=add_product")
 def addmm(call: Call) -> Rule:
     """beta * input + alpha * a @ b"""
     first, second, out = _matmul_labels(call.shapes[1], call.shapes[2])

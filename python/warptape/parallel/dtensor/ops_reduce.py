@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
+from ...core import Tensor
+from .calls import to_whole
 from .ops_pointwise import pointwise
 from .rules import Call, Labels, Rule, rule
 
@@ -39,7 +41,7 @@ def reduction(kind: str) -> Callable[[Call], Rule]:
         dims, keepdim = _flags(call)
         names, out = _reduced(call, dims, keepdim)
         tensor: Any = call.args[0] if call.args else call.kwargs["input"]
-        free = kind in ("sum", "avg") or not (warptape.is_grad_enabled() and tensor.requires_grad)
+        free = kind in ("sum", "avg") or not (wt.is_grad_enabled() and tensor.requires_grad)
         over = [d for d in dims if free and (kind == "sum" or call.divides(d))]
         names = tuple(i if i not in dims or i in over else None for i in names)
         return Rule([names], [out], sums=dict.fromkeys(over, kind), linear=[{0}] if call.linear else [])
@@ -60,7 +62,7 @@ def extreme(call: Call) -> Rule | None:
     if len(call.shapes) == 2:
         return pointwise(call)
     if call.arg(1, "dim") is None:
-        free = not (warptape.is_grad_enabled() and call.args[0].requires_grad)
+        free = not (wt.is_grad_enabled() and call.args[0].requires_grad)
         every = range(len(call.shapes[0]))
         over = [d for d in every if free and call.divides(d)]
         names = tuple(d if d in over else None for d in every)
@@ -68,7 +70,7 @@ def extreme(call: Call) -> Rule | None:
     return along()(call)
 
 
-def along(position: int = 1, default: int | None = None, keeps: bool = False) -> Callable[[Call], Rule]:
+def along(position: int = 1, default: Any = None, keeps: bool = False) -> Callable[[Call], Rule]:
     """A rule for ops along dims that must not be split.
 
     Args:
@@ -97,9 +99,40 @@ rule("argmax", "argmin", "median", "nanmedian", "logsumexp")(along())
 rule("var_mean", "std_mean")(along())
 rule("mode")(along(default=-1))
 rule("norm", "vector_norm", "quantile")(along(position=2))
+rule("matrix_norm")(along(position=2, default=(-2, -1)))
 rule("kthvalue")(along(position=2, default=-1))
 rule("topk")(along(position=2, default=-1, keeps=True))
 rule("normalize")(along(position=2, default=1, keeps=True))
 rule("softmax", "log_softmax", "softmin")(along(default=-1, keeps=True))
 rule("sort", "argsort", "glu")(along(default=-1, keeps=True))
 rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")(along(keeps=True))
+
+
+def _largest(call: Call) -> int:
+    """The largest element of a whole tensor of integers; -1 of none."""
+    whole = to_whole(next(a for a in (*call.args, *call.kwargs.values()) if isinstance(a, Tensor)))
+    return int(whole.max()) if whole.numel() else -1
+
+
+@rule("bincount")
+def bincount(call: Call) -> Rule:
+    """[N] and weights [N], counted up to the largest of all ranks."""
+    named = dict(zip(("weights", "minlength"), call.args[1:], strict=False)) | call.kwargs
+    length = max(_largest(call) + 1, named.get("minlength", 0))
+    weighted = named.get("weights") is not None
+
+    def run(input: Tensor, *given: Any, **more: Any) -> Any:
+        weights = more.get("weights", given[0] if given else None)
+        return call.func(input, weights=weights, minlength=length)
+
+    return Rule([("i",)] * (1 + weighted), [(None,)], sums={"i": "sum"}, run=run, shapes=[(length,)])
+
+
+@rule("one_hot")
+def one_hot(call: Call) -> Rule:
+    """[*] to [*, classes], as many as there are in all ranks' parts."""
+    classes = call.arg(1, "num_classes", -1)
+    if classes == -1:
+        classes = _largest(call) + 1
+    labels = tuple(range(len(call.shapes[0])))
+    return Rule([labels], [(*labels, None)], run=lambda input, *_, **__: call.func(input, classes))

@@ -204,7 +204,8 @@ def unflatten(call: Call) -> Rule:
     return reshaped(call, (*shape[:dim], *sizes, *shape[dim + 1 :]))
 
 
-@rule("narrow", "select", "unbind", "index_select")
+@rule("index_select", indexed=True)
+@rule("narrow", "select", "unbind")
 @rule("split", "chunk", "tensor_split", "split_with_sizes")
 def along_dim(call: Call) -> Rule:
     """Works along a dim, which must not be split."""
@@ -222,6 +223,16 @@ def triangle(call: Call) -> Rule:
     """The last two dims must not be split."""
     labels = _whole_dims(call, -1, -2)
     return _moving([labels], [labels])
+
+
+@rule("view_as_complex", "view_as_real")
+def complex_pairs(call: Call) -> Rule:
+    """Pairs of the last dim, which must not be split, to complex numbers, and back."""
+    if call.name == "view_as_real":
+        labels: Labels = tuple(range(len(call.shapes[0])))
+        return _moving([labels], [(*labels, None)])
+    labels = _whole_dims(call, -1)
+    return _moving([labels], [labels[:-1]])
 
 
 @rule("diagonal")
@@ -270,8 +281,8 @@ def stack(call: Call) -> Rule:
     return _moving([tuple(labels)] * len(call.shapes), [tuple(out)])
 
 
-@rule("gather", "take_along_dim", "scatter", "scatter_add", "scatter_reduce")
-@rule("index_add", "index_copy", "index_fill")
+@rule("gather", "take_along_dim", "scatter", "scatter_add", "scatter_reduce", indexed=True)
+@rule("index_add", "index_copy", "index_fill", indexed=True)
 def gather(call: Call) -> Rule | None:
     """By indices along a dim, which must not be split; others of one length everywhere go together."""
     n = len(call.shapes[0])
@@ -288,7 +299,18 @@ def gather(call: Call) -> Rule | None:
     return Rule([names if len(s) == n else (None,) * len(s) for s in call.shapes], [names])
 
 
-@rule("__getitem__")
+@rule("unfold")
+def unfold(call: Call) -> Rule:
+    """Windows along a dim, which must not be split; of images (nn.functional.unfold) by the batch alone."""
+    if isinstance(call.arg(1, "dimension"), int) and len(call.args) + len(call.kwargs) == 4:
+        labels = _whole_dims(call, call.arg(1, "dimension"))
+        return Rule([labels], [(*labels, None)], linear=[{0}], moves=True)
+    n = len(call.shapes[0])
+    batch = 0 if n == 4 else None
+    return Rule([(batch, *(None,) * (n - 1))], [(batch, None, None)[4 - n :]], linear=[{0}])
+
+
+@rule("__getitem__", indexed=True)
 def getitem(call: Call) -> Rule | None:
     """By slices, numbers, None and one tensor of indices; dims that are left whole may be split."""
     items = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..tensor.placement import Partial, Placement, Replicate, Shard
+from ...core.op_facts import OpTable
 from .layout import Layout
+from .placement import Partial, Placement, Replicate, Shard
 
 Label = Hashable  # None for a dim that must not be split
 Labels = tuple[Label, ...]
@@ -54,7 +55,16 @@ class Rule:
 
 @dataclass
 class Call:
-    """A call under a rule: its arguments, and its tensors in their order."""
+    """A call under a rule: its arguments, and its tensors in their order.
+
+    Args:
+        name, func: of the op.
+        args, kwargs: of the call.
+        shapes, layouts: of its tensors; a layout of None is a plain tensor's.
+        places: numbers of the tensors in each argument.
+        inplace: whether the first tensor is changed.
+        linear: whether sums over ranks may wait.
+    """
 
     name: str
     func: Any
@@ -67,70 +77,117 @@ class Call:
     linear: bool = False  # in its tensors taken together, as declared
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or name."""
+        """An argument by its place or name.
+
+        Args:
+            position, name: both of the same argument.
+            default: where it was not given.
+        """
         return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
     def tensor(self, position: int, name: str) -> int | None:
-        """The number of the tensor that is this argument, or None."""
+        """The number of the tensor that is this argument, or None.
+
+        Args:
+            position, name: both of the same argument.
+        """
         found = self.places.get(position if position < len(self.args) else name, [])
         return found[0] if found else None
 
     def dims(self, position: int, name: str, default: Any = None) -> list[int]:
-        """An argument that counts dims of the first tensor, as a list from the front; all dims for None."""
+        """An argument that counts dims of the first tensor, as a list from the front; all dims for None.
+
+        Args:
+            position, name: both of the same argument.
+            default: where it was not given.
+        """
         value, n = self.arg(position, name, default), len(self.shapes[0])
         if value is None or value == () or value == []:
             return list(range(n))
         return [d % n for d in ([value] if isinstance(value, int) else value) if n]
 
     def splits(self, tensor: int, dim: int) -> int:
-        """Into how many parts a dim of a tensor is cut now; at least 1."""
+        """Into how many parts a dim of a tensor is cut now; at least 1.
+
+        Args:
+            tensor: its number.
+            dim: of the tensor.
+        """
         layout = self.layouts[tensor]
         return layout.parts_of(dim) if layout else 1
 
     def divides(self, dim: int, tensor: int = 0) -> bool:
-        """Whether a dim gives equal parts on whatever axes of the mesh."""
+        """Whether a dim gives equal parts on whatever axes of the mesh.
+
+        Args:
+            dim: of the tensor.
+            tensor: its number.
+        """
         mesh = next(x.mesh for x in self.layouts if x is not None)
         return self.shapes[tensor][dim] % mesh.size() == 0
 
-    def unlabelled(self) -> list[Labels]:
-        """No label for any dim of any input."""
-        return [(None,) * len(shape) for shape in self.shapes]
+
+RULES: OpTable[Callable[[Call], Rule | None]] = OpTable()
 
 
-RULES: dict[str, Callable[[Call], Rule | None]] = {}
+INDEXED: set[str] = set()  # whose indices may be plain tensors, alike on all ranks
 
 
-def rule(*names: str) -> Callable[[Any], Any]:
-    """Decorator: the function says how calls of these ops may be split, or None that they may not."""
+def rule(*names: str, indexed: bool = False) -> Callable[[Any], Any]:
+    """Decorator: the function says how calls of these ops, or of those with these facts (core/op_facts.py),
+    may be split, or None that they may not. Those that are `indexed` take plain tensors of integers."""
 
     def register(function: Any) -> Any:
         for name in " ".join(names).split():
             RULES[name] = function
+            if indexed:
+                INDEXED.add(name)
         return function
 
     return register
 
 
-def ways(rule: Rule, kinds: set[str]) -> list[Way]:
-    """All ways to run an op on one axis; `kinds` are those of Partial to think of."""
+def _forms(rule: Rule, here: Sequence[Sequence[Placement]], axis: int) -> dict[Label, set[Shard]]:
+    """By label, the splits in an order of their own (of joined parts, or strided) that inputs have on an
+    axis. An op may keep them where nothing but the lengths of parts depends on the split."""
+    out: dict[Label, set[Shard]] = {}
+    if rule.localize is None and rule.run is None and rule.shapes is None:
+        for labels, where in zip(rule.inputs, here, strict=True):
+            each = where[axis]
+            if isinstance(each, Shard) and each != Shard(each.dim) and labels[each.dim] is not None:
+                out.setdefault(labels[each.dim], set()).add(replace(each, dim=0))
+    return out
+
+
+def ways(rule: Rule, kinds: set[str], forms: dict[Label, set[Shard]] | None = None) -> list[Way]:
+    """All ways to run an op on one axis; `kinds` are those of Partial to think of, `forms` is of `_forms`.
+
+    Args:
+        rule: which dims belong together.
+        kinds: names of reductions.
+        forms: placements of each label.
+    """
     outs = rule.outputs
     out: list[Way] = [((Replicate(),) * len(rule.inputs), (Replicate(),) * len(outs))]
     seen: list[Label] = []
     for labels in rule.inputs:
         seen += [x for x in labels if x is not None and x not in seen]
-    for label in seen:
+    split = [(label, form) for label in seen for form in (Shard(0), *(forms or {}).get(label, ()))]
+    for label, form in split:
         if all(label not in o and label not in rule.sums for o in outs):
             continue
         ins: list[Placement] = []
         results: list[Placement] = []
         for o in outs:
-            results.append(Shard(o.index(label)) if label in o else Partial(rule.sums.get(label, "")))
+            results.append(
+                replace(form, dim=o.index(label)) if label in o else Partial(rule.sums.get(label, ""))
+            )
         if any(isinstance(r, Partial) and not r.reduce_op for r in results):
             continue
         summed = next((r for r in results if isinstance(r, Partial)), None)
         for i, labels in enumerate(rule.inputs):
             if label in labels:
-                ins.append(Shard(labels.index(label)))
+                ins.append(replace(form, dim=labels.index(label)))
             else:
                 ins.append(summed if summed is not None and i in rule.addends else Replicate())
         out.append((tuple(ins), tuple(results)))
@@ -153,7 +210,12 @@ def _cost(have: Placement, want: Placement) -> float:
 
 
 def fits(call: Call, rule: Rule) -> bool:
-    """Whether dims of one label are of one length."""
+    """Whether dims of one label are of one length.
+
+    Args:
+        call: the op's call.
+        rule: which dims belong together.
+    """
     lengths: dict[Label, int] = {}
     for labels, shape in zip(rule.inputs, call.shapes, strict=True):
         for label, n in zip(labels, shape, strict=True):
@@ -169,9 +231,11 @@ def choose(call: Call, rule: Rule) -> tuple[list[tuple[Placement, ...]], list[tu
     here = [x.placements if x else (Replicate(),) * mesh.ndim for x in call.layouts]
     kinds = {p.reduce_op for where in here for p in where if isinstance(p, Partial)}
     chosen: list[Way] = []
-    every = ways(rule, kinds)
+    plain_ways = ways(rule, kinds)
     for axis in range(mesh.ndim):
         best, least = None, math.inf
+        forms = _forms(rule, here, axis)
+        every = ways(rule, kinds, forms) if forms else plain_ways
         for ins, outs in every:
             if call.inplace and (outs[0] != here[0][axis] or ins[0] != outs[0]):
                 continue
@@ -190,7 +254,14 @@ def choose(call: Call, rule: Rule) -> tuple[list[tuple[Placement, ...]], list[tu
 
 
 def shape_of(labels: Labels, rule: Rule, call: Call, local: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a whole output: labelled dims are as long as the inputs', the others as on every rank."""
+    """The shape of a whole output: labelled dims are as long as the inputs', the others as on every rank.
+
+    Args:
+        labels: of the output.
+        rule: which dims belong together.
+        call: the op's call.
+        local: the shape that this rank computed.
+    """
     lengths: dict[Label, int] = {}
     for names, shape in zip(rule.inputs, call.shapes, strict=True):
         for label, n in zip(names, shape, strict=True):

@@ -8,23 +8,25 @@ it as on any tensor; what it says of itself (shape, size, ..), and every op on i
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import warptape
-from warptape import _C
-
-from ..._tensor import Tensor
+from ... import _C
+from ... import core as wt
+from ... import distributed as dist
+from ...core import Tensor
+from ...core.by_name import HandledTensor, Handlers
+from ...core.placed import Placed
+from ...core.protocols import OwnGradients
 from ...distributed import DeviceMesh
-from ...overrides import _name_of as name_of
-from ..tensor.placement import Partial, Placement, Replicate
 from .layout import Layout, normalized
+from .placement import Partial, Placement, Replicate, Shard, _StridedShard
 from .transfer import gradient_from, gradient_to, move, moved, of_gradient
 
-# By the name of a function, method or property: handler(func, args, kwargs), called with subclasses off.
-ANY_OP = ""  # the handler of all others
-HANDLERS: dict[str, Callable[[Any, tuple, dict[str, Any]], Any]] = {}
+HANDLERS = Handlers(again=False)
 _options = threading.local()
 
 
@@ -35,7 +37,10 @@ def replicates_plain() -> bool:
 
 @contextlib.contextmanager
 def implicit_replication() -> Iterator[None]:
-    """Within it, plain tensors that meet a DTensor are taken for replicated."""
+    """Within it, plain tensors that meet a DTensor are taken for replicated.
+
+    It is for tensors that every rank makes alike, as masks and constants.
+    """
     before, _options.replicate = replicates_plain(), True
     try:
         yield
@@ -43,7 +48,7 @@ def implicit_replication() -> Iterator[None]:
         _options.replicate = before
 
 
-class DTensor(Tensor):
+class DTensor(Placed, OwnGradients, HandledTensor):
     """A tensor whose parts lie on the ranks of a mesh.
 
     Made by distribute_tensor, DTensor.from_local and the factories. Ops run on the parts, with collectives
@@ -51,7 +56,9 @@ class DTensor(Tensor):
     NotImplementedError, unless all that it gets is replicated.
     """
 
+    handlers = HANDLERS
     _spec: Layout
+    reduced_by_group = False  # its gradient does not come by the tape: fully_shard puts it there
 
     def __new__(
         cls, local_tensor: Tensor, spec: Layout | None = None, *, requires_grad: bool = False
@@ -63,15 +70,9 @@ class DTensor(Tensor):
         made._spec = spec
         return made
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        with _C.DisableTorchFunctionSubclass():
-            return HANDLERS.get(name_of(func), HANDLERS[ANY_OP])(func, args, kwargs or {})
-
     @staticmethod
-    def _autograd_grad(grad: Any, *args: Any) -> Any:
+    def autograd_grad(grad: Any, *args: Any) -> Any:
+        """The gradients, placed as the inputs are; see OwnGradients."""
         with _C.DisableTorchFunctionSubclass():
             return HANDLERS["autograd.grad"](grad, args, {})
 
@@ -117,8 +118,8 @@ class DTensor(Tensor):
             for axis, each in enumerate(where):
                 if isinstance(each, Replicate):
                     group = mesh.get_group(axis)
-                    with warptape.no_grad():
-                        warptape.distributed.broadcast(local.detach(), group=group, group_src=0)
+                    with wt.no_grad():
+                        dist.broadcast(local.detach(), group=group, group_src=0)
         if grad_placements is not None:
             given = normalized(grad_placements, mesh, local.ndim, "DTensor.from_local")
             local = gradient_to(local, layout, given)
@@ -159,7 +160,11 @@ class DTensor(Tensor):
         return wrap(moved(local, spec, where), spec.with_placements(where))
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
-        """The whole, on every rank; collective, differentiable."""
+        """The whole, on every rank; collective, differentiable.
+
+        Args:
+            grad_placements: how the gradient lies; replicated if None.
+        """
         whole = self.redistribute(placements=[Replicate()] * self._spec.mesh.ndim)
         return whole.to_local(grad_placements=grad_placements)
 
@@ -177,6 +182,23 @@ class DTensor(Tensor):
     def _local_tensor(self) -> Tensor:
         """What this rank holds, without history."""
         return plain(self).detach()
+
+    @property
+    def norm_groups(self) -> tuple[Any, ...]:
+        """The groups of ranks among which it is split: over these a norm adds up."""
+        return self._spec.groups_of_shards()
+
+    @property
+    def data(self) -> Any:
+        """The same values without history, on the same memory."""
+        with _C.DisableTorchFunctionSubclass():
+            return wrap(_DATA.__get__(self), self._spec)
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        _DATA.__set__(self, values)
+        spec = values._spec if isinstance(values, DTensor) else self._spec
+        self._spec = replace(spec, dtype=values.dtype)
 
     # ---- what Python asks of an object ----
 
@@ -239,7 +261,12 @@ class DTensor(Tensor):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """As Tensor.backward, of the whole. Collective."""
+        """As Tensor.backward, of the whole. Collective.
+
+        Args:
+            gradient: of the whole; 1 if None.
+            retain_graph, create_graph, inputs: as of Tensor.backward.
+        """
         whole = self.redistribute(placements=of_gradient(self.placements))
         if isinstance(gradient, DTensor):
             gradient = moved(plain(gradient), gradient._spec, whole.placements)
@@ -247,7 +274,18 @@ class DTensor(Tensor):
             Tensor.backward(plain(whole), gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
-        """hook(gradient) -> gradient or None, of DTensors."""
+        """hook(gradient) -> gradient or None, of DTensors.
+
+        Args:
+            hook: called when the gradient is there.
+
+        Raises: RuntimeError for a parameter of fully_shard.
+        """
+        if self.reduced_by_group:
+            raise RuntimeError(
+                "register_hook: fully_shard reduces this parameter's gradient outside of the tape, where no "
+                "such hook is called; use register_post_accumulate_grad_hook"
+            )
         spec = self._spec
 
         def local_hook(g: Tensor) -> Any:
@@ -259,33 +297,66 @@ class DTensor(Tensor):
 
         return super().register_hook(local_hook)
 
-    # ---- checkpoints: see warptape.distributed.checkpoint ----
+    # ---- optimizers and checkpoints ----
+
+    def like_local(self, local: Tensor) -> DTensor:
+        """What this rank holds of another tensor that lies as this one.
+
+        Args:
+            local: this rank's part.
+        """
+        return wrap(local, replace(self._spec, dtype=local.dtype))
 
     def like_whole(self, whole: Tensor) -> DTensor:
-        """A whole tensor of this shape, which all ranks have, placed as this one."""
+        """A tensor of this shape, which all ranks have or which is a DTensor, placed as this one. Collective
+        for a DTensor that lies otherwise."""
         if tuple(whole.shape) != self._spec.shape:
             raise ValueError(f"expected a tensor of {list(self._spec.shape)}, got {list(whole.shape)}")
-        everywhere = self._spec.with_placements((Replicate(),) * self._spec.mesh.ndim)
-        return wrap(move(plain(whole).detach(), everywhere, self._spec.placements).clone(), self._spec)
+        spec = self._spec
+        if isinstance(whole, DTensor):
+            if whole.device_mesh != spec.mesh:
+                return self.like_whole(whole_of(whole))
+            if whole.placements == spec.placements:
+                return whole
+            return self.like_local(move(plain(whole).detach(), whole._spec, spec.placements))
+        everywhere = spec.with_placements((Replicate(),) * spec.mesh.ndim)
+        return self.like_local(move(plain(whole).detach(), everywhere, spec.placements).clone())
 
     def filled_as_whole(self, fill: Callable[[Tensor], Any]) -> DTensor:
         """Takes its part of a whole tensor that `fill` has filled, as initial values are that depend on the
-        shape or are drawn."""
-        local = plain(self)
-        whole = warptape.empty(self._spec.shape, dtype=local.dtype, device=local.device)
-        with warptape.no_grad(), _C.DisableTorchFunctionSubclass():
+        shape or are drawn. Ranks that have the same part take it from the first, by a collective."""
+        local, spec = plain(self).detach(), self._spec
+        with wt.no_grad(), _C.DisableTorchFunctionSubclass():
+            if local.is_meta or all(isinstance(where, Replicate) for where in spec.placements):
+                fill(local)
+                return self
+            whole = wt.empty(spec.shape, dtype=local.dtype, device=local.device)
             fill(whole)
-            local.copy_(plain(self.like_whole(whole)))
+            everywhere = spec.with_placements((Replicate(),) * spec.mesh.ndim)
+            part = move(whole, everywhere, spec.placements).contiguous()
+            for axis, where in enumerate(spec.placements):
+                if isinstance(where, Replicate) and spec.mesh.size(axis) > 1:
+                    dist.broadcast(part, group=spec.mesh.get_group(axis), group_src=0)
+            local.copy_(part)
         return self
 
     def held_slices(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-        """As a ParallelParameter's: shape of the whole, and (start, shape) of what lies here."""
+        """Where in the whole this rank's part lies: the shape of the whole, and (start, shape) of the slices
+        that lie one after the other along a dim of the part."""
         if any(isinstance(p, Partial) for p in self.placements):
             raise ValueError(
                 f"a tensor with placements {list(self.placements)} is still to be summed; redistribute it"
             )
-        ranges = self._spec.ranges()
-        return self._spec.shape, 0, [(tuple(s for s, _ in ranges), tuple(n for _, n in ranges))]
+        regions = self._spec.regions()
+        along = max(range(len(regions)), key=lambda d: len(regions[d]), default=0)  # others have one range
+        slices = []
+        for here in regions[along] if regions else [(0, 0)]:
+            held = [here if d == along else ranges[0] for d, ranges in enumerate(regions)]
+            slices.append((tuple(start for start, _ in held), tuple(n for _, n in held)))
+        return self._spec.shape, along, slices
+
+
+_DATA: Any = Tensor.data
 
 
 def _mesh(mesh: DeviceMesh | None, where: str) -> DeviceMesh:
@@ -296,12 +367,30 @@ def _mesh(mesh: DeviceMesh | None, where: str) -> DeviceMesh:
 
 
 def plain(t: Tensor) -> Tensor:
-    """What this rank holds, with its history, as a plain tensor."""
+    """What this rank holds, with its history, as a plain tensor.
+
+    Args:
+        t: any tensor.
+    """
     return _C._as_subclass(t, Tensor) if type(t) is not Tensor else t
 
 
+def whole_of(t: Tensor) -> Tensor:
+    """The whole of a DTensor without history; any other tensor as it is. Collective.
+
+    Args:
+        t: any tensor.
+    """
+    return wrap(plain(t).detach(), t._spec).full_tensor() if isinstance(t, DTensor) else t
+
+
 def wrap(local: Tensor, layout: Layout) -> DTensor:
-    """A plain tensor, with its history, as a part of a whole."""
+    """A plain tensor, with its history, as a part of a whole.
+
+    Args:
+        local: what this rank holds.
+        layout: of the whole.
+    """
     made: Any = _C._as_subclass(local, DTensor)
     made._spec = layout
     return made
@@ -312,3 +401,43 @@ def _rebuilt(local: Tensor, mesh: Any, placements: Any, shape: Any, trained: boo
     if parameter:
         made._is_param = True
     return made
+
+
+def place(parameter: Any, mesh: DeviceMesh, where: Sequence[Placement]) -> None:
+    """Makes a DTensor of a Parameter that all ranks have alike, or splits one further. It stays the same
+    object, so that modules which share it go on sharing it and an optimizer that has it keeps it.
+
+    Args:
+        mesh: of a DTensor, its own axes come last.
+        where: placements on the first axes of `mesh`; on the others the parameter lies already.
+    """
+    own = isinstance(parameter, DTensor)
+    if own and parameter.device_mesh.ndim == mesh.ndim:  # by another module that shares it
+        return
+    before = parameter.placements if own else ()
+    values, at = plain(parameter).detach(), mesh.get_coordinate()
+    added: list[Placement] = []
+    for axis, each in enumerate(where):
+        if isinstance(each, Shard):
+            parts = [mesh.size(len(where) + i) for i, p in enumerate(before) if p.is_shard(each.dim)]
+            if parts:
+                each = _StridedShard(each.dim, split_factor=math.prod(parts))
+            values = each.take(values, at[axis], mesh.size(axis))  # type: ignore[index]
+        added.append(each)
+    shape = parameter._spec.shape if own else tuple(parameter.shape)
+    become(parameter, values, Layout(mesh, (*added, *before), shape, values.dtype))
+
+
+def become(parameter: Any, values: Tensor, layout: Layout) -> None:
+    """Makes a Parameter a DTensor; it stays the same object.
+
+    Args:
+        parameter: plain or a DTensor.
+        values: what this rank holds.
+        layout: how it lies.
+    """
+    parameter.grad = None
+    _DATA.__set__(parameter, values)
+    parameter.__class__ = DTensor
+    parameter._spec = layout
+    parameter._is_param = True

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import warptape
-from warptape import distributed as dist
-
-from ..._tensor import Tensor
+from ... import core as wt
+from ... import distributed as dist
 from ...autograd import Function
-from ..tensor.placement import Partial, Placement, Replicate, Shard
-from .layout import Layout
+from ...core import Tensor
+from .layout import Layout, split_order
+from .placement import Partial, Placement, Replicate, Shard
 
 _OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -30,7 +29,11 @@ _OPS = {
 
 
 def of_gradient(placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """Where the gradient of a tensor lies: Note [gradients]."""
+    """Where the gradient of a tensor lies: Note [gradients].
+
+    Args:
+        placements: of the tensor.
+    """
     return tuple(Replicate() if isinstance(p, Partial) else p for p in placements)
 
 
@@ -39,18 +42,17 @@ def _padded(x: Tensor, dim: int, length: int) -> Tensor:
         return x.contiguous()
     shape = list(x.shape)
     shape[dim] = length
-    out = warptape.zeros(shape, dtype=x.dtype, device=x.device)
+    out = wt.zeros(shape, dtype=x.dtype, device=x.device)
     out.narrow(dim, 0, x.shape[dim]).copy_(x)
     return out
 
 
-def _gather(x: Tensor, dim: int, size: int, group: Any) -> Tensor:
-    """The whole, of that size along `dim`, of the parts that the ranks hold."""
-    n = group.size()
-    x = _padded(x, dim, -(-size // n))
-    held = warptape.empty((n, *x.shape), dtype=x.dtype, device=x.device)
+def _gather(x: Tensor, where: Shard, size: int, group: Any) -> Tensor:
+    """The whole, of that size along the dim, of the parts that the ranks hold."""
+    x = where.padded(x, size, group.size())
+    held = wt.empty((group.size(), *x.shape), dtype=x.dtype, device=x.device)
     dist.all_gather_into_tensor(held, x, group)
-    return warptape.cat(list(held.unbind(0)), dim).narrow(dim, 0, size)
+    return where.join(list(held.unbind(0)), size)
 
 
 def _scatter_sum(x: Tensor, dim: int, op: str, group: Any) -> Tensor:
@@ -58,7 +60,7 @@ def _scatter_sum(x: Tensor, dim: int, op: str, group: Any) -> Tensor:
     n, size = group.size(), int(x.shape[dim])
     most = -(-size // n)
     parts = _padded(x, dim, n * most).unflatten(dim, (n, most)).movedim(dim, 0).contiguous()
-    out = warptape.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
+    out = wt.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
     dist.reduce_scatter_tensor(out, parts.flatten(0, 1), _OPS[op], group)
     return out.narrow(dim, 0, Shard(0).ranges(size, group.rank(), n)[0][1])
 
@@ -69,20 +71,23 @@ def _exchange(x: Tensor, have: int, size: int, want: int, group: Any) -> Tensor:
     most, wide = -(-size // n), -(-across // n)
     x = _padded(_padded(x, have, most), want, n * wide)
     to = x.unflatten(want, (n, wide)).movedim(want, 0).contiguous()
-    came = warptape.empty_like(to)
+    came = wt.empty_like(to)
     dist.all_to_all_single(came, to, group=group)
-    whole = warptape.cat(list(came.unbind(0)), have).narrow(have, 0, size)
+    whole = wt.cat(list(came.unbind(0)), have).narrow(have, 0, size)
     return whole.narrow(want, 0, Shard(0).ranges(across, group.rank(), n)[0][1])
 
 
+def _splits_before(axis: int, placements: Sequence[Placement]) -> list[tuple[int, Placement]]:
+    """What splits the dim that an axis splits before that does."""
+    order, dim = split_order(placements), placements[axis].dim  # type: ignore[attr-defined]
+    return [(i, placements[i]) for i in order[: order.index(axis)] if placements[i].is_shard(dim)]
+
+
 def _can_stay(axis: int, have: Sequence[Placement], want: Sequence[Placement]) -> bool:
-    """Whether an axis leaves a tensor as it is: the axes before it split the dim in the same way, too."""
-    where = have[axis]
-    if where != want[axis]:
+    """Whether an axis leaves a tensor as it is: those before it split the dim in the same way, too."""
+    if have[axis] != want[axis]:
         return False
-    if not isinstance(where, Shard):
-        return True
-    return all((have[i] == where) == (want[i] == where) for i in range(axis))
+    return not have[axis].is_shard() or _splits_before(axis, have) == _splits_before(axis, want)
 
 
 def _undone(x: Tensor, axis: int, lies: Layout, want: Sequence[Placement]) -> tuple[Tensor, Placement]:
@@ -91,36 +96,47 @@ def _undone(x: Tensor, axis: int, lies: Layout, want: Sequence[Placement]) -> tu
     assert isinstance(where, Shard)
     size, to = lies.size_before(axis), want[axis]
     others = [p for i, p in enumerate((*lies.placements, *want)) if i % lies.mesh.ndim != axis]
-    if isinstance(to, Shard) and to != where and not {to, where} & set(others):
+    if (
+        isinstance(to, Shard)
+        and to.dim != where.dim
+        and to.parts is where.parts is None
+        and not any(p.is_shard(to.dim) or p.is_shard(where.dim) for p in others)
+    ):
         return _exchange(x, where.dim, size, to.dim, group), to
-    return _gather(x, where.dim, size, group), Replicate()
+    return _gather(x, where, size, group), Replicate()
 
 
 def _done(x: Tensor, axis: int, lies: Layout, to: Placement) -> Tensor:
     """x, replicated or still to be reduced along an axis, as wanted there."""
     have, group = lies.placements[axis], lies.mesh.get_group(axis)
     n, rank = group.size(), group.rank()
-    if isinstance(have, Partial) and isinstance(to, Shard):
+    if isinstance(have, Partial) and isinstance(to, Shard) and to.parts is None:
         return _scatter_sum(x, to.dim, have.reduce_op, group)
     if isinstance(have, Partial):
-        x = x.clone(memory_format=warptape.contiguous_format)
+        x = x.clone(memory_format=wt.contiguous_format)
         dist.all_reduce(x, _OPS[have.reduce_op], group)
     if isinstance(to, Shard):
-        return Shard(to.dim).take(x, rank, n)
+        return to.take(x, rank, n)
     if isinstance(to, Partial) and to.reduce_op in ("sum", "product") and rank:
-        return warptape.zeros_like(x) if to.reduce_op == "sum" else warptape.ones_like(x)
+        return wt.zeros_like(x) if to.reduce_op == "sum" else wt.ones_like(x)
     return x  # of an average, a largest or a smallest every rank may have the same
 
 
 def move(x: Tensor, have: Layout, want: Sequence[Placement]) -> Tensor:
-    """What this rank holds, once the tensor lies as `want` says; without a gradient. Collective."""
+    """What this rank holds, once the tensor lies as `want` says; without a gradient. Collective.
+
+    Args:
+        x: what this rank holds.
+        have: how the tensor lies.
+        want: placements.
+    """
     group_of, now = have.mesh, list(have.placements)
     if group_of.get_coordinate() is None:
         return x
-    for axis in reversed(range(group_of.ndim)):  # the last split is taken back first
+    for axis in reversed(have.order):  # the last split is taken back first
         if isinstance(now[axis], Shard) and not _can_stay(axis, now, want):
             x, now[axis] = _undone(x, axis, have.with_placements(now), want)
-    for axis in range(group_of.ndim):
+    for axis in split_order(want):
         if now[axis] != want[axis]:
             x = _done(x, axis, have.with_placements(now), want[axis])
             now[axis] = want[axis]
@@ -155,7 +171,13 @@ class _Move(Function):
 
 
 def moved(x: Tensor, have: Layout, want: Sequence[Placement]) -> Tensor:
-    """`move` as a recorded op; x itself where nothing is to be done."""
+    """`move` as a recorded op; x itself where nothing is to be done.
+
+    Args:
+        x: what this rank holds.
+        have: how the tensor lies.
+        want: placements.
+    """
     return x if have.placements == tuple(want) else _Move.apply(x, have, tuple(want))
 
 
@@ -173,10 +195,22 @@ class _Gradient(Function):
 
 
 def gradient_from(x: Tensor, lies: Layout, placements: Sequence[Placement]) -> Tensor:
-    """x, whose gradient comes with these placements instead of those of Note [gradients]."""
+    """x, whose gradient comes with these placements instead of those of Note [gradients].
+
+    Args:
+        x: what this rank holds.
+        lies: how the tensor lies.
+        placements: of the gradient that comes.
+    """
     return _Gradient.apply(x, lies.with_placements(placements), of_gradient(lies.placements))
 
 
 def gradient_to(x: Tensor, lies: Layout, placements: Sequence[Placement]) -> Tensor:
-    """x, whose gradient is handed on with these placements."""
+    """x, whose gradient is handed on with these placements.
+
+    Args:
+        x: what this rank holds.
+        lies: how the tensor lies.
+        placements: of the gradient that is handed on.
+    """
     return _Gradient.apply(x, lies.with_placements(of_gradient(lies.placements)), tuple(placements))

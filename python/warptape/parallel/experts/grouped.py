@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-import warptape
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...nn import functional as F
 
 
@@ -26,5 +26,5 @@ def grouped_mm(x: Tensor, weight: Tensor, counts: Sequence[int] | Tensor) -> Ten
         raise ValueError(
             f"grouped_mm: expected {len(weight)} counts that add up to {len(x)} rows, got {list(counts)}"
         )
-    ends = warptape.tensor(list(accumulate(counts)), dtype=warptape.int32, device=x.device)
+    ends = wt.tensor(list(accumulate(counts)), dtype=wt.int32, device=x.device)
     return F.grouped_mm(x, weight, offs=ends)

@@ -5,20 +5,27 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import warptape
+from warptape import core as wt
 
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import all_reduce as sum_in_place
 from ...distributed import functional as dist_functional
 from ...nn import functional as F
+from ...nn.routing import choose_experts
 from ..shard.progress import in_backward
 
 SCORES, BALANCES = ("softmax", "sigmoid"), ("loss", "bias", None)
 
 
 class Routing(NamedTuple):
-    """N tokens, k experts of each: `experts` int64 and `weights`, both [N, k]; `losses`: scalars by name."""
+    """N tokens, k experts of each: `experts` int64 and `weights`, both [N, k]; `losses`: scalars by name.
+
+    Args:
+        experts: numbers of the chosen experts.
+        weights: on their outputs.
+        losses: what training may add to its loss.
+    """
 
     experts: Tensor
     weights: Tensor
@@ -70,19 +77,24 @@ class TopKRouter(nn.Module):
         self.num_experts, self.top_k, self.group = num_experts, top_k, group
         self.scores, self.normalize, self.balance = scores, normalize, balance
         self.gate = nn.Linear(dim, num_experts, bias=False)
-        self.register_buffer("bias", warptape.zeros(num_experts))
-        self.register_buffer("counts", warptape.zeros(num_experts), persistent=False)  # since update_bias
+        self.register_buffer("bias", wt.zeros(num_experts))
+        self.register_buffer("counts", wt.zeros(num_experts), persistent=False)  # since update_bias
 
     def forward(self, x: Tensor) -> Routing:
-        """[N, C] -> Routing"""
+        """[N, C] -> Routing
+
+        Args:
+            x: tokens.
+        """
         logits = self.gate(x)
-        scores = logits.softmax(-1) if self.scores == "softmax" else logits.sigmoid()
-        chosen = (scores.detach() + self.bias if self.balance == "bias" else scores.detach()).topk(
-            self.top_k
-        )[1]
-        weights = scores.gather(1, chosen)
-        if self.normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
+        chosen, weights, scores = choose_experts(
+            logits,
+            self.top_k,
+            scores=self.scores,
+            normalize=self.normalize,
+            correction=self.bias if self.balance == "bias" else None,
+        )
+        weights = weights.to(logits.dtype)
         share = count_choices(chosen, self.num_experts).to(scores.dtype)  # [E]
         if self.training and not in_backward():  # a checkpoint's second run counts nobody twice
             self.counts += share
@@ -103,7 +115,13 @@ class TopKRouter(nn.Module):
         return self.num_experts * (share / (tokens * self.top_k) * mean).sum()
 
     def update_bias(self, speed: float = 1e-3) -> None:
-        """After an optimizer's step: bias += speed * sign(mean - count) of tokens since the last call."""
+        """After an optimizer's step: bias += speed * sign(mean - count) of tokens since the last call.
+
+        From Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (2024).
+
+        Args:
+            speed: the size of a step.
+        """
         counts = self.counts.clone()
         if self.group is not None:
             sum_in_place(counts, group=self.group)
@@ -112,9 +130,18 @@ class TopKRouter(nn.Module):
 
 
 def count_choices(chosen: Tensor, num_experts: int) -> Tensor:
-    """int64 [E]: how often each was chosen. bincount and one_hot would read the choices on the host."""
+    """int64 [E]: how often each was chosen. bincount and one_hot would read the choices on the host.
+
+    Args:
+        chosen: int64, any shape.
+        num_experts: E.
+
+    >>> from warptape.parallel.experts.routing import count_choices
+    >>> count_choices(torch.tensor([[0, 2], [2, 2]]), 3)
+    tensor([1, 0, 3])
+    """
     chosen = chosen.reshape(-1)
-    return chosen.new_zeros(num_experts).index_add(0, chosen, warptape.ones_like(chosen))
+    return chosen.new_zeros(num_experts).index_add(0, chosen, wt.ones_like(chosen))
 
 
 def kept_choices(experts: Tensor, num_experts: int, capacity_factor: float) -> Tensor:

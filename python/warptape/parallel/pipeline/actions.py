@@ -6,13 +6,17 @@ is what a schedule's lists say: see ranks_of_stages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Kind(str, Enum):
-    """What is done; the letters are those of torch.distributed.pipelining."""
+    """What is done; the letters are those of torch.distributed.pipelining.
+
+    They are F (forward), B (full backward), I (gradients of inputs), W (of weights), and the transfers.
+    """
 
     FORWARD = "F"
     FULL_BACKWARD = "B"  # input and weight gradients together
@@ -27,6 +31,7 @@ class Kind(str, Enum):
 F, B, I, W = Kind.FORWARD, Kind.FULL_BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT
 COMPUTE = (F, B, I, W)
 SENDS = (Kind.SEND_F, Kind.SEND_B)
+_TEXT = re.compile(rf"(\d+)({'|'.join(kind.value for kind in Kind)})(\d+)")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,22 @@ class Action:
     stage: int
     micro_batch: int
 
+    @classmethod
+    def parse(cls, text: str) -> Action:
+        """The action that `str` wrote, such as "2F0". Raises ValueError for other text.
+
+        Args:
+            text: stage, kind and micro-batch.
+
+        >>> from warptape.parallel.pipeline import Action
+        >>> Action.parse("2F0").stage
+        2
+        """
+        found = _TEXT.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"pipeline: {text!r} is no action; expected one such as '2F0' or '2SEND_F0'")
+        return cls(Kind(found[2]), int(found[1]), int(found[3]))
+
     def __str__(self) -> str:
         return f"{self.stage}{self.kind.value}{self.micro_batch}"
 
@@ -51,11 +72,19 @@ Schedule = list[list[Action]]  # for each rank, in the order in which it acts
 
 
 class ScheduleError(ValueError):
-    """A schedule that would not run: an action missing or twice, out of order, or a deadlock."""
+    """A schedule that would not run: an action missing or twice, out of order, or a deadlock.
+
+    The message names the rank and the action.
+    """
 
 
 def ranks_of_stages(schedule: Sequence[Sequence[Action]], stages: int) -> list[int]:
-    """For each stage the rank whose list has its forwards. Raises ScheduleError for a stage of no rank."""
+    """For each stage the rank whose list has its forwards. Raises ScheduleError for a stage of no rank.
+
+    Args:
+        schedule: a list of actions for each rank.
+        stages: how many.
+    """
     where = {a.stage: rank for rank, actions in enumerate(schedule) for a in actions if a.kind is F}
     for stage in range(stages):
         if stage not in where:
@@ -67,13 +96,22 @@ Made = tuple[Kind, int, int]  # what a computation makes or needs: F, I or W of 
 
 
 def makes(action: Action) -> list[Made]:
-    """What is there after a computation: F an output, I the gradient of an input, W those of weights."""
+    """What is there after a computation: F an output, I the gradient of an input, W those of weights.
+
+    Args:
+        action: a computation.
+    """
     kinds = (I, W) if action.kind is B else (action.kind,)
     return [(kind, action.stage, action.micro_batch) for kind in kinds]
 
 
 def needs(action: Action, stages: int) -> list[Made]:
-    """What must be there before a computation."""
+    """What must be there before a computation.
+
+    Args:
+        action: a computation.
+        stages: how many.
+    """
     s, j = action.stage, action.micro_batch
     if action.kind is F:
         return [(F, s - 1, j)] if s else []

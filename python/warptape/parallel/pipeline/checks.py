@@ -53,7 +53,12 @@ def check_complete(schedule: Sequence[Sequence[Action]], stages: int, micro_batc
 
 
 def check_transfers(schedule: Sequence[Sequence[Action]], stages: int) -> None:
-    """Raises ScheduleError unless everything made for another rank is sent once and received once."""
+    """Raises ScheduleError unless everything made for another rank is sent once and received once.
+
+    Args:
+        schedule: a list of actions for each rank.
+        stages: how many.
+    """
     where = ranks_of_stages(schedule, stages)
     wanted: dict[Action, int] = {}
     for actions in schedule:
@@ -112,7 +117,12 @@ def _meets(send: Action) -> tuple[Action, Made]:
 
 
 def check_schedule(schedule: Sequence[Sequence[Action]], stages: int, micro_batches: int) -> None:
-    """Raises ScheduleError unless the schedule, with its transfers, runs to the end and does it all."""
+    """Raises ScheduleError unless the schedule, with its transfers, runs to the end and does it all.
+
+    Args:
+        schedule: a list of actions for each rank.
+        stages, micro_batches: how many.
+    """
     check_complete(schedule, stages, micro_batches)
     check_transfers(schedule, stages)
     check_blocking(schedule, stages)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import warptape
+from warptape import autograd
+from warptape import core as wt
+from warptape.core import random
 
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...core.pytree import tree_map
 from ...distributed import broadcast_object_list, get_rank, get_world_size
 from .schedules import rank_of
@@ -29,7 +32,11 @@ class Chain(nn.Module):
             self.add_module(name, layer)
 
     def forward(self, *values: Any, **kwargs: Any) -> Any:
-        """`kwargs` go to every layer."""
+        """`kwargs` go to every layer.
+
+        Args:
+            *values: what the first layer takes.
+        """
         out: Any = values if len(values) != 1 else values[0]
         for layer in self.children():
             out = layer(*as_tuple(out), **kwargs)
@@ -66,7 +73,7 @@ def measure_layers(layers: Sequence[nn.Module], example: Any, rounds: int = 3) -
     The layers, their gradients and the random state stay as they are.
     """
     seconds, values = [], as_tuple(example)
-    with warptape.random.fork_rng():
+    with random.fork_rng():
         for layer in layers:
             trial = copy.deepcopy(layer)
             least = float("inf")
@@ -76,7 +83,7 @@ def measure_layers(layers: Sequence[nn.Module], example: Any, rounds: int = 3) -
                 outs = as_tuple(trial(*ins))
                 roots = [o for o in outs if o.requires_grad]
                 if roots:
-                    warptape.autograd.backward(roots, [warptape.ones_like(o) for o in roots])
+                    autograd.backward(roots, [wt.ones_like(o) for o in roots])
                 least = min(least, time.perf_counter() - start)
             seconds.append(least)
             values = tuple(o.detach() for o in outs)
@@ -86,7 +93,15 @@ def measure_layers(layers: Sequence[nn.Module], example: Any, rounds: int = 3) -
 def counts_of(
     layers: Sequence[nn.Module], stages: int, balance: str | Sequence[int] | None, example: Any, group: Any
 ) -> list[int]:
-    """How many layers each stage takes. See split_into_stages."""
+    """How many layers each stage takes. See split_into_stages.
+
+    Args:
+        layers: in order.
+        stages: how many.
+        balance: counts, or by what they are chosen; None for equal ones.
+        example: an input, where layers are measured.
+        group: the ranks.
+    """
     n = len(layers)
     if balance is None:
         if n % stages:
@@ -128,7 +143,11 @@ def _measured_by_first(layers: Sequence[nn.Module], stages: int, example: Any, g
 
 
 def shared_parameters(parts: Sequence[nn.Module]) -> list[dict[str, str]]:
-    """For each part, its parameters that other parts have too: a common name -> the name in the part."""
+    """For each part, its parameters that other parts have too: a common name -> the name in the part.
+
+    Args:
+        parts: one for each stage.
+    """
     where: dict[int, dict[int, str]] = {}
     for at, part in enumerate(parts):
         for name, parameter in part.named_parameters():
@@ -183,7 +202,11 @@ def split_into_stages(
 
 
 def named_layers(layers: nn.Module | Sequence[nn.Module]) -> dict[str, nn.Module]:
-    """Layers by the names that they have. Raises TypeError for a module that is no list of layers."""
+    """Layers by the names that they have. Raises TypeError for a module that is no list of layers.
+
+    Args:
+        layers: a Sequential, a ModuleList or a list.
+    """
     if isinstance(layers, nn.Sequential | nn.ModuleList):
         return {name: layer for name, layer in layers._modules.items() if layer is not None}
     if isinstance(layers, nn.Module):
@@ -217,8 +240,82 @@ def chunk_batch(values: Any, n: int, what: str) -> list[Any]:
     return [values] * n
 
 
+@dataclass
+class Batch:
+    """What step() gets on one rank: of the whole batch, or `_mbs`, cut already.
+
+    Args:
+        args, kwargs, target: of the whole batch.
+        loss_kwargs: of the loss, the same for each micro-batch.
+        arg_mbs, kwarg_mbs, target_mbs: for each micro-batch, in the place of the first three.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any
+    loss_kwargs: dict[str, Any]
+    arg_mbs: Sequence[tuple[Any, ...]] | None = None
+    kwarg_mbs: Sequence[dict[str, Any]] | None = None
+    target_mbs: Sequence[Any] | None = None
+
+    def check(self, n: int) -> None:
+        """Raises ValueError where it is cut into another number of micro-batches.
+
+        Args:
+            n: of micro-batches.
+        """
+        for name in ("arg_mbs", "kwarg_mbs", "target_mbs"):
+            parts = getattr(self, name)
+            if parts is not None and len(parts) != n:
+                raise ValueError(f"pipeline: expected {n} micro-batches in {name}, got {len(parts)}")
+
+    @property
+    def has_target(self) -> bool:
+        """Whether there is something for the loss."""
+        return self.target is not None or self.target_mbs is not None
+
+    def cut_args(self, n: int) -> list[Any]:
+        """Of each micro-batch what the first stage takes. Raises ValueError.
+
+        Args:
+            n: of micro-batches.
+        """
+        if self.arg_mbs is not None:
+            return list(self.arg_mbs)
+        if not self.args:
+            raise ValueError("pipeline: step() needs the model's inputs on the first stage's rank")
+        return chunk_batch(self.args, n, "input")
+
+    def cut_kwargs(self, n: int) -> list[dict[str, Any]]:
+        """Of each micro-batch what every stage takes. Raises ValueError.
+
+        Args:
+            n: of micro-batches.
+        """
+        parts = self.kwarg_mbs
+        return [{**part} for part in parts or chunk_batch(self.kwargs, n, "keyword arguments")]
+
+    def cut_target(self, n: int) -> list[Any]:
+        """Of each micro-batch what the loss takes. Raises ValueError.
+
+        Args:
+            n: of micro-batches.
+        """
+        if not self.has_target:
+            raise ValueError("pipeline: step() needs target on the last stage's rank")
+        return list(self.target_mbs) if self.target_mbs is not None else chunk_batch(self.target, n, "target")
+
+
 def describe(values: Any) -> Any:
-    """Shapes and dtypes of the tensors in nested values; of what is no tensor, its type."""
+    """Shapes and dtypes of the tensors in nested values; of what is no tensor, its type.
+
+    Args:
+        values: tensors in nested containers.
+
+    >>> from warptape.parallel.pipeline.partition import describe
+    >>> describe([torch.ones(2), 1])
+    [((2,), 'torch.float32'), 'int']
+    """
     return tree_map(
         lambda v: (tuple(v.shape), str(v.dtype)) if isinstance(v, Tensor) else type(v).__name__, values
     )

@@ -12,27 +12,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ... import _C
 
 _set_parts: Any = _C._private._set_drop_parts
 
 
-def generator_of(device: warptape.device) -> Any:
-    """The default generator that ops of a device draw from."""
+def generator_of(device: wt.device) -> Any:
+    """The default generator that ops of a device draw from.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
     if device.type == "cuda":
         return _C._cuda_module().default_generator(device.index)
     return _C._default_generator()
 
 
 def get_calls(generator: Any) -> int:
-    """How many dropout calls the generator has numbered."""
+    """How many dropout calls the generator has numbered.
+
+    Args:
+        generator: a default one.
+    """
     return int(generator.get_state().numpy().view("int64")[2])  # after magic and seed
 
 
 def set_calls(generator: Any, calls: int) -> None:
-    """Lets the next dropout call have this number."""
+    """Lets the next dropout call have this number.
+
+    Args:
+        generator: a default one.
+        calls: the number.
+    """
     state = generator.get_state()
     state.numpy().view("int64")[2] = calls
     generator.set_state(state)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import warptape
+from warptape import core as wt
+from warptape import cuda
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import all_gather_object, all_reduce
 from . import rng
 from .actions import COMPUTE, Action, B, F, Kind, Schedule, W, ranks_of_stages
 from .checks import plan
-from .partition import chunk_batch, describe
+from .partition import Batch, describe
 from .schedules import (
     dualpipe_v,
     gpipe,
@@ -61,6 +64,20 @@ class PipelineSchedule:
         if not stages:
             raise ValueError(f"{type(self).__name__}: expected at least one stage")
         first = stages[0]
+        self.stages = {s.stage_index: s for s in stages}
+        self.n_microbatches, self.loss_fn, self.scale_grads = n_microbatches, loss_fn, scale_grads
+        self.group, self.num_stages = first.group, first.num_stages
+        self.trace: list[Span] | None = None  # set to [] to have computations timed
+        self._signatures: dict[bool, Any] = {}  # of the batch before, for training and for evaluation
+        self._shared: SharedParameters | None = None
+        self._calls_in_stage: dict[int, int] = {}
+        self._all_calls: int | None = None  # of dropout, of one micro-batch through all stages
+        self._follow(schedule)
+
+    def _follow(self, schedule: Schedule) -> None:
+        """Checks what the ranks do, and puts the transfers in."""
+        stages = list(self.stages.values())
+        first = stages[0]
         total, ranks = first.num_stages, first.group_size
         if len(schedule) != ranks:
             raise ValueError(
@@ -74,27 +91,23 @@ class PipelineSchedule:
                 f"{type(self).__name__}: of {total} stages over {ranks} ranks, rank {first.group_rank} has "
                 f"{expected}; got {indices}"
             )
-        self.stages = {s.stage_index: s for s in stages}
-        self.n_microbatches, self.loss_fn, self.scale_grads = n_microbatches, loss_fn, scale_grads
-        self.group, self.num_stages = first.group, total
-        full, self.ideal = plan(schedule, total, n_microbatches)
-        self.actions = full[first.group_rank]
+        self._full, self.ideal = plan(schedule, total, self.n_microbatches)
+        self.actions = self._full[first.group_rank]
         self._forwards = [a for a in self.actions if a.kind in (F, Kind.SEND_F, Kind.RECV_F)]
         # After which a stage's gradients are complete.
         self._last = {a.stage: a for a in self.actions if a.kind in (B, W)}
-        self.trace: list[Span] | None = None  # set to [] to have computations timed
         self._transport = Transport(self.stages, where)
-        self._signatures: dict[bool, Any] = {}  # of the batch before, for training and for evaluation
-        self._shared: SharedParameters | None = None
-        self._calls_in_stage: dict[int, int] = {}
-        self._all_calls: int | None = None  # of dropout, of one micro-batch through all stages
 
     def step(
         self,
         *args: Any,
         target: Any = None,
         losses: list[Tensor] | None = None,
+        loss_kwargs: dict[str, Any] | None = None,
         return_outputs: bool = True,
+        arg_mbs: Sequence[tuple[Any, ...]] | None = None,
+        kwarg_mbs: Sequence[dict[str, Any]] | None = None,
+        target_mbs: Sequence[Any] | None = None,
         when_complete: Callable[[list[Any]], None] | None = None,
         **kwargs: Any,
     ) -> Tensor | tuple[Tensor, ...] | None:
@@ -104,7 +117,10 @@ class PipelineSchedule:
             args: the model's inputs; only the first stage's rank looks at them.
             target: for loss_fn; only the last stage's rank looks at it.
             losses: is filled with the micro-batches' losses (not scaled) on the last stage's rank.
+            loss_kwargs: go to loss_fn, with each micro-batch.
             return_outputs: False to let the outputs go.
+            arg_mbs, kwarg_mbs, target_mbs: in place of args, kwargs and target, a batch that is cut already:
+                what each micro-batch has of them.
             when_complete: is called with the parameters of a stage as soon as their gradients are complete,
                 while other stages still compute; without those that stages share.
             kwargs: go to every stage that this rank has, cut into micro-batches likewise.
@@ -113,16 +129,33 @@ class PipelineSchedule:
         Raises: ValueError on every rank, before any micro-batch is sent, if any rank has a reason;
         RuntimeError under no_grad.
         """
-        if not warptape.is_grad_enabled():
+        if not wt.is_grad_enabled():
             raise RuntimeError("pipeline: step() needs gradients; call eval() under no_grad")
-        return self._run(args, kwargs, target, losses, return_outputs, True, when_complete)
+        batch = Batch(args, kwargs, target, loss_kwargs or {}, arg_mbs, kwarg_mbs, target_mbs)
+        return self._run(batch, losses, return_outputs, True, when_complete)
 
     def eval(
-        self, *args: Any, target: Any = None, losses: list[Tensor] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[Tensor] | None = None,
+        loss_kwargs: dict[str, Any] | None = None,
+        arg_mbs: Sequence[tuple[Any, ...]] | None = None,
+        kwarg_mbs: Sequence[dict[str, Any]] | None = None,
+        target_mbs: Sequence[Any] | None = None,
+        **kwargs: Any,
     ) -> Tensor | tuple[Tensor, ...] | None:
-        """As step, forward only. The modules' training mode is theirs to set."""
-        with warptape.no_grad():
-            return self._run(args, kwargs, target, losses, True, False)
+        """As step, forward only. The modules' training mode is theirs to set.
+
+        Args:
+            *args, **kwargs: on the first rank, what the first stage takes, for the whole batch.
+            target: on the last rank, for the loss.
+            losses: gets each micro-batch's.
+            loss_kwargs, arg_mbs, kwarg_mbs, target_mbs: as step's.
+        """
+        batch = Batch(args, kwargs, target, loss_kwargs or {}, arg_mbs, kwarg_mbs, target_mbs)
+        with wt.no_grad():
+            return self._run(batch, losses, True, False)
 
     def timeline(self) -> Timeline:
         """What `trace` has of all ranks, in seconds since the first computation; every rank must call this.
@@ -138,15 +171,13 @@ class PipelineSchedule:
 
     def _run(
         self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        target: Any,
+        batch: Batch,
         losses: list[Tensor] | None,
         return_outputs: bool,
         training: bool,
         when_complete: Callable[[list[Any]], None] | None = None,
     ) -> Any:
-        shared = self._prepare(args, kwargs, target, training)
+        shared = self._prepare(batch, training)
         self._losses: list[Tensor] = []
         self._results: dict[int, Any] | None = {} if return_outputs else None
         self._base = {s: rng.get_calls(rng.generator_of(x.device)) for s, x in self.stages.items()}
@@ -174,14 +205,12 @@ class PipelineSchedule:
             losses[:] = self._losses
         return self._merged()
 
-    def _prepare(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, training: bool
-    ) -> SharedParameters:
+    def _prepare(self, batch: Batch, training: bool) -> SharedParameters:
         """Cuts the batch. All ranks hear whether one of them has a problem, or a batch of other shapes, or
         other parameters to train."""
         problem: str | None = None
         try:
-            self._cut(args, kwargs, target, training)
+            self._cut(batch, training)
         except ValueError as error:
             problem = str(error)
         parts = [self._args[0], self._targets[0], *self._kwargs[0].values()] if problem is None else problem
@@ -190,8 +219,8 @@ class PipelineSchedule:
             signature.append([m.training for m in stage.submod.modules()])
             signature.append([p.requires_grad for p in stage.submod.parameters()])
         first = next(iter(self.stages.values()))
-        news = warptape.tensor(
-            [int(signature != self._signatures.get(training))], dtype=warptape.int32, device=first.device
+        news = wt.tensor(
+            [int(signature != self._signatures.get(training))], dtype=wt.int32, device=first.device
         )
         all_reduce(news, group=self.group)
         if self._shared is None or news.item():
@@ -200,23 +229,17 @@ class PipelineSchedule:
             self._signatures[training] = signature
         return self._shared
 
-    def _cut(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, training: bool) -> None:
+    def _cut(self, batch: Batch, training: bool) -> None:
         """Cuts what this rank needs of the batch. Raises ValueError."""
         n = self.n_microbatches
-        self._kwargs = [{**part} for part in chunk_batch(kwargs, n, "keyword arguments")]
-        self._args: list[Any] = [()] * n
-        if 0 in self.stages:
-            if not args:
-                raise ValueError("pipeline: step() needs the model's inputs on the first stage's rank")
-            self._args = chunk_batch(args, n, "input")
-        if self.num_stages - 1 in self.stages and (target is not None or training):
+        batch.check(n)
+        self._loss_kwargs, self._kwargs = batch.loss_kwargs, batch.cut_kwargs(n)
+        self._args: list[Any] = batch.cut_args(n) if 0 in self.stages else [()] * n
+        self._targets: list[Any] = [None] * n
+        if self.num_stages - 1 in self.stages and (batch.has_target or training):
             if self.loss_fn is None and training:
                 raise ValueError("pipeline: the last stage's rank needs loss_fn")
-            if target is None and training:
-                raise ValueError("pipeline: step() needs target on the last stage's rank")
-            self._targets = chunk_batch(target, n, "target")
-        else:
-            self._targets = [None] * n
+            self._targets = batch.cut_target(n)
 
     def _agree(self, problem: str | None, training: bool) -> SharedParameters:
         """All ranks hear of any rank's problem, and who shares which parameters; what was known of shapes and
@@ -260,7 +283,7 @@ class PipelineSchedule:
 
     def _do(self, action: Action, training: bool) -> None:
         stage, j = self.stages[action.stage], action.micro_batch
-        start = time.perf_counter()
+        start, done = time.perf_counter(), action  # what was done, for the trace
         if action.kind is F:
             self._forward(stage, j, training)
         elif action.kind is Kind.SEND_F:
@@ -275,14 +298,15 @@ class PipelineSchedule:
         elif action.kind is Kind.RECV_B:
             self._transport.receive_backward(stage, j)
         elif action.kind is W:
-            stage.backward_weight(j)
+            if stage.backward_weight(j):
+                done = replace(action, kind=B)
         else:
             self._backward(stage, j, action.kind)
         if self.trace is not None and action.kind in COMPUTE:
             if stage.device.type == "cuda":
-                warptape.cuda.synchronize(stage.device)
+                cuda.synchronize(stage.device)
             begin = start if action.kind is W else self._arrived
-            self.trace.append((action, begin, time.perf_counter()))
+            self.trace.append((done, begin, time.perf_counter()))
 
     def _forward(self, stage: PipelineStage, j: int, training: bool) -> None:
         args = tuple(self._args[j]) if stage.is_first else self._transport.take_inputs(stage, j)
@@ -295,7 +319,7 @@ class PipelineSchedule:
         if self._targets[j] is None:
             return
         assert self.loss_fn is not None
-        loss = self.loss_fn(out, self._targets[j])
+        loss = self.loss_fn(out, self._targets[j], **self._loss_kwargs)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise ValueError("pipeline: expected loss_fn to return a tensor of one element; reduce it")
         stage.outputs[j] = [loss]
@@ -328,7 +352,7 @@ class PipelineSchedule:
         if stage.is_last:
             (loss,) = stage.outputs[j]
             scale = 1 / self.n_microbatches if self.scale_grads else 1.0
-            stage.output_gradients[j] = [warptape.full_like(loss, scale)]
+            stage.output_gradients[j] = [wt.full_like(loss, scale)]
         else:
             stage.output_gradients[j] = self._transport.take_gradients(stage, j)
         self._arrived = time.perf_counter()
@@ -338,12 +362,21 @@ class PipelineSchedule:
         if not self._results:
             return None  # another rank has the last stage, or nobody asked
         parts = [self._results[j] for j in range(self.n_microbatches)]
-        merged = tuple(warptape.cat(part) for part in zip(*parts, strict=True))
+        merged = tuple(wt.cat(part) for part in zip(*parts, strict=True))
         return merged[0] if len(merged) == 1 else merged
 
 
 class PipelineScheduleSingle(PipelineSchedule):
-    """A schedule with one stage on each rank."""
+    """A schedule with one stage on each rank.
+
+    Args:
+        stage: this rank's.
+        n_microbatches: into so many a batch is cut.
+        loss_fn: of (output, target); None to return outputs.
+        scale_grads: whether gradients are divided by n_microbatches.
+
+    Raises: ValueError unless there are as many ranks as stages.
+    """
 
     _make: Callable[[int, int], Schedule]
 
@@ -365,25 +398,44 @@ class PipelineScheduleSingle(PipelineSchedule):
 
 
 class ScheduleGPipe(PipelineScheduleSingle):
-    """Fill-drain: all forwards, then all backwards."""
+    """Fill-drain: all forwards, then all backwards.
+
+    From Huang et al., "GPipe" (2018). All activations of a batch are kept at once.
+    """
 
     _make = staticmethod(gpipe)
 
 
 class Schedule1F1B(PipelineScheduleSingle):
-    """One forward, one backward: GPipe's time in less memory."""
+    """One forward, one backward: GPipe's time in less memory.
+
+    From Narayanan et al., "PipeDream" (2019), with a flush after each batch.
+    """
 
     _make = staticmethod(one_f_one_b)
 
 
 class ScheduleZBH1(PipelineScheduleSingle):
-    """1F1B with weight gradients in the gaps: a third of its bubble."""
+    """1F1B with weight gradients in the gaps: a third of its bubble.
+
+    From Qi et al., "Zero Bubble Pipeline Parallelism" (2023), section 2.1.
+    """
 
     _make = staticmethod(zb_h1)
 
 
 class PipelineScheduleMulti(PipelineSchedule):
-    """A schedule with several stages on each rank."""
+    """A schedule with several stages on each rank.
+
+    Args:
+        stages: this rank's, in order.
+        n_microbatches: into so many a batch is cut.
+        loss_fn: of (output, target); None to return outputs.
+        scale_grads: whether gradients are divided by n_microbatches.
+        backward_requires_autograd: True; backward is always the tape's.
+
+    Raises: ValueError without stages, NotImplementedError for another way to run backward.
+    """
 
     _make: Callable[[int, int, int], Schedule]
 
@@ -394,27 +446,40 @@ class PipelineScheduleMulti(PipelineSchedule):
         loss_fn: Callable[..., Tensor] | None = None,
         *,
         scale_grads: bool = True,
+        backward_requires_autograd: bool = True,
     ) -> None:
         if not stages:
             raise ValueError(f"{type(self).__name__}: expected at least one stage")
+        if not backward_requires_autograd:
+            raise NotImplementedError(f"{type(self).__name__}: backward is the tape's; expected True")
         made = type(self)._make(stages[0].num_stages, n_microbatches, len(stages))
         super().__init__(stages, n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
 
 
 class ScheduleInterleaved1F1B(PipelineScheduleMulti):
-    """1F1B with several stages on each rank: a smaller bubble for more messages."""
+    """1F1B with several stages on each rank: a smaller bubble for more messages.
+
+    From Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters" (2021), section
+    2.2.
+    """
 
     _make = staticmethod(interleaved_1f1b)
 
 
 class ScheduleLoopedBFS(PipelineScheduleMulti):
-    """GPipe with several stages on each rank, which does all micro-batches of one before the next."""
+    """GPipe with several stages on each rank, which does all micro-batches of one before the next.
+
+    From Lamy-Poirier, "Breadth-First Pipeline Parallelism" (2022).
+    """
 
     _make = staticmethod(looped_bfs)
 
 
 class ScheduleInterleavedZeroBubble(PipelineScheduleMulti):
-    """Interleaved 1F1B with weight gradients in the gaps: a third of its bubble."""
+    """Interleaved 1F1B with weight gradients in the gaps: a third of its bubble.
+
+    From Qi et al., "Zero Bubble Pipeline Parallelism" (2023).
+    """
 
     _make = staticmethod(interleaved_zero_bubble)
 
@@ -444,6 +509,59 @@ class ScheduleDualPipeV(ScheduleZBVZeroBubble):
     _pattern = staticmethod(dualpipe_v)
 
 
+class _PipelineScheduleRuntime(PipelineScheduleMulti):
+    """A schedule of several stages on each rank that the caller writes, or reads from a file.
+
+    It does what interleaved 1F1B does until `_prepare_schedule_with_comms` or `_load_csv` gives it another.
+    """
+
+    _make = staticmethod(interleaved_1f1b)
+
+    def _prepare_schedule_with_comms(
+        self, actions: dict[int, Sequence[Action | str | None]], format: str = "compute_only"
+    ) -> None:
+        """Takes what each rank does. Transfers are put in anew, and entries that only transfer are left out.
+
+        Args:
+            actions: for each rank its computations, in order; None where it waits.
+            format: "compute_only" or "compute_comms".
+
+        Raises: ValueError for another format and for what is no action; ScheduleError.
+        """
+        if format not in ("compute_only", "compute_comms"):
+            raise ValueError(f"pipeline: expected format 'compute_only' or 'compute_comms', got {format!r}")
+        read = [
+            [Action.parse(a) if isinstance(a, str) else a for a in actions[rank] if a and not _moves_only(a)]
+            for rank in sorted(actions)
+        ]
+        self._follow([[a for a in rank if a is not None and a.kind in COMPUTE] for rank in read])
+
+    def _load_csv(self, filename: str, format: str = "compute_only") -> None:
+        """Takes what each rank does from a file with a line for each rank.
+
+        Args:
+            filename: of comma-separated actions, such as "0F0,0F1,,0B0".
+            format: "compute_only" or "compute_comms".
+        """
+        with open(filename, newline="") as file:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+        self._prepare_schedule_with_comms(dict(enumerate(rows)), format)
+
+    def _dump_csv(self, filename: str) -> None:
+        """Writes what all ranks do, with transfers, as `_load_csv` reads it.
+
+        Args:
+            filename: which is made anew.
+        """
+        with open(filename, "w", newline="") as file:
+            csv.writer(file).writerows(self._full)
+
+
+def _moves_only(action: Action | str) -> bool:
+    """Whether an entry is one of sharded parameters, which stages move by themselves."""
+    return isinstance(action, str) and action.lstrip("0123456789") in ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+
+
 _CLASSES: dict[str, type[PipelineSchedule]] = {
     "GPipe": ScheduleGPipe,
     "1F1B": Schedule1F1B,
@@ -453,11 +571,22 @@ _CLASSES: dict[str, type[PipelineSchedule]] = {
     "InterleavedZeroBubble": ScheduleInterleavedZeroBubble,
     "ZBVZeroBubble": ScheduleZBVZeroBubble,
     "DualPipeV": ScheduleDualPipeV,
+    "PipelineScheduleSingle": PipelineScheduleSingle,
+    "PipelineScheduleMulti": PipelineScheduleMulti,
+    "_PipelineScheduleRuntime": _PipelineScheduleRuntime,
 }
 
 
 def get_schedule_class(schedule_name: str) -> type[PipelineSchedule]:
-    """The class of a schedule by name, whatever its case. Raises ValueError for one that is not there."""
+    """The class of a schedule by name, whatever its case. Raises ValueError for one that is not there.
+
+    Args:
+        schedule_name: as "1F1B" or "Interleaved1F1B".
+
+    >>> from warptape.distributed.pipelining.schedules import get_schedule_class
+    >>> get_schedule_class("gpipe").__name__
+    'ScheduleGPipe'
+    """
     for name, out in _CLASSES.items():
         if name.lower() == schedule_name.lower():
             return out

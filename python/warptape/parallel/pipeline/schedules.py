@@ -36,19 +36,43 @@ def _check(stages: int, micro_batches: int, chunks: int = 1) -> int:
 
 
 def rank_of(stage: int, ranks: int, placement: str = "loop") -> int:
-    """The rank on which a stage lies: "loop" begins at rank 0 with every chunk, "v" turns at each end."""
+    """The rank on which a stage lies: "loop" begins at rank 0 with every chunk, "v" turns at each end.
+
+    Args:
+        stage: its number.
+        ranks: how many.
+        placement: "loop" or "v".
+
+    >>> from warptape.parallel.pipeline.schedules import rank_of
+    >>> [rank_of(stage, 2, "v") for stage in range(4)]
+    [0, 1, 1, 0]
+    """
     chunk, at = divmod(stage, ranks)
     return ranks - 1 - at if placement == "v" and chunk % 2 else at
 
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
-    """Fill-drain: all forwards, then all backwards. Bubble (p-1)(F+B); holds m micro-batches."""
+    """Fill-drain: all forwards, then all backwards. Bubble (p-1)(F+B); holds m micro-batches.
+
+    Args:
+        stages: p, one on each rank.
+        micro_batches: m.
+
+    >>> from warptape.parallel.pipeline.schedules import gpipe
+    >>> [str(action) for action in gpipe(2, 1)[0]]
+    ['0F0', '0B0']
+    """
     ranks, m = _check(stages, micro_batches), micro_batches
     return [[Action(F, s, j) for j in range(m)] + [Action(B, s, j) for j in range(m)] for s in range(ranks)]
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """1F1B: as gpipe, but each backward as early as it can be. Rank r holds min(m, p-r) micro-batches."""
+    """1F1B: as gpipe, but each backward as early as it can be. Rank r holds min(m, p-r) micro-batches.
+
+    Args:
+        stages: p, one on each rank.
+        micro_batches: m.
+    """
     ranks = _check(stages, micro_batches)
     out: Schedule = []
     for s in range(ranks):
@@ -62,7 +86,12 @@ def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
 
 
 def rounds_of(ranks: int, micro_batches: int) -> list[range]:
-    """The micro-batches that take turns in interleaved 1F1B: groups of p or more."""
+    """The micro-batches that take turns in interleaved 1F1B: groups of p or more.
+
+    Args:
+        ranks: p.
+        micro_batches: m.
+    """
     count = max(1, micro_batches // ranks)
     edges = [micro_batches * i // count for i in range(count + 1)]
     return [range(a, b) for a, b in pairwise(edges)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import warptape
-
-from ..._tensor import Tensor
+from ... import core as wt
+from ...core import Tensor
+from ...core.placed import set_norm_stages
 from ...distributed import irecv, isend
+from ..dtensor.tensor import plain
 from .stage import PipelineStage
 
 
@@ -33,23 +34,22 @@ class SharedParameters:
         }
         for stage in stages:
             for p in stage.submod.parameters():
-                norm = ((self.group,), id(p) not in counted_elsewhere)
-                p._norm_stages = norm  # type: ignore[attr-defined]  # for nn.utils.clip_grad_norm_
+                set_norm_stages(p, self.group, id(p) not in counted_elsewhere)
 
     def equalize(self) -> None:
         """All owners take the first one's value."""
-        with warptape.no_grad():
+        with wt.no_grad():
             for name, parameters in self.mine.items():
                 first, *others = self.owners[name]
-                value = parameters[0].detach().contiguous()
+                value = plain(parameters[0]).detach().contiguous()
                 if self.rank == first:
                     for work in [isend(value, group=self.group, group_dst=r) for r in others]:
                         work.wait()  # type: ignore[union-attr]
                 else:
-                    value = warptape.empty_like(value)
+                    value = wt.empty_like(value)
                     irecv(value, group=self.group, group_src=first).wait()  # type: ignore[union-attr]
                 for parameter in parameters:
-                    parameter.copy_(value)
+                    plain(parameter).copy_(value)
 
     def begin(self) -> None:
         """Sets aside the gradients of earlier steps: they are summed already."""
@@ -60,24 +60,24 @@ class SharedParameters:
 
     def finish(self) -> None:
         """Sums the gradients of this step over all owners, in the order of ranks, so to the same bits."""
-        with warptape.no_grad():
+        with wt.no_grad():
             for name, parameters in self.mine.items():
                 if not parameters[0].requires_grad:
                     continue
                 total = self._sum_over_owners(name, parameters)
                 before = self.before.pop(name)
                 for parameter in parameters:
-                    parameter.grad = total.clone() if before is None else before + total
+                    parameter.grad = total.clone() if before is None else plain(before) + total
 
     def _sum_over_owners(self, name: str, parameters: list[Any]) -> Tensor:
-        own = warptape.zeros_like(parameters[0])
+        own = wt.zeros_like(plain(parameters[0]))
         for parameter in parameters:
             if parameter.grad is not None:
-                own += parameter.grad
-        parts = {r: own if r == self.rank else warptape.empty_like(own) for r in self.owners[name]}
+                own += plain(parameter.grad)
+        parts = {r: own if r == self.rank else wt.empty_like(own) for r in self.owners[name]}
         others = [r for r in parts if r != self.rank]
         works = [isend(own, group=self.group, group_dst=r) for r in others]
         works += [irecv(parts[r], group=self.group, group_src=r) for r in others]
         for work in works:
             work.wait()  # type: ignore[union-attr]
-        return sum(parts.values(), warptape.zeros_like(own))
+        return sum(parts.values(), wt.zeros_like(own))

@@ -10,7 +10,14 @@ from .actions import COMPUTE, Action, B, F, I, Kind, Made, ScheduleError, W, mak
 
 @dataclass(frozen=True)
 class Durations:
-    """Of one stage on one micro-batch, in any unit; a full backward takes `i` + `w`."""
+    """Of one stage on one micro-batch, in any unit; a full backward takes `i` + `w`.
+
+    Args:
+        f: of a forward.
+        i: of the gradients of inputs.
+        w: of the gradients of weights.
+        transfer: between two ranks.
+    """
 
     f: float = 1.0
     i: float = 1.0
@@ -18,7 +25,11 @@ class Durations:
     transfer: float = 0.0
 
     def of(self, kind: Kind) -> float:
-        """How long a computation takes."""
+        """How long a computation takes.
+
+        Args:
+            kind: of the computation.
+        """
         return {F: self.f, B: self.i + self.w, I: self.i, W: self.w}[kind]
 
 
@@ -28,7 +39,11 @@ Span = tuple[Action, float, float]  # what, when it begins, when it is over
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each computation of each rank takes place, and what follows from it."""
+    """When each computation of each rank takes place, and what follows from it.
+
+    Args:
+        spans: for each rank (action, start, end).
+    """
 
     spans: list[list[Span]]  # of each rank
 
@@ -95,7 +110,12 @@ def simulate_schedule(
 
 
 def raise_if_stuck(schedule: Sequence[Sequence[Action]], at: Sequence[int]) -> None:
-    """Raises ScheduleError unless every rank is at the end of its list."""
+    """Raises ScheduleError unless every rank is at the end of its list.
+
+    Args:
+        schedule: a list of actions for each rank.
+        at: how far each rank got.
+    """
     stuck = [f"rank {r} at {a[i]}" for r, (a, i) in enumerate(zip(schedule, at, strict=True)) if i < len(a)]
     if stuck:
         raise ScheduleError("deadlock: " + ", ".join(stuck))

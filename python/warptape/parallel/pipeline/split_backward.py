@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..._C import _distributed as _C
-from ..._tensor import Tensor
+from ...core import Tensor
 
 
 def input_gradients(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from ... import nn
-from ..._tensor import Tensor
 from ...autograd import backward
+from ...core import Tensor
 from ...distributed import get_rank, get_world_size
 from ...nn.parallel import DistributedDataParallel
 from .split_backward import input_gradients
@@ -19,12 +19,22 @@ Meta = list[tuple[list[int], str, bool]]  # of each tensor: shape, dtype, whethe
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """A module's output as the next one's arguments."""
+    """A module's output as the next one's arguments.
+
+    Args:
+        value: a tensor, or a tuple or list of them.
+    """
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def meta_of(tensors: Sequence[Tensor]) -> Meta:
-    """What a receiver needs to know of tensors."""
+    """What a receiver needs to know of tensors.
+
+    Args:
+        tensors: what is sent.
+
+    Returns: shape, dtype and whether it needs a gradient, of each.
+    """
     return [(list(t.shape), str(t.dtype).rpartition(".")[2], bool(t.requires_grad)) for t in tensors]
 
 
@@ -37,7 +47,8 @@ class PipelineStage:
         stage_index, num_stages: which stage of how many; the schedule says which rank's it is (most have
             stage s on rank s % ranks of `group`).
         device: where it runs; if not given, where its first parameter is, else the CPU.
-        input_args, output_args: taken and not needed: shapes travel with the first micro-batch.
+        input_args, output_args, get_mesh: taken and not needed: shapes, and the meshes of DTensors, travel
+            with the first micro-batch.
         shared: parameters that other stages have too (tied embeddings): a name common to all of them -> the
             name in this submodule. They start as the first owner's, and their gradients are summed.
 
@@ -54,6 +65,7 @@ class PipelineStage:
         output_args: Any = None,
         group: Any = None,
         *,
+        get_mesh: Callable[..., Any] | None = None,
         shared: dict[str, str] | None = None,
     ) -> None:
         self.submod, self.stage_index, self.num_stages, self.group = submodule, stage_index, num_stages, group
@@ -71,7 +83,7 @@ class PipelineStage:
                 raise ValueError(f"PipelineStage: shared parameter {name!r} is not in the submodule")
         self.shared = {name: parameters[inside] for name, inside in (shared or {}).items()}
         first = next(iter(parameters.values()), None)
-        self.device = warptape.device(device or (first.device if first is not None else "cpu"))
+        self.device = wt.device(device or (first.device if first is not None else "cpu"))
         self.clear()
 
     @property
@@ -101,9 +113,15 @@ class PipelineStage:
         self.output_gradients: dict[int, list[Tensor]] = {}  # of those outputs that require grad
         self.input_gradients: dict[int, list[Tensor]] = {}  # of those inputs that require grad
         self.rests: dict[int, Callable[[], None]] = {}
+        self.undivided: set[int] = set()  # micro-batches whose whole backward is their rest
 
     def forward(self, j: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Micro-batch j through the module; its output is kept for backward."""
+        """Micro-batch j through the module; its output is kept for backward.
+
+        Args:
+            j: the micro-batch's number.
+            args, kwargs: what the module takes.
+        """
         with ExitStack() as around:
             for replica in self.replicas:
                 around.enter_context(replica.no_sync())
@@ -126,7 +144,11 @@ class PipelineStage:
         return roots, self.output_gradients.pop(j), wanted
 
     def backward(self, j: int) -> None:
-        """Input and weight gradients of micro-batch j."""
+        """Input and weight gradients of micro-batch j.
+
+        Args:
+            j: the micro-batch's number.
+        """
         roots, gradients, wanted = self._backward_of(j)
         if roots:
             backward(roots, gradients)
@@ -135,7 +157,11 @@ class PipelineStage:
             x.grad = None
 
     def backward_input(self, j: int) -> None:
-        """The gradients of micro-batch j's inputs alone; what leads to the parameters is left for later."""
+        """The gradients of micro-batch j's inputs alone; what leads to the parameters is left for later.
+
+        Args:
+            j: the micro-batch's number.
+        """
         roots, gradients, wanted = self._backward_of(j)
         if roots and wanted:
             grads, self.rests[j] = input_gradients(roots, wanted, gradients)
@@ -143,22 +169,29 @@ class PipelineStage:
         else:  # a first stage, or one behind frozen ones: nobody waits for it
             self._keep(j, wanted, [None] * len(wanted))
             self.rests[j] = lambda: backward(roots, gradients) if roots else None
+            self.undivided.add(j)
 
-    def backward_weight(self, j: int) -> None:
-        """What backward_input left of micro-batch j."""
+    def backward_weight(self, j: int) -> bool:
+        """What backward_input left of micro-batch j; whether that was the whole backward.
+
+        Args:
+            j: the micro-batch's number.
+        """
         for module in self.submod.modules():
             if "_sharding" in module.__dict__:  # its parameters were given back after the first half
                 module.unshard()  # type: ignore[operator]
         self.rests.pop(j)()
+        whole = j in self.undivided
+        self.undivided.discard(j)
+        return whole
 
     def reduce(self) -> None:
         """Averages gradients over replicas, once those of all micro-batches are there."""
         for replica in self.replicas:
-            replica._reduce_accumulated()
+            replica.reduce_accumulated()
 
     def _keep(self, j: int, wanted: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
         # where nothing depends on an input, the stage before still waits for its gradient
         self.input_gradients[j] = [
-            warptape.zeros_like(x) if g is None else g.contiguous()
-            for x, g in zip(wanted, grads, strict=True)
+            wt.zeros_like(x) if g is None else g.contiguous() for x, g in zip(wanted, grads, strict=True)
         ]

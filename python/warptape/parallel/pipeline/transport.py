@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import irecv, isend, recv_object_list, send_object_list
 from .stage import Meta, PipelineStage, meta_of
 
@@ -37,16 +37,22 @@ class Transport:
         ]
 
     def _expect(self, stage: PipelineStage, meta: Meta, source: int) -> tuple[list[Any], list[Tensor]]:
-        buffers = [warptape.empty(s, dtype=getattr(warptape, d), device=stage.device) for s, d, _ in meta]
+        buffers = [wt.empty(s, dtype=getattr(wt, d), device=stage.device) for s, d, _ in meta]
         works = [
             irecv(b, group=stage.group, group_src=self._peer(stage, source)) for b in buffers if b.numel()
         ]
         return works, buffers
 
     def send_forward(self, stage: PipelineStage, j: int, calls: int) -> None:
-        """Starts to send the output of micro-batch j; `calls` dropout calls were numbered up to it."""
+        """Starts to send the output of micro-batch j; `calls` dropout calls were numbered up to it.
+
+        Args:
+            stage: of this rank.
+            j: the micro-batch's number.
+            calls: so that dropout draws as in one process.
+        """
         outputs = stage.outputs[j]
-        training = warptape.is_grad_enabled()
+        training = wt.is_grad_enabled()
         key, meta = ("out", stage.stage_index, training), meta_of(outputs)
         if key not in self.metas:
             self.metas[key] = meta
@@ -60,8 +66,13 @@ class Transport:
         self._start(stage, [o.detach().contiguous() for o in outputs], 1)
 
     def receive_forward(self, stage: PipelineStage, j: int) -> None:
-        """Starts to receive the input of micro-batch j."""
-        training = warptape.is_grad_enabled()
+        """Starts to receive the input of micro-batch j.
+
+        Args:
+            stage: of this rank.
+            j: the micro-batch's number.
+        """
+        training = wt.is_grad_enabled()
         key = ("in", stage.stage_index, training)
         if key not in self.metas:
             header: list[Any] = [None, None]
@@ -73,8 +84,13 @@ class Transport:
         self.forward[stage.stage_index, j] = self._expect(stage, self.metas[key], -1)
 
     def take_inputs(self, stage: PipelineStage, j: int) -> tuple[Tensor, ...]:
-        """The input of micro-batch j, once it has arrived: leaves, as the tape ends here."""
-        training = warptape.is_grad_enabled()
+        """The input of micro-batch j, once it has arrived: leaves, as the tape ends here.
+
+        Args:
+            stage: of this rank.
+            j: the micro-batch's number.
+        """
+        training = wt.is_grad_enabled()
         if (stage.stage_index, j) in self.forward:
             works, buffers = self.forward.pop((stage.stage_index, j))
             for work in works:
@@ -86,16 +102,31 @@ class Transport:
         return tuple(b.requires_grad_() if g else b for b, g in zip(buffers, wants, strict=True))
 
     def send_backward(self, stage: PipelineStage, j: int) -> None:
-        """Starts to send the gradients of micro-batch j's inputs."""
+        """Starts to send the gradients of micro-batch j's inputs.
+
+        Args:
+            stage: of this rank.
+            j: the micro-batch's number.
+        """
         self._start(stage, stage.input_gradients.pop(j), -1)
 
     def receive_backward(self, stage: PipelineStage, j: int) -> None:
-        """Starts to receive the gradients of micro-batch j's outputs."""
+        """Starts to receive the gradients of micro-batch j's outputs.
+
+        Args:
+            stage: of this rank.
+            j: the micro-batch's number.
+        """
         meta = [m for m in self.metas["out", stage.stage_index, True] if m[2]]
         self.gradient[stage.stage_index, j] = self._expect(stage, meta, 1)
 
     def take_gradients(self, stage: PipelineStage, j: int) -> list[Tensor]:
-        """The gradients of micro-batch j's outputs, once they have arrived."""
+        """The gradients of micro-batch j's outputs, once they have arrived.
+
+        Args:
+            stage: of this rank.
+            j: the micro-batch's number.
+        """
         if (stage.stage_index, j) not in self.gradient:  # the next stage is on this rank
             return self.stages[stage.stage_index + 1].input_gradients.pop(j)
         works, buffers = self.gradient.pop((stage.stage_index, j))
@@ -114,7 +145,11 @@ class Transport:
         self.sending = []
 
     def forget(self, training: bool) -> None:
-        """Lets shapes, dtypes and, in training, numbers of dropout calls be sent again."""
+        """Lets shapes, dtypes and, in training, numbers of dropout calls be sent again.
+
+        Args:
+            training: of which mode.
+        """
         self.metas = {key: meta for key, meta in self.metas.items() if key[2] != training}
         if training:
             self.calls_before = {}

@@ -9,14 +9,14 @@ from typing import Any
 
 from .hardware import EFFICIENCY, GPUS, NETWORKS, PlanError
 from .layout import PRECISIONS, Program
+from .pictures import draw
 from .planner import FIELDS, plan
-from .report import draw
 from .shape import MODELS
 
 
 def parser() -> argparse.ArgumentParser:
     """Of the command line."""
-    out = argparse.ArgumentParser("python -m warptape.parallel.plan", description=__doc__)
+    out = argparse.ArgumentParser("warptape plan", description=__doc__)
     add = out.add_argument
     add("--model", required=True, help=f"{', '.join(MODELS)}; a config.json; or script.py:model")
     add("--gpus", required=True, type=int, help="how many")
@@ -59,7 +59,11 @@ def _only(given: Sequence[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints what was asked for; 2 and one line on stderr for what cannot be planned."""
+    """Prints what was asked for; 2 and one line on stderr for what cannot be planned.
+
+    Args:
+        arguments: of the command line; those of the process if None.
+    """
     args = parser().parse_args(arguments)
     try:
         if args.top < 1:

@@ -19,12 +19,15 @@ GB = 1e9
 
 # The one constant that is fitted: the share of its peak at which a device runs a product large enough to fill
 # it. It makes the first row of Megatron-LM's table (SC'21, table 1: 1.7 billion parameters, 137 TFLOP/s)
-# come out as printed; tests/parallel/test_plan_published.py fits it again.
+# come out as printed; tests/parallel/test_plan.py fits it again.
 EFFICIENCY = 0.70
 
 
 class PlanError(ValueError):
-    """What was asked cannot be planned; the message names what was expected, what came and the remedy."""
+    """What was asked cannot be planned; the message names what was expected, what came and the remedy.
+
+    Inputs are checked before anything is computed.
+    """
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,14 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """`gpus` devices of one kind on a network; efficiency: see EFFICIENCY."""
+    """`gpus` devices of one kind on a network; efficiency: see EFFICIENCY.
+
+    Args:
+        gpus: how many.
+        gpu: what one can do.
+        network: what connects them.
+        efficiency: the share of peaks that programs reach.
+    """
 
     gpus: int
     gpu: Gpu
@@ -115,7 +125,11 @@ class Cluster:
         return self.gpu.memory
 
     def scaled(self, gpus: int) -> Cluster:
-        """The same with another number of devices."""
+        """The same with another number of devices.
+
+        Args:
+            gpus: how many.
+        """
         return replace(self, gpus=gpus)
 
 
@@ -129,7 +143,13 @@ def read_gpu(what: str | Gpu | Mapping[str, Any]) -> Gpu:
 
 
 def read_network(what: str | Network | Mapping[str, Any]) -> Network:
-    """A network, likewise."""
+    """A network, likewise.
+
+    Args:
+        what: a name, a file, a table of fields, or a Network.
+
+    Raises: PlanError for what is none.
+    """
     if isinstance(what, Network):
         return what
     found = _read("network", what, Network, NETWORKS)
@@ -185,7 +205,11 @@ def _read(kind: str, what: Any, cls: Any, known: Mapping[str, Any]) -> Any:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """The table in a .json or .toml file. Raises: PlanError."""
+    """The table in a .json or .toml file. Raises: PlanError.
+
+    Args:
+        path: ending in .json or .toml.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -73,7 +73,11 @@ class Layout:
         )
 
     def mesh(self, device_type: str = "cpu") -> DeviceMesh:
-        """The mesh of its ranks, for `parallelize`."""
+        """The mesh of its ranks, for `parallelize`.
+
+        Args:
+            device_type: "cpu" or "cuda".
+        """
         sizes = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
         return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 

@@ -11,18 +11,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .cost_model import CostModel, terms
 from .hardware import Cluster
 from .layout import PRECISIONS, Program
 from .shape import COLUMN, ROW, ModelShape
-from .sheet import Sheet, rows
 
 FORMULAS = Path(__file__).with_suffix(".txt")
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
 
 
 @lru_cache(maxsize=64)
-def memory_sheet(model: ModelShape) -> Sheet:
-    """The formulas of a rank of this model."""
+def memory_model(model: ModelShape) -> CostModel:
+    """The formulas of a rank of this model.
+
+    Args:
+        model: its sizes.
+    """
     split = sum(p.parameters * p.layers for p in model.products if not p.expert and p.split in (COLUMN, ROW))
     # A row-split product's bias is whole on every rank.
     outputs = sum(p.fan_out * p.layers * (model.top_k if p.expert else 1) for p in model.products)
@@ -34,11 +38,18 @@ def memory_sheet(model: ModelShape) -> Sheet:
         f"\noutput_width = {outputs} / L  # elements that a layer's products give for a token"
         f"\nlayer_experts = {model.expert_parameters} / L  # parameters of a layer's experts"
     )
-    return Sheet(rows(text) + rows(FORMULAS.read_text(encoding="utf-8")))
+    return CostModel(terms(text) + terms(FORMULAS.read_text(encoding="utf-8")))
 
 
 def memory_inputs(model: ModelShape, cluster: Cluster, program: Program, sequence: int) -> dict[str, Any]:
-    """What the formulas read beside the layout and the stage (first, last, rank)."""
+    """What the formulas read beside the layout and the stage (first, last, rank).
+
+    Args:
+        model: its sizes.
+        cluster: its devices.
+        program: precision and optimizer.
+        sequence: tokens of one.
+    """
     weight, gradient, state, activation, _ = PRECISIONS[program.precision]
     return {
         "s": sequence,

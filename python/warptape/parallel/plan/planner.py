@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from .estimates import Estimate
 from .hardware import EFFICIENCY, Cluster, Gpu, Network, PlanError, read_gpu, read_network
 from .layout import RECOMPUTE, SCHEDULES, Layout, Program
 from .memory import PARTS as MEMORY_PARTS
-from .memory import memory_sheet
+from .memory import memory_model
 from .report import explained, scaling_sentence, table_of
 from .search import (
     USABLE,
@@ -27,38 +28,24 @@ from .search import (
 )
 from .shape import read_model
 from .step_time import PARTS as TIME_PARTS
-from .step_time import time_sheet
+from .step_time import time_model
 
 FIELDS = ("dp", "tp", "pp", "cp", "ep", "sp", "schedule", "chunks", "zero", "recompute", "micro_batch")
 MOST_GPUS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What a layout needs and takes.
-
-    memory: bytes of the rank that needs most, `memory_parts` by part (not all are there at the peak).
-    step: seconds, `time_parts` by part, which add up to it. mfu, hfu: share of the devices' bf16 peak, by the
-    operations of the model and by all that are done. tokens_per_second: of all devices. days, cost: of the
-    token budget; cost in the unit of the price.
-    """
-
-    layout: Layout
-    fits: bool
-    memory: float
-    memory_parts: dict[str, float]
-    step: float
-    time_parts: dict[str, float]
-    mfu: float
-    hfu: float
-    tokens_per_second: float
-    days: float
-    cost: float
-
-
-@dataclass(frozen=True)
 class Plan:
-    """Every layout of a job. What `plan` returns."""
+    """Every layout of a job. What `plan` returns.
+
+    Args:
+        job: what is trained.
+        tokens: of the whole training.
+        price: of a device's hour.
+        columns: the layouts' fields, as arrays.
+        memory, step: bytes and seconds of each layout.
+        fits: whether memory suffices.
+    """
 
     job: Job
     tokens: float
@@ -85,7 +72,11 @@ class Plan:
         return self.top(len(self.order))
 
     def top(self, n: int) -> list[Layout]:
-        """The n fastest layouts that fit, best first."""
+        """The n fastest layouts that fit, best first.
+
+        Args:
+            n: how many.
+        """
         return [layout_of(self.columns, at) for at in self.order[:n]]
 
     def estimate(self, layout: Layout | None = None) -> Estimate:
@@ -96,20 +87,28 @@ class Plan:
         return estimate(self.job, layout, self.tokens, self.price)
 
     def table(self, n: int = 10) -> str:
-        """The n best layouts, what each needs and takes, as a table in text."""
+        """The n best layouts, what each needs and takes, as a table in text.
+
+        Args:
+            n: how many.
+        """
         return table_of(
             self.job, [self.estimate(each) for each in self.top(n)], len(self.memory), len(self.order)
         )
 
     def explain(self, layout: Layout | None = None) -> str:
-        """Every term of a layout's memory and time: its formula, its numbers, and what it is."""
+        """Every term of a layout's memory and time: its formula, its numbers, and what it is.
+
+        Args:
+            layout: the best one if None.
+        """
         layout = self.best if layout is None else layout
         check_layout(self.job, layout)
         columns = columns_of([layout])
         memory, time = memory_of(self.job, columns), time_of(self.job, columns)
         model = self.job.model
         return explained(
-            str(layout), [("memory", memory_sheet(model), memory), ("time", time_sheet(model), time)]
+            str(layout), [("memory", memory_model(model), memory), ("time", time_model(model), time)]
         )
 
     def scaling(self, gpus: Iterable[int] | None = None) -> list[tuple[int, Estimate | None]]:
@@ -134,12 +133,23 @@ class Plan:
         return found.estimate() if len(found.order) else None
 
     def scaling_sentence(self, points: list[tuple[int, Estimate | None]] | None = None) -> str:
-        """What stops the scaling."""
+        """What stops the scaling.
+
+        Args:
+            points: what `scaling` returned; computed if None.
+        """
         return scaling_sentence(self.job, self.scaling() if points is None else points)
 
 
 def estimate(job: Job, layout: Layout, tokens: float = 0.0, price: float = 0.0) -> Estimate:
-    """What one layout of a job needs and takes; it is not checked."""
+    """What one layout of a job needs and takes; it is not checked.
+
+    Args:
+        job: what is trained.
+        layout: of its ranks.
+        tokens: of the whole training.
+        price: of a device's hour.
+    """
     columns = columns_of([layout])
     memory, time = memory_of(job, columns), time_of(job, columns)
     one = lambda terms, name: float(np.ravel(terms[name])[0])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from .hardware import GPUS, NETWORKS, Cluster, PlanError
 from .layout import RECOMPUTE, SCHEDULES, Layout, Program
-from .memory import PARTS, memory_inputs, memory_sheet
+from .memory import PARTS, memory_inputs, memory_model
 from .shape import ModelShape
-from .step_time import time_inputs, time_sheet
+from .step_time import time_inputs, time_model
 
 Columns = dict[str, Any]
 AXES = ("tp", "pp", "cp", "ep")
@@ -23,7 +23,15 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: `sequences` of `sequence` tokens a step."""
+    """What is trained: `sequences` of `sequence` tokens a step.
+
+    Args:
+        model: its sizes.
+        cluster: its devices.
+        program: precision and optimizer.
+        sequence: tokens of one.
+        sequences: of a step.
+    """
 
     model: ModelShape
     cluster: Cluster
@@ -33,7 +41,11 @@ class Job:
 
 
 def columns_of(layouts: Sequence[Layout]) -> Columns:
-    """Layouts as arrays, by the names that formulas use."""
+    """Layouts as arrays, by the names that formulas use.
+
+    Args:
+        layouts: any number.
+    """
     get = lambda name: np.array([getattr(each, name) for each in layouts], dtype=np.float64)
     out = {name: get(name) for name in ("dp", "tp", "pp", "cp", "ep", "sp", "chunks", "zero")}
     out["schedule"] = np.array([SCHEDULES.index(x.schedule) for x in layouts], dtype=np.float64)
@@ -42,7 +54,12 @@ def columns_of(layouts: Sequence[Layout]) -> Columns:
 
 
 def layout_of(columns: Columns, at: int) -> Layout:
-    """One of them."""
+    """One of them.
+
+    Args:
+        columns: arrays of fields.
+        at: its number.
+    """
     get = lambda name: int(columns[name][at])
     names = ("dp", "tp", "pp", "cp", "ep", "chunks", "zero")
     return Layout(
@@ -66,19 +83,32 @@ def stages_of(columns: Columns) -> list[dict[str, Any]]:
 
 
 def memory_of(job: Job, columns: Columns) -> dict[str, Any]:
-    """All terms of memory, for the stage that needs most."""
-    sheet, inputs = memory_sheet(job.model), memory_inputs(job.model, job.cluster, job.program, job.sequence)
-    first, last = (sheet.evaluate({**inputs, **columns, **stage}) for stage in stages_of(columns))
+    """All terms of memory, for the stage that needs most.
+
+    Args:
+        job: what is trained.
+        columns: layouts, as arrays.
+    """
+    cost_model, inputs = (
+        memory_model(job.model),
+        memory_inputs(job.model, job.cluster, job.program, job.sequence),
+    )
+    first, last = (cost_model.evaluate({**inputs, **columns, **stage}) for stage in stages_of(columns))
     larger = last["memory"] > first["memory"]
-    names = [row.name for row in sheet.rows] + ["first", "last", "rank"]
+    names = [term.name for term in cost_model.terms] + ["first", "last", "rank"]
     return {**first, **{name: np.where(larger, last[name], first[name]) for name in names}}
 
 
 def time_of(job: Job, columns: Columns) -> dict[str, Any]:
-    """All terms of a step's time."""
+    """All terms of a step's time.
+
+    Args:
+        job: what is trained.
+        columns: layouts, as arrays.
+    """
     m, tp, pp = job.model, columns["tp"], columns["pp"]
     ends = m.vocabulary * m.width / tp
-    return time_sheet(m).evaluate(
+    return time_model(m).evaluate(
         {
             **time_inputs(m, job.cluster, job.program, job.sequence),
             **columns,
@@ -89,12 +119,25 @@ def time_of(job: Job, columns: Columns) -> dict[str, Any]:
 
 
 def divisors(n: int) -> list[int]:
-    """Of n, in order."""
+    """Of n, in order.
+
+    Args:
+        n: at least 1.
+
+    >>> from warptape.parallel.plan.search import divisors
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def check_layout(job: Job, layout: Layout) -> None:
-    """Raises PlanError for a layout that does not divide; it says what to change."""
+    """Raises PlanError for a layout that does not divide; it says what to change.
+
+    Args:
+        job: what is trained.
+        layout: of its ranks.
+    """
     m, gpus = job.model, job.cluster.gpus
     numbers = [f.name for f in fields(Layout) if f.type == "int" and f.name != "zero"]
     for name in numbers:
@@ -151,12 +194,23 @@ def check_layout(job: Job, layout: Layout) -> None:
 
 
 def divides_layers(layers: int, pp: int, chunks: int) -> bool:
-    """Whether stages have as many layers each, but for up to three that ends lack for embedding and head."""
+    """Whether stages have as many layers each, but for up to three that ends lack for embedding and head.
+
+    Args:
+        layers: of the model.
+        pp: stages in a row.
+        chunks: stages on a rank.
+    """
     return any((layers + more) % (pp * chunks) == 0 for more in ((0, 1, 2, 3) if pp > 1 else (0,)))
 
 
 def enumerate_layouts(job: Job, fixed: Mapping[str, Sequence[Any]]) -> Columns:
-    """Every layout that divides. `fixed`: for some fields of Layout the values to try."""
+    """Every layout that divides. `fixed`: for some fields of Layout the values to try.
+
+    Args:
+        job: what is trained.
+        fixed: as {"tp": [8]}.
+    """
     m, gpus = job.model, job.cluster.gpus
     tried = lambda name, all_: [x for x in all_ if x in fixed[name]] if name in fixed else list(all_)
     blocks: list[np.ndarray] = []
@@ -221,16 +275,18 @@ def _block(
             yield np.array(grid, dtype=np.float64)
 
 
-def with_microbatches(job: Job, layout: Layout) -> Layout:
-    """The layout with as many micro-batches as the batch needs."""
-    each = layout.dp * layout.micro_batch
-    return replace(layout, n_microbatches=max(job.sequences // each, 1))
-
-
 def memory_of_rank(
     model: ModelShape, layout: Layout, sequence: int, program: Program, cluster: Cluster | None = None
 ) -> dict[str, float]:
-    """Bytes of the rank that needs most, part by part, and "memory", its peak."""
+    """Bytes of the rank that needs most, part by part, and "memory", its peak.
+
+    Args:
+        model: its sizes.
+        layout: of its ranks.
+        sequence: tokens of one.
+        program: precision and optimizer.
+        cluster: 80 GB devices if None.
+    """
     cluster = cluster or Cluster(layout.ranks, GPUS["h100"], NETWORKS["ndr400"])
     sequences = layout.dp * layout.micro_batch * layout.n_microbatches
     terms = memory_of(Job(model, cluster, program, sequence, sequences), columns_of([layout]))

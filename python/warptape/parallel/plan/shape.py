@@ -126,7 +126,12 @@ class ModelShape:
 
 
 def from_config(config: DecoderConfig, name: str = "") -> ModelShape:
-    """The shape of a decoder as `warptape.models` has it."""
+    """The shape of a decoder as `warptape.models` has it.
+
+    Args:
+        config: of a model.
+        name: in tables.
+    """
     c = config
     C, L, d = c.hidden_size, c.num_hidden_layers, c.head_dim
     qkv = (c.num_attention_heads + 2 * c.num_key_value_heads) * d
@@ -138,6 +143,8 @@ def from_config(config: DecoderConfig, name: str = "") -> ModelShape:
         Product("down", c.intermediate_size, C, ROW, L, c.mlp_bias),
     )
     learned = c.positions == "learned"
+    norm = C * (2 if c.norm == "layer_norm" else 1)
+    per_head = 1 if c.qk_norm != "all" else (c.num_attention_heads + c.num_key_value_heads) / 2
     return ModelShape(
         name or c.architecture,
         L,
@@ -150,19 +157,26 @@ def from_config(config: DecoderConfig, name: str = "") -> ModelShape:
         c.intermediate_size,
         products,
         c.gated,
-        norm_parameters=2 * C * (1 if c.norm == "rms_norm" else 2) + (2 * d if c.qk_norm else 0),
+        norm_parameters=norm * (4 if c.norm_placement == "around" else 2)
+        + (int(2 * d * per_head) if c.qk_norm else 0),
         positions=c.max_position_embeddings if learned else 0,
         tied=c.tie_word_embeddings,
         rotary=not learned,
         sequence=c.max_position_embeddings,
-        end_norm=C * (1 if c.norm == "rms_norm" else 2),
+        end_norm=norm,
     )
 
 
 def gpt(
     name: str, layers: int, width: int, heads: int, vocabulary: int = 51200, sequence: int = 2048
 ) -> ModelShape:
-    """A model of GPT-3's shape."""
+    """A model of GPT-3's shape.
+
+    Args:
+        name: in tables.
+        layers, width, heads: sizes.
+        vocabulary, sequence: tokens in all, and of the longest input.
+    """
     config = DecoderConfig(
         architecture="gpt2",
         vocab_size=vocabulary,
@@ -185,7 +199,14 @@ def gpt(
 def llama(
     name: str, layers: int, width: int, inner: int, heads: int, kv_heads: int, vocabulary: int, sequence: int
 ) -> ModelShape:
-    """A model of Llama's shape."""
+    """A model of Llama's shape.
+
+    Args:
+        name: in tables.
+        layers, width, inner: sizes; `inner` is the feed-forward's.
+        heads, kv_heads: of queries, and of keys and values.
+        vocabulary, sequence: tokens in all, and of the longest input.
+    """
     config = DecoderConfig(
         vocab_size=vocabulary,
         hidden_size=width,

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from .cost_model import CostModel, terms
 from .hardware import Cluster
 from .layout import PRECISIONS, Program
 from .shape import COLUMN, ROW, ModelShape
-from .sheet import Sheet, rows
 
 MEMORY_SHARE = 0.8  # of the bandwidth that elementwise kernels and norms reach; H200: copies 0.9, norms 0.75
 ATTENTION_SHARE = 0.75  # fused attention's rate, of a large product's (FlashAttention-3 and cuDNN on H100)
@@ -42,14 +42,26 @@ def ring_time(size: Any, ranks: Any, near: Any, link: Any, wire: Any, hop: Any, 
 
 
 def tree_time(size: Any, ranks: Any, near: Any, link: Any, wire: Any, hop: Any, far: Any) -> Any:
-    """Half of the seconds of a tree's all-reduce (reduce up, broadcast down, in pieces)."""
+    """Half of the seconds of a tree's all-reduce (reduce up, broadcast down, in pieces).
+
+    Args:
+        size: bytes.
+        ranks, near: all, and those of one host.
+        link, wire: bytes a second within and between hosts.
+        hop, far: seconds of a message within and between hosts.
+    """
     nodes = ranks / near
     width = np.where(nodes > 1, np.minimum(link, near * wire), link)
     return np.where(ranks > 1, size / width + (near - 1) * hop + np.log2(nodes) * far, 0.0)
 
 
 def half_all_reduce(algorithm: int, *args: Any) -> Any:
-    """Half of an all-reduce's seconds: by a ring (0), a tree (1), or the faster of the two (2)."""
+    """Half of an all-reduce's seconds: by a ring (0), a tree (1), or the faster of the two (2).
+
+    Args:
+        algorithm: its number.
+        *args: of ring_time and tree_time.
+    """
     ring, tree = ring_time(*args), tree_time(*args)
     return (ring, tree, np.minimum(ring, tree))[algorithm]
 
@@ -61,8 +73,12 @@ PARTS = ("compute", "tensor", "context", "experts", "sends", "bubble", "data", "
 
 
 @lru_cache(maxsize=64)
-def time_sheet(model: ModelShape) -> Sheet:
-    """The formulas of a step of this model."""
+def time_model(model: ModelShape) -> CostModel:
+    """The formulas of a step of this model.
+
+    Args:
+        model: its sizes.
+    """
     forward, backward, lines = [], [], []
     for p in model.products:
         k = f"{p.fan_in} / tp" if p.split == ROW else f"{p.fan_in}"
@@ -88,11 +104,18 @@ def time_sheet(model: ModelShape) -> Sheet:
         "  # of latent attention's heads, with selective recomputation",
     ]
     text = FORMULAS.read_text(encoding="utf-8").replace("@products", "\n".join(lines))
-    return Sheet(rows(text), FUNCTIONS)
+    return CostModel(terms(text), FUNCTIONS)
 
 
 def time_inputs(model: ModelShape, cluster: Cluster, program: Program, sequence: int) -> dict[str, Any]:
-    """What the formulas read beside the layout."""
+    """What the formulas read beside the layout.
+
+    Args:
+        model: its sizes.
+        cluster: its devices.
+        program: precision and optimizer.
+        sequence: tokens of one.
+    """
     gpu, net = cluster.gpu, cluster.network
     weight, gradient, state, activation, sent = PRECISIONS[program.precision]
     peaks = {"fp32": gpu.peak_fp32 or gpu.peak / 2, "fp8": gpu.peak_fp8 or gpu.peak}

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import warptape
-
-from ... import nn
-from ..._tensor import Tensor
+from ... import core as wt
+from ... import cuda, nn
+from ... import distributed as dist
+from ...core import Tensor
 from ...core.pytree import tree_map_only
 from ...distributed import DeviceMesh, init_device_mesh
 from ...nn.parallel.distributed import _tensors_in
-from ..tensor.placement import ParallelParameter, Replicate, Shard, axis_of, check_mesh, place_again
+from ..dtensor.placement import Placement, Replicate, Shard
+from ..dtensor.tensor import place
+from .annotations import annotation_of
+from .checks import CPUOffloadPolicy, DataParallelMeshDims, check_options, check_parameter, dim_of
 from .group import Entry, MixedPrecisionPolicy, ParameterGroup
 from .offload import HostParts
 from .progress import Progress
 
 Model = TypeVar("Model", bound=nn.Module)
-_classes: dict[type, type] = {}
-
-
-@dataclass
-class OffloadPolicy:
-    """Parameters stay on their device."""
-
-
-@dataclass
-class CPUOffloadPolicy(OffloadPolicy):
-    """Parts, their gradients and so the optimizer's state lie on the CPU, wholes on the mesh's device for the
-    time that a module needs them. With `pin_memory` parts and gradients are in page-locked memory, so that
-    copies run while the device computes."""
-
-    pin_memory: bool = True
+_classes: dict[tuple[type, type], type] = {}
 
 
 class UnshardHandle:
-    """What unshard(async_op=True) returns."""
+    """What unshard(async_op=True) returns.
+
+    Args:
+        group: what is put together.
+    """
 
     def __init__(self, group: ParameterGroup) -> None:
         self.group = group
@@ -53,8 +45,10 @@ class _Sharding:
     on forward and backward. Of several modules the first to run makes the group whole, the last lets it go.
     """
 
+    optimizer_event: Any = None  # for the pass to come
+
     def __init__(
-        self, modules: Sequence[nn.Module], group: ParameterGroup, reshard_after_forward: bool | None
+        self, modules: Sequence[nn.Module], group: ParameterGroup, reshard_after_forward: bool | int | None
     ) -> None:
         self.group, self.policy, self.reshard_given = group, group.policy, reshard_after_forward
         self.progress: Progress | None = None
@@ -71,14 +65,18 @@ class _Sharding:
             module.register_load_state_dict_post_hook(lambda *_: self.group.take_moved())
 
     def lead(self, module: nn.Module) -> None:
-        """This module's forward is the outermost: all below are put in its order."""
+        """This module's forward is the outermost: all below are put in its order.
+
+        Args:
+            module: the root.
+        """
         self.progress, self.is_root = Progress(), True
         for each in _shardings(module):
             each.progress = each.group.progress = self.progress
             each.is_root = each is self
             # The root's parameters would be put together again at once for backward.
             each.group.reshard_after_forward = (
-                each is not self if each.reshard_given is None else each.reshard_given
+                each is not self if each.reshard_given is None else _frees(each.reshard_given)
             )
             self.progress.groups.append(each.group)
 
@@ -90,6 +88,7 @@ class _Sharding:
             self.group.make_whole()
         else:
             if self.is_root:
+                self.progress.optimizer_event, self.optimizer_event = self.optimizer_event, None
                 self.progress.begin()
             self.progress.enter(self.group, self.ahead_forward)
             if not self.progress.backward and len(self.modules) > 1:
@@ -98,15 +97,19 @@ class _Sharding:
         if dtype is not None and self.policy.cast_forward_inputs:
             args, kwargs = _cast((args, kwargs), dtype)
         frozen = self.group.trained() < len(self.group.entries)
-        if frozen and warptape.is_grad_enabled() and not self.progress.backward:
+        if frozen and wt.is_grad_enabled() and not self.progress.backward:
             args, kwargs = self.watched(args, kwargs)
         return args, kwargs
 
     def watched(self, args: Any, kwargs: Any) -> Any:
-        """The inputs, such that backward tells when it has left the module."""
+        """The inputs, such that backward tells when it has left the module.
+
+        Args:
+            args, kwargs: of the forward.
+        """
         left = 0
 
-        def tell(gradient: Tensor) -> None:
+        def note(gradient: Tensor) -> None:
             nonlocal left
             left -= 1
             if left == 0 and self.progress is not None:
@@ -118,7 +121,7 @@ class _Sharding:
                 return t
             left += 1
             seen = t.view_as(t)
-            seen.register_hook(tell)
+            seen.register_hook(note)
             return seen
 
         return tree_map_only(Tensor, view, (args, kwargs))
@@ -133,7 +136,7 @@ class _Sharding:
             progress.leave(self.group)
         if dtype is not None:
             output = _cast(output, dtype)
-        if warptape.is_grad_enabled() and not again:
+        if wt.is_grad_enabled() and not again:
             for t in _tensors_in(output):
                 if t.requires_grad and not t.is_leaf:
                     t.register_hook(self.before_backward)
@@ -169,32 +172,132 @@ class FSDPModule:
         return [s.group for s in _shardings(self)] if recurse else [self._sharding.group]  # type: ignore[arg-type]
 
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
-        """With False, gradients stay whole, on this rank, and add up until a backward pass with True."""
+        """With False, gradients stay whole, on this rank, and add up until a backward pass with True.
+
+        Args:
+            requires_gradient_sync: whether backward averages gradients.
+            recurse: whether modules inside follow.
+        """
         for group in self._groups(recurse):
             group.sync = requires_gradient_sync
 
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        """On a mesh of two axes: with False, gradients are summed among the ranks that split parameters, and
+        over the copies of these only in a backward pass with True."""
+        for group in self._groups(recurse):
+            group.all_reduce = requires_all_reduce
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Makes no difference: gradients of every backward pass have come when it returns.
+
+        Args:
+            is_last_backward: without effect.
+        """
+
+    def set_all_reduce_hook(self, hook: Callable[[Tensor], None], *, stream: Any = None) -> None:
+        """hook(gradients) is called with the reduced gradients of this module's parameters, joined into one
+        tensor or more, before they are added to `grad`; it may change them in place."""
+        self._sharding.group.all_reduce_hook = hook
+
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
-        """With False, parameters stay whole after backward. They must not be when an optimizer steps."""
+        """With False, parameters stay whole after backward. They must not be when an optimizer steps.
+
+        Args:
+            reshard_after_backward: whether memory of wholes is freed then.
+            recurse: whether modules inside follow.
+        """
         for group in self._groups(recurse):
             group.reshard_after_backward = reshard_after_backward
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
-        """As fully_shard's argument."""
+        """As fully_shard's argument.
+
+        Args:
+            reshard_after_forward: whether memory of wholes is freed then.
+            recurse: whether modules inside follow.
+        """
         for each in _shardings(self) if recurse else [self._sharding]:  # type: ignore[arg-type]
             each.reshard_given = each.group.reshard_after_forward = reshard_after_forward
 
     def set_gradient_divide_factor(self, factor: float) -> None:
-        """Sums of gradients over ranks are divided by this instead of by the number of ranks."""
+        """Sums of gradients over ranks are divided by this instead of by the number of ranks.
+
+        Args:
+            factor: a positive number.
+
+        Raises: ValueError for any other.
+        """
         if not factor > 0:
             raise ValueError(f"set_gradient_divide_factor: expected a positive number, got {factor}")
         self._sharding.group.divisor = float(factor)
 
+    set_reduce_scatter_divide_factor = set_gradient_divide_factor
+
+    def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
+        """Gradients are summed, and then divided by the number of ranks, by no collective that averages.
+
+        Args:
+            enable: for this module and all inside.
+        """
+        for group in self._groups(True):
+            copies = group.copies.size() if group.copies is not None else 1
+            group.divisor = float(group.ranks.size() * copies) if enable else None
+
+    def set_custom_all_gather(self, comm: Any) -> None:
+        """comm(output, input, group, async_op) puts parameters together; comm.allocate(size, dtype=, device=)
+        makes the output."""
+        group = self._sharding.group
+        group.comms = comm, group.comms[1]
+
+    def set_custom_reduce_scatter(self, comm: Any) -> None:
+        """comm(output, input, group=, op=, async_op=) reduces gradients; comm.allocate as above."""
+        group = self._sharding.group
+        group.comms = group.comms[0], comm
+
+    def set_post_optim_event(self, event: Any) -> None:
+        """The outermost module's next forward waits for the event before parameters are put together."""
+        self._sharding.optimizer_event = event
+
+    def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
+        """With False, parameters are not put together for backward, which must not need them: a table's."""
+        self._sharding.group.unshard_in_backward = unshard_in_backward
+
+    def set_allocate_memory_from_process_group_for_comm(self, enable: bool) -> None:
+        """Makes no difference: groups have no allocator of their own."""
+
+    def set_symm_mem_for_comm(self, backend: str = "NCCL") -> None:
+        """Makes no difference: gathered parameters lie in ordinary memory."""
+
+    def set_reduce_scatter_unused_params(
+        self, reduce_scatter_unused_params: bool, *, recurse: bool = True
+    ) -> None:
+        """With True, ranks may use different parameters of a module: those without a gradient on a rank count
+        as zeros there. Gradients are then reduced at the end of backward."""
+        for group in self._groups(recurse):
+            group.reduces_unused = reduce_scatter_unused_params
+
+    def reset_iter_state(self) -> None:
+        """After a pass that failed: parameters are parts, and what was under way is forgotten."""
+        progress = self._sharding.progress
+        if progress is not None:
+            progress.forget()
+        for group in self._groups(True):
+            group.reshard()
+
     def set_modules_to_forward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
-        """In forward, while this module computes, the parameters of these are put together."""
+        """In forward, while this module computes, the parameters of these are put together.
+
+        Args:
+            modules: which come next.
+        """
         self._sharding.ahead_forward = _groups_of(modules, "set_modules_to_forward_prefetch")
 
     def set_modules_to_backward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
-        """The same in backward."""
+        """The same in backward.
+
+        Args:
+            modules: which come next in backward.
+        """
         self._sharding.ahead_backward = _groups_of(modules, "set_modules_to_backward_prefetch")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -206,7 +309,11 @@ class FSDPModule:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of the parts, also between forward and backward, when modules have whole parameters."""
+        """Of the parts, also between forward and backward, when modules have whole parameters.
+
+        Args:
+            set_to_none: whether gradients go away.
+        """
         for group in self._groups(True):
             group.reshard()
         super().zero_grad(set_to_none)  # type: ignore[misc]
@@ -221,6 +328,11 @@ def _groups_of(modules: Any, where: str) -> list[ParameterGroup]:
         if not isinstance(each, FSDPModule):
             raise TypeError(f"{where}: expected modules after fully_shard, got {type(each).__name__}")
     return [each._sharding.group for each in modules]
+
+
+def group_of(module: FSDPModule) -> ParameterGroup:
+    """The parameters that are gathered and given back together with a module after fully_shard."""
+    return module._sharding.group
 
 
 def _shardings(module: nn.Module) -> list[_Sharding]:
@@ -254,17 +366,18 @@ def fully_shard(
     module: Model | Sequence[Model],
     *,
     mesh: DeviceMesh | None = None,
-    reshard_after_forward: bool | None = None,
+    reshard_after_forward: bool | int | None = None,
     shard_placement_fn: Callable[[Any], Shard | None] | None = None,
     mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008
     offload_policy: Any = None,
     ignored_params: Iterable[Any] | None = None,
+    dp_mesh_dims: DataParallelMeshDims | None = None,
 ) -> Model | Sequence[Model]:
     """Keeps of each parameter a part on each rank; whole they are for the time that the module needs them.
 
     Call it for the layers and then for the model: parameters of a module are put together at once, without
     those of modules inside that were sharded before. Returns the module, changed in place: it is an
-    FSDPModule, too, and its parameters are ParallelParameters, the same objects as before.
+    FSDPModule, too, and its parameters are DTensors, the same objects as before.
     All ranks need the same values, as from one seed. Not collective.
 
     Args:
@@ -273,94 +386,179 @@ def fully_shard(
         mesh: one axis, among whose ranks parameters are split; or two, the first of which has copies
             (hybrid sharding). By default all ranks of the job.
         reshard_after_forward: True frees whole parameters between forward and backward (ZeRO 3), False keeps
-            them (ZeRO 2). None is False for the outermost module alone.
+            them (ZeRO 2). None is False for the outermost module alone. A number, which divides that of the
+            ranks, keeps a whole between as many neighbours, who put it together for backward.
         shard_placement_fn: of a parameter its Shard(dim), the dim along which it is split; None stands for
             Shard(0), which needs no copy to put the whole together. Sizes need not divide.
         mp_policy: dtypes of wholes, of reduced gradients and of outputs.
         offload_policy: CPUOffloadPolicy keeps parts, gradients and the optimizer's state on the CPU, while
             the mesh's device computes; parameters may be on either before. None or OffloadPolicy does not.
         ignored_params: parameters that are left as they are.
+        dp_mesh_dims: which axes of `mesh` are taken. Along the others parameters lie already: as DTensors, or
+            as plain tensors that the package spmd_types has annotated; these are plain in forward, too.
 
     Raises: TypeError and ValueError, the same on every rank and before any change.
     """
     modules: list[Any] = list(module) if isinstance(module, list | tuple) else [module]
+    others = None
+    if dp_mesh_dims is not None:
+        if not isinstance(mesh, DeviceMesh):
+            raise TypeError(f"fully_shard: dp_mesh_dims are of a mesh, got {type(mesh).__name__}")
+        mesh, others = dp_mesh_dims.split(mesh)
     mesh = _checked_mesh(modules, mesh)
     check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
-    places = _own_parameters(modules, {id(p) for p in ignored_params or ()})
-    host = None
-    if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
-        device = warptape.device(mesh.device_type, warptape.cuda.current_device())
-        host = HostParts(device, offload_policy.pin_memory)
-    joined = [_check_parameter(p, where[0], mesh, host is not None) for p, where in places]
-    dims = [_dim_of(p, where[0][1], shard_placement_fn) for p, where in places]
-    entries = [
-        Entry(p, [(m, name.rpartition(".")[2]) for m, name in where], dim, host and host.device)
-        for (p, where), dim in zip(places, dims, strict=True)
-    ]
-    shard = mesh.ndim - 1
-    copies = mesh.get_group(0) if shard and mesh.size(0) > 1 else None
-    group = ParameterGroup(entries, mesh.get_group(shard), copies, mp_policy, host)
-    for entry, whole_mesh in zip(entries, joined, strict=True):
-        place_again(entry.part, mesh, (*[Replicate()] * shard, Shard(entry.dim)), whole_mesh)
-        if host is not None:
-            host.keep(entry.part)
-    sharding = _Sharding(modules, group, reshard_after_forward)
-    for each in modules:
-        cls = type(each)
-        if cls not in _classes:
-            _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
-        object.__setattr__(each, "__class__", _classes[cls])  # a compiled module hands attributes on
-        each.__dict__["_sharding"] = sharding
+    near = _near_ranks(mesh, reshard_after_forward)
+    splits = dp_mesh_dims is None or bool(dp_mesh_dims.shard_names)
+    given = (shard_placement_fn, mp_policy, offload_policy, ignored_params)
+    group = _grouped(modules, mesh, splits, *given, others)
+    group.near = near
+    _join(modules, group, reshard_after_forward, FSDPModule, "FSDP")
     return module
 
 
-def _checked_mesh(modules: Sequence[Any], mesh: Any) -> DeviceMesh:
+class ReplicateModule(FSDPModule):
+    """What replicate makes of a module's class."""
+
+
+def replicate(
+    module: Model | Sequence[Model],
+    *,
+    mesh: DeviceMesh | None = None,
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008
+    offload_policy: Any = None,
+    ignored_params: Iterable[Any] | None = None,
+) -> Model | Sequence[Model]:
+    """Data parallelism by fully_shard's means: every rank of a mesh of one axis has all of each parameter, as
+    a DTensor that is Replicate(), and gradients are averaged. Arguments, methods and errors as fully_shard's.
+
+    >>> from warptape.parallel import replicate
+    >>> def run():
+    ...     model = replicate(torch.nn.Linear(2, 1, bias=False))
+    ...     model(torch.full((1, 2), float(torch.distributed.get_rank()))).sum().backward()
+    ...     return model.weight.grad.to_local().tolist()
+    >>> torch.distributed.simulate(2, run)
+    [[[0.5, 0.5]], [[0.5, 0.5]]]
+    """
+    modules: list[Any] = list(module) if isinstance(module, list | tuple) else [module]
+    mesh = _checked_mesh(modules, mesh, "replicate")
+    if mesh.ndim != 1:
+        raise ValueError(f"replicate: expected a mesh of one axis, got {mesh}")
+    check_options(None, mp_policy, None, offload_policy)
+    group = _grouped(modules, mesh, False, None, mp_policy, offload_policy, ignored_params)
+    _join(modules, group, False, ReplicateModule, "Replicate")
+    return module
+
+
+class _Alone:
+    """This rank as a group, for parameters that are not split."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+
+def _frees(reshard_after_forward: bool | int) -> bool:
+    """Whether wholes go after forward: a single rank that keeps a whole keeps it as it is."""
+    return reshard_after_forward if isinstance(reshard_after_forward, bool) else reshard_after_forward > 1
+
+
+def _near_ranks(mesh: DeviceMesh, count: bool | int | None) -> Any:
+    """The group of `count` neighbours on the axis that splits; None where it is no number, or all or one."""
+    n = mesh.size(mesh.ndim - 1)
+    if count is None or isinstance(count, bool) or count in (1, n):
+        return None
+    if n % count:
+        raise ValueError(
+            f"fully_shard: reshard_after_forward={count} does not divide the {n} ranks that split parameters"
+        )
+    ranks = dist.get_process_group_ranks(mesh.get_group(mesh.ndim - 1))
+    first = mesh.get_local_rank(mesh.ndim - 1) // count * count
+    near = tuple(ranks[first : first + count])
+    made = mesh.__dict__.setdefault("_near", {})
+    if near not in made:
+        made[near] = dist.new_group(list(near), use_local_synchronization=True)
+    return made[near]
+
+
+def _grouped(
+    modules: Sequence[Any],
+    mesh: DeviceMesh,
+    splits: bool,
+    shard_placement_fn: Any,
+    mp_policy: MixedPrecisionPolicy,
+    offload_policy: Any,
+    ignored_params: Iterable[Any] | None,
+    others: DeviceMesh | None = None,
+) -> ParameterGroup:
+    """The group of what the modules have, whose parameters it makes DTensors. Raises before any change."""
+    places = _own_parameters(modules, {id(p) for p in ignored_params or ()})
+    host = None
+    if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
+        device = wt.device(mesh.device_type, cuda.current_device())
+        host = HostParts(device, offload_policy.pin_memory)
+    noted = [annotation_of(p, where[0][1], others) for p, where in places]
+    joined = [
+        check_parameter(p, where[0], mesh, host is not None, note)
+        for (p, where), note in zip(places, noted, strict=True)
+    ]
+    dims = [dim_of(p, where[0][1], shard_placement_fn) for p, where in places]
+    entries = []
+    for (p, homes), dim, note in zip(places, dims, noted, strict=True):
+        if note is not None:
+            note.adopt(p)
+        named = [(m, name.rpartition(".")[2]) for m, name in homes]
+        entries.append(Entry(p, named, dim, host and host.device, note))
+    shard = mesh.ndim - 1 if splits else mesh.ndim
+    copies = mesh.get_group(0) if shard and mesh.size(0) > 1 else None
+    group = ParameterGroup(entries, mesh.get_group(shard) if splits else _Alone(), copies, mp_policy, host)
+    for entry, whole_mesh in zip(entries, joined, strict=True):
+        where: list[Placement] = [*[Replicate()] * shard, *[Shard(entry.dim)] * splits]
+        place(entry.part, whole_mesh, where)
+        if host is not None:
+            host.keep(entry.part)
+    return group
+
+
+def _join(
+    modules: Sequence[Any], group: ParameterGroup, reshard: bool | int | None, kind: type, name: str
+) -> None:
+    """Makes modules of that kind, which share a group."""
+    sharding = _Sharding(modules, group, reshard)
+    for each in modules:
+        cls = type(each)
+        if (kind, cls) not in _classes:
+            _classes[kind, cls] = type(f"{name}{cls.__name__}", (kind, cls), {})
+        object.__setattr__(each, "__class__", _classes[kind, cls])  # a compiled module hands attributes on
+        each.__dict__["_sharding"] = sharding
+
+
+def _checked_mesh(modules: Sequence[Any], mesh: Any, what: str = "fully_shard") -> DeviceMesh:
     if not modules:
-        raise ValueError("fully_shard: expected a Module or a list of them, got an empty list")
+        raise ValueError(f"{what}: expected a Module or a list of them, got an empty list")
     for module in modules:
         if not isinstance(module, nn.Module):
-            raise TypeError(f"fully_shard: expected a Module, got {type(module).__name__}")
+            raise TypeError(f"{what}: expected a Module, got {type(module).__name__}")
         name = type(module).__name__
         if isinstance(module, FSDPModule):
-            raise ValueError(f"fully_shard: {name} was sharded before; call it once for a module")
+            raise ValueError(f"{what}: {name} was sharded before; call it once for a module")
         if type(module).forward is nn.Module.forward and "forward" not in module.__dict__:
-            raise ValueError(
-                f"fully_shard: {name} has no forward of its own; shard the modules in it, one by one"
-            )
+            raise ValueError(f"{what}: {name} has no forward of its own; shard the modules in it, one by one")
         if sum(module is m for each in modules for m in each.modules()) > 1:
-            raise ValueError(f"fully_shard: {name} is twice in the list, or inside of another module there")
+            raise ValueError(f"{what}: {name} is twice in the list, or inside of another module there")
     if mesh is None:
         device = next((p.device.type for module in modules for p in module.parameters()), "cpu")
         if device == "meta":  # whose values come later, with to_empty
-            device = "cuda" if warptape.cuda.is_available() else "cpu"
-        mesh = init_device_mesh(device, (warptape.distributed.get_world_size(),))
+            device = "cuda" if cuda.is_available() else "cpu"
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
     if not isinstance(mesh, DeviceMesh):
-        raise TypeError(f"fully_shard: expected a DeviceMesh, got {type(mesh).__name__}")
+        raise TypeError(f"{what}: expected a DeviceMesh, got {type(mesh).__name__}")
     if mesh.ndim > 2:
-        raise ValueError(f"fully_shard: expected a mesh of one axis, or of two (copies, parts), got {mesh}")
+        raise ValueError(f"{what}: expected a mesh of one axis, or of two (copies, parts), got {mesh}")
     if mesh.get_coordinate() is None:
-        raise ValueError(f"fully_shard: rank {mesh.get_rank()} is not in the mesh {mesh}")
-    for axis in range(mesh.ndim):
-        check_mesh(axis_of(mesh, axis), "fully_shard")
+        raise ValueError(f"{what}: rank {mesh.get_rank()} is not in the mesh {mesh}")
     return mesh
-
-
-def check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> None:
-    """Raises TypeError and NotImplementedError for fully_shard's options."""
-    if reshard is not None and not isinstance(reshard, bool):
-        raise TypeError(f"fully_shard: reshard_after_forward is True, False or None, got {reshard!r}")
-    if not isinstance(policy, MixedPrecisionPolicy):
-        raise TypeError(f"fully_shard: expected a MixedPrecisionPolicy, got {type(policy).__name__}")
-    for name in ("param_dtype", "reduce_dtype", "output_dtype"):
-        dtype = getattr(policy, name)
-        if dtype is not None and not (isinstance(dtype, warptape.dtype) and dtype.is_floating_point):
-            raise TypeError(f"fully_shard: {name} is a floating dtype or None, got {dtype!r}")
-    if placement is not None and not callable(placement):
-        raise TypeError(
-            f"fully_shard: shard_placement_fn is called with a parameter, got {type(placement).__name__}"
-        )
-    if offload is not None and not isinstance(offload, OffloadPolicy):
-        raise TypeError(f"fully_shard: expected an OffloadPolicy, got {type(offload).__name__}")
 
 
 def _own_parameters(
@@ -390,34 +588,3 @@ def _own_parameters(
                 )
             out.setdefault(id(p), (p, []))[1].append((m, full))
     return list(out.values())
-
-
-def _dim_of(p: Any, name: str, placement: Callable[[Any], Shard | None] | None) -> int:
-    """Along which dim a parameter is to be split. Raises TypeError and ValueError."""
-    where = None if placement is None else placement(p)
-    if where is None:
-        return 0
-    if not isinstance(where, Shard) or where.parts is not None:
-        raise TypeError(f"fully_shard: shard_placement_fn gives Shard(dim) or None, got {where!r} for {name}")
-    if not -p.ndim <= where.dim < p.ndim:
-        raise ValueError(f"fully_shard: {name} is {list(p.shape)}, and shard_placement_fn gives {where!r}")
-    return where.dim % p.ndim
-
-
-def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh, offloaded: bool) -> DeviceMesh:
-    """Raises ValueError for one that cannot be split; returns the mesh of all axes along which it then is."""
-    name = f"fully_shard: {place[1]}"
-    if p.ndim == 0:
-        raise ValueError(f"{name} has no dims; make it a parameter of shape [1]")
-    if p.device.type not in (mesh.device_type, "meta", "cpu" if offloaded else "meta"):
-        raise ValueError(f"{name} is on {p.device} and the mesh is of {mesh.device_type!r}; move one of them")
-    if not isinstance(p, ParallelParameter):
-        return mesh
-    own, before = mesh.mesh_dim_names, p.device_mesh.mesh_dim_names
-    if own is None or before is None or mesh._root is not p.device_mesh._root or set(own) & set(before):
-        raise ValueError(
-            f"{name} is split along {p.device_mesh}; take the axes for it and for fully_shard from one mesh, "
-            "init_device_mesh(..., mesh_dim_names=('dp', 'tp'))"
-        )
-    axes: tuple[str, ...] = (*own, *before)
-    return mesh._root[axes]

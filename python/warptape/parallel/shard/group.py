@@ -16,11 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import warptape
-
-from ... import nn
-from ..._tensor import Tensor
-from ..tensor.placement import ParallelParameter
+from ... import _C, nn
+from ... import core as wt
+from ...core import Tensor
+from ...core.placed import mark_gathered
+from ...distributed import all_reduce
+from ..dtensor.placement import Shard
+from ..dtensor.tensor import DTensor, plain
+from .annotations import Annotation
 from .offload import HostParts, add_gradient
 from .transport import Gathering, Scattering
 
@@ -44,24 +47,43 @@ class MixedPrecisionPolicy:
 
 class Entry:
     """One parameter: `part` and `whole` of Note [two tensors], and the modules that have it; `size` is that
-    of the whole along `dim`, the one that is split; `device` is the whole's, None for the part's."""
+    of the whole along `dim`, the one that is split; `device` is the whole's, None for the part's;
+    `annotation` is of one that model-parallel code uses as a plain tensor."""
 
     def __init__(
-        self, part: Any, places: Sequence[tuple[nn.Module, str]], dim: int = 0, device: Any = None
+        self,
+        part: Any,
+        places: Sequence[tuple[nn.Module, str]],
+        dim: int = 0,
+        device: Any = None,
+        annotation: Annotation | None = None,
     ) -> None:
-        self.part, self.places, self.dim, self.device = part, places, dim, device
-        self.size = part.shape[dim]
-        values = part.detach()
-        if device is not None and part.device.type != "meta":
+        self.part, self.places, self.dim, self.device, self.annotation = part, places, dim, device, annotation
+        values = plain(part).detach()
+        self.size = values.shape[dim]
+        if device is not None and values.device.type != "meta":
             values = values.to(device)
-        # One that tensor parallelism splits has a hook and a layout there; it is made with them.
-        self.whole: Any = (
-            part._moved(values.clone())
-            if isinstance(part, ParallelParameter)
-            else nn.Parameter(values, part.requires_grad)
-        )
+        split = isinstance(part, DTensor) and annotation is None  # by tensor parallelism
+        self.whole: Any = self.make_whole(values, part._spec if split else None)
         self.kept: Tensor | None = None  # a gradient that was not reduced
+        self.summed: Tensor | None = None  # its part of one that was, but not over the copies
         self.version = 0  # of the whole when it was put together
+
+    def make_whole(self, values: Tensor, spec: Any) -> Any:
+        """A leaf for the whole.
+
+        Args:
+            values: what it has at first.
+            spec: of a DTensor; None makes a plain Parameter, with the notes of the part.
+        """
+        if spec is not None:
+            made: Any = DTensor(values, spec, requires_grad=self.part.requires_grad)
+            made._is_param = True
+            return made
+        made = nn.Parameter(values, self.part.requires_grad)
+        if self.annotation is not None:
+            made.__dict__.update(self.annotation.notes)
+        return made
 
     @property
     def name(self) -> str:
@@ -69,40 +91,80 @@ class Entry:
         module, name = self.places[0]
         return f"{type(module).__name__}.{name}"
 
+    def is_left(self, all_reduce: bool) -> bool:
+        """Whether a gradient of it waits to be reduced.
+
+        Args:
+            all_reduce: whether copies on other ranks count.
+        """
+        return self.kept is not None or (all_reduce and self.summed is not None)
+
     def empty(self) -> None:
         """Lets go of the whole's memory. Whoever still uses it for backward gets an error: a version that no
         saved tensor has."""
-        nothing = warptape.empty(0, dtype=self.part.dtype, device=self.whole.device)
+        nothing = wt.empty(0, dtype=self.part.dtype, device=self.whole.device)
         for _ in range(5):
             nothing.zero_()
-        self.whole.data = nothing
+        _DATA.__set__(self.whole, nothing)
 
     def padded_part(self, rows: int, dtype: Any) -> Tensor:
-        """This rank's part, [rows, ...]."""
-        x = self.part.detach()
+        """This rank's part, [rows, ...].
+
+        Args:
+            rows: as many as the longest part has.
+            dtype: of the result; None keeps it.
+        """
+        x = plain(self.part).detach()
         if self.device is not None:
             x = x.to(self.device, non_blocking=True)
         x = x.to(dtype) if dtype is not None and x.is_floating_point() else x
         return self.padded(x, rows)
 
     def padded(self, x: Tensor, rows: int) -> Tensor:
-        """What lies as the parameter does, with `dim` first, as long as `rows`."""
+        """What lies as the parameter does, with `dim` first, as long as `rows`.
+
+        Args:
+            x: of the parameter's layout.
+            rows: as many as the longest part has.
+        """
         return _padded(x.movedim(self.dim, 0).contiguous() if self.dim else x, rows)
 
     def cut(self, x: Tensor, size: int) -> Tensor:
-        """The inverse of padded."""
+        """The inverse of padded.
+
+        Args:
+            x: with `dim` first.
+            size: without padding.
+        """
         return x[:size].movedim(0, self.dim).contiguous() if self.dim else x[:size]
 
+    def write_back(self, whole: Tensor, ranks: Any) -> None:
+        """Sets this rank's part to that of a whole.
+
+        Args:
+            whole: of the parameter's shape.
+            ranks: the group.
+        """
+        plain(self.part).detach().copy_(Shard(self.dim).take(whole, ranks.rank(), ranks.size()))
+
     def install(self, tensor: Any) -> None:
-        """Modules have this tensor now."""
+        """Modules have this tensor now.
+
+        Args:
+            tensor: a part or a whole.
+        """
         for module, name in self.places:
             module._parameters[name] = tensor
+
+
+_DATA: Any = Tensor.data
+_GATHERED = 3  # the version of a whole, which must not depend on how its memory came about
 
 
 def _padded(x: Tensor, rows: int) -> Tensor:
     if x.shape[0] == rows:
         return x
-    out = warptape.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    out = wt.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
     out[: x.shape[0]].copy_(x)
     return out
 
@@ -127,8 +189,14 @@ class ParameterGroup:
         self.entries, self.ranks, self.copies, self.policy = list(entries), ranks, copies, policy
         self.host = host
         self.reshard_after_forward = self.reshard_after_backward = True
-        self.sync = True
+        self.sync = self.all_reduce = True
         self.divisor: float | None = None
+        self.all_reduce_hook: Any = None
+        self.comms: tuple[Any, Any] = (None, None)  # that gather and reduce, in place of the group's own
+        self.near: Any = None  # the ranks that keep a whole between them after forward
+        self.near_parts: list[Tensor] | None = None
+        self.unshard_in_backward = True
+        self.reduces_unused = False  # gradients that did not come are reduced as zeros
         self.is_whole = self.fresh = False  # fresh: made whole by unshard(), for the next forward
         self.gathering: Gathering | None = None
         self.arrived: set[int] = set()  # entries whose gradient came in this backward pass
@@ -140,7 +208,8 @@ class ParameterGroup:
     def _watch(self, i: int) -> None:
         """Lets the whole of an entry tell of its gradient, and go until it is needed."""
         entry = self.entries[i]
-        entry.part.reduced_by_group = entry.whole.is_gathered = True
+        entry.part.reduced_by_group = True
+        mark_gathered(entry.whole)
         if entry.whole.dtype.is_floating_point:
             trained = entry.whole.requires_grad
             entry.whole.requires_grad_().register_post_accumulate_grad_hook(_Arrival(weakref.ref(self), i))
@@ -153,26 +222,36 @@ class ParameterGroup:
             module, name = entry.places[0]
             part: Any = module._parameters[name]
             if part is not entry.part:
-                nothing = warptape.empty(0, dtype=part.dtype, device=entry.device or part.device)
-                split = isinstance(entry.whole, ParallelParameter)
-                whole = entry.whole._moved(nothing) if split else nn.Parameter(nothing, part.requires_grad)
-                entry.part, entry.whole = part, whole
+                nothing = wt.empty(0, dtype=part.dtype, device=entry.device or part.device)
+                entry.part = part
+                entry.whole = entry.make_whole(nothing, getattr(entry.whole, "_spec", None))
                 entry.install(part)
                 self._watch(i)
             if self.host is not None:
                 self.host.keep(entry.part)
 
     def rows(self, entry: Entry) -> int:
-        """Of the longest part."""
+        """Of the longest part.
+
+        Args:
+            entry: one of the group.
+        """
         return -(-entry.size // self.ranks.size())
 
     def start(self, async_op: bool = True) -> None:
-        """Begins to put the parameters together."""
+        """Begins to put the parameters together.
+
+        Args:
+            async_op: whether the call returns at once.
+        """
         if not self.is_whole and self.gathering is None and self.entries:
-            dtype = self.policy.param_dtype
+            dtype, ranks = self.policy.param_dtype, self.ranks
             with self.host.going_up() if self.host is not None else contextlib.nullcontext():
-                parts = [e.padded_part(self.rows(e), dtype) for e in self.entries]
-                self.gathering = Gathering(parts, self.ranks, async_op)
+                if self.near_parts is not None:
+                    parts, ranks = self.near_parts, self.near
+                else:
+                    parts = [e.padded_part(self.rows(e), dtype) for e in self.entries]
+                self.gathering = Gathering(parts, ranks, async_op, self.comms[0])
 
     def _gathered(self) -> list[Tensor]:
         """The wholes that were begun, taken apart where they came up."""
@@ -192,16 +271,31 @@ class ParameterGroup:
         for entry, whole in zip(self.entries, wholes, strict=True):
             if self.host is not None:
                 self.host.take(whole)
-            entry.whole.data = entry.cut(whole, entry.size)
+            _DATA.__set__(entry.whole, entry.cut(whole, entry.size))
+            while entry.whole._version < _GATHERED:
+                _C._increment_version(entry.whole)
             entry.version = entry.whole._version
             if entry.whole.requires_grad != entry.part.requires_grad:
                 entry.whole.requires_grad_(entry.part.requires_grad)
             entry.install(entry.whole)
 
+    def leave_forward(self) -> None:
+        """As reshard(), but a whole stays among the ranks of `near`, for backward."""
+        parts = None
+        if self.near is not None and self.is_whole:
+            n, rank = self.near.size(), self.near.rank()
+            rows = [-(-entry.size // n) for entry in self.entries]
+            parts = [
+                entry.padded(plain(entry.whole).detach(), n * most)[rank * most :][:most].clone()
+                for entry, most in zip(self.entries, rows, strict=True)
+            ]
+        self.reshard()
+        self.near_parts = parts
+
     def reshard(self) -> None:
         """Modules have their parts again, and the memory of the wholes is free."""
         self._gathered()
-        self.fresh = False
+        self.fresh, self.near_parts = False, None
         if self.host is not None:
             self.host.wait_uploaded()
         if self.is_whole:
@@ -218,28 +312,48 @@ class ParameterGroup:
                 )
 
     def trained(self) -> int:
-        """How many are not frozen."""
-        return sum(e.part.requires_grad for e in self.entries)
+        """How many are not frozen, of those that modules have had last."""
+        return sum(e.whole.requires_grad for e in self.entries)
 
     def reduce(self) -> None:
         """Begins to average the gradients that came, or keeps them for a later pass that does."""
         entries = [self.entries[i] for i in sorted(self.arrived)]
         self.arrived.clear()
         for entry in entries:
-            gradient = entry.whole.grad.detach()
+            gradient = plain(entry.whole.grad).detach()
             entry.whole.grad = None
             if self.policy.reduce_dtype is not None:
                 gradient = gradient.to(self.policy.reduce_dtype)
             entry.kept = gradient if entry.kept is None else entry.kept.add_(gradient)
         if not self.sync:
             return
-        entries = [e for e in self.entries if e.kept is not None]
+        entries = [e for e in self.entries if e.is_left(self.all_reduce) or self._is_unused(e)]
         n = self.ranks.size()
         wholes: list[Any] = []
         for entry in entries:
-            wholes.append(entry.padded(entry.kept, n * self.rows(entry)))  # type: ignore[arg-type]
+            rows = n * self.rows(entry)
+            if entry.kept is None and entry.summed is None:
+                zero = (
+                    plain(entry.part).detach().new_zeros(()).to(self.policy.reduce_dtype or entry.part.dtype)
+                )
+                shape = list(plain(entry.part).shape)
+                del shape[entry.dim]
+                wholes.append(zero.expand(rows, *shape).contiguous())
+            elif entry.kept is None:
+                wholes.append(entry.summed.new_zeros((rows, *entry.summed.shape[1:])))  # type: ignore[union-attr]
+            else:
+                wholes.append(entry.padded(entry.kept, rows))
             entry.kept = None
-        self.reducing = entries, Scattering(wholes, self.ranks, self.copies, self.divisor)
+        more = {"hook": self.all_reduce_hook, "comm": self.comms[1]}
+        given = {name: value for name, value in more.items() if value is not None}
+        self.reducing = entries, Scattering(wholes, self.ranks, self.copies, self.divisor, **given)
+
+    def _is_unused(self, entry: Entry) -> bool:
+        return self.reduces_unused and entry.whole.requires_grad
+
+    def has_left(self) -> bool:
+        """Whether gradients of earlier passes wait for one that reduces."""
+        return any(e.is_left(self.all_reduce) or self._is_unused(e) for e in self.entries)
 
     def finish_reducing(self) -> None:
         """Adds the averages to the gradients of the parts."""
@@ -247,9 +361,15 @@ class ParameterGroup:
             return
         entries, scattering = self.reducing
         self.reducing = None
-        for entry, gradient in zip(entries, scattering.wait(), strict=True):
-            part = entry.part
-            gradient = entry.cut(gradient, part.shape[entry.dim]).to(part.dtype)
+        before, last = [entry.summed for entry in entries], self.all_reduce
+        for entry, gradient in zip(entries, scattering.wait(before, last), strict=True):
+            entry.summed = None if last else gradient
+            if not last:
+                continue
+            part, held = entry.part, plain(entry.part)
+            for group in entry.annotation.summands if entry.annotation is not None else ():
+                all_reduce(gradient, group=group)
+            gradient = entry.cut(gradient, held.shape[entry.dim]).to(held.dtype)
             if self.host is not None:
                 self.host.send_down(part, gradient)
                 continue

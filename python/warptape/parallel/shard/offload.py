@@ -5,17 +5,25 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import warptape
-
-from ... import _C
-from ..._tensor import Tensor
+from ... import _C, cuda
+from ... import core as wt
+from ...core import Tensor
+from ..dtensor.tensor import plain, wrap
 
 
 def add_gradient(part: Any, gradient: Tensor) -> None:
-    """Adds a reduced gradient to that of a parameter, and calls the hooks that wait for it."""
-    part.grad = gradient if part.grad is None else part.grad + gradient
+    """Adds a reduced gradient to that of a parameter, and calls the hooks that wait for it.
+
+    Args:
+        part: a parameter.
+        gradient: of the part.
+    """
+    before = part.grad
+    if before is not None:
+        gradient = plain(before) + gradient
+    part.grad = wrap(gradient, part._spec)
     if part.requires_grad:
-        with warptape.no_grad():
+        with wt.no_grad():
             for hook in list(_C._post_accumulate_dict(part).values()):
                 hook(part)
 
@@ -35,22 +43,27 @@ class HostParts:
         self.pending: list[tuple[Any, Tensor]] = []  # (part, its gradient on the way down)
 
     def keep(self, part: Any) -> None:
-        """Moves a parameter's values to the host, if they have any yet."""
-        if part.device.type == "meta" or (part.device.type == "cpu" and part.is_pinned() >= self.pin):
+        """Moves a parameter's values to the host, if they have any yet.
+
+        Args:
+            part: a parameter.
+        """
+        held = plain(part).detach()
+        if held.device.type == "meta" or (held.device.type == "cpu" and held.is_pinned() >= self.pin):
             return
-        with warptape.no_grad():
-            values = part.data.cpu()
+        with wt.no_grad():
+            values = held.cpu()
             part.data = values.pin_memory() if self.pin else values
 
     def streams(self) -> tuple[Any, Any]:
         """(for parts, for gradients), made by the thread that trains."""
         if self._streams is None:
-            self._streams = warptape.cuda.Stream(self.device), warptape.cuda.Stream(self.device)
+            self._streams = cuda.Stream(self.device), cuda.Stream(self.device)
         return self._streams
 
     def upload_stream(self) -> Any:
         """A context: parts come up, and are put together, on a stream of their own."""
-        return warptape.cuda.stream(self.streams()[0])
+        return cuda.stream(self.streams()[0])
 
     @contextlib.contextmanager
     def going_up(self) -> Any:
@@ -60,8 +73,12 @@ class HostParts:
             self._uploaded = self.streams()[0].record_event()
 
     def take(self, whole: Tensor) -> None:
-        """The computing stream uses memory that was made on the other one."""
-        current = warptape.cuda.current_stream(self.device)
+        """The computing stream uses memory that was made on the other one.
+
+        Args:
+            whole: from the stream of parts.
+        """
+        current = cuda.current_stream(self.device)
         current.wait_stream(self.streams()[0])
         whole.record_stream(current)
 
@@ -72,10 +89,15 @@ class HostParts:
             self._uploaded = None
 
     def send_down(self, part: Any, gradient: Tensor) -> None:
-        """Begins to copy a gradient."""
+        """Begins to copy a gradient.
+
+        Args:
+            part: a parameter.
+            gradient: of the part, on the device.
+        """
         down = self.streams()[1]
-        down.wait_stream(warptape.cuda.current_stream(self.device))
-        with warptape.cuda.stream(down):
+        down.wait_stream(cuda.current_stream(self.device))
+        with cuda.stream(down):
             gradient.record_stream(down)
             self.pending.append((part, gradient.contiguous().to("cpu", non_blocking=self.pin)))
 

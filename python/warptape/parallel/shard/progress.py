@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import warptape
-
+from ... import _C
+from ... import core as wt
 from .group import ParameterGroup
 
 
@@ -24,29 +25,41 @@ class Progress:
         self.ended: list[ParameterGroup] = []  # as their forward ended
         self.backward = False
         self.travelling: ParameterGroup | None = None
+        self.optimizer_event: Any = None  # after which parts may be read
 
     def begin(self) -> None:
         """A forward pass of the root begins."""
+        if self.optimizer_event is not None:
+            self.optimizer_event.wait()
+            self.optimizer_event = None
         if self.backward:
             if in_backward():
                 return  # an activation checkpoint runs it again
-            self.backward = False  # the last backward pass ended with an error
-            self.travelling = None
-            for group in self.groups:
-                group.reducing = None
-                group.arrived.clear()
-                if group.host is not None:
-                    group.host.pending.clear()
-                for entry in group.entries:
-                    entry.whole.grad = None
+            self.forget()  # the last backward pass ended with an error
         for group in self.groups:
             # Left whole by a forward pass without backward: an optimizer may have changed the parts since.
             if not group.fresh and group.reshard_after_backward:
                 group.reshard()
         self.last_order, self.order, self.ended = self.order, [], []
 
+    def forget(self) -> None:
+        """What a backward pass that ended with an error has left."""
+        self.backward, self.travelling = False, None
+        for group in self.groups:
+            group.reducing = None
+            group.arrived.clear()
+            if group.host is not None:
+                group.host.pending.clear()
+            for entry in group.entries:
+                entry.whole.grad = None
+
     def enter(self, group: ParameterGroup, ahead: Sequence[ParameterGroup] | None) -> None:
-        """A module's forward begins; `ahead` are the groups to put together meanwhile, None for the next."""
+        """A module's forward begins; `ahead` are the groups to put together meanwhile, None for the next.
+
+        Args:
+            group: the module's parameters.
+            ahead: groups, or None.
+        """
         group.make_whole()
         group.fresh = False
         if self.backward:
@@ -59,34 +72,56 @@ class Progress:
             each.start()
 
     def leave(self, group: ParameterGroup) -> None:
-        """A module's forward ended."""
+        """A module's forward ended.
+
+        Args:
+            group: the module's parameters.
+        """
         if self.backward:
             return  # it is needed right away
         self.ended.append(group)
-        if group.reshard_after_forward or not warptape.is_grad_enabled():
+        if not wt.is_grad_enabled():
             group.reshard()
+        elif group.reshard_after_forward:
+            group.leave_forward()
 
     def enter_backward(self, group: ParameterGroup, ahead: Sequence[ParameterGroup] | None) -> None:
-        """The gradient of a module's output is there."""
+        """The gradient of a module's output is there.
+
+        Args:
+            group: the module's parameters.
+            ahead: groups, or None.
+        """
         self._note_backward()
-        group.make_whole()
+        if group.unshard_in_backward:
+            group.make_whole()
         if ahead is None:
             at = len(self.ended) - 1 - self.ended[::-1].index(group) if group in self.ended else 0
             ahead = self.ended[max(at - 1, 0) : at]
         for each in ahead:
-            each.start()
+            if each.unshard_in_backward:
+                each.start()
 
     def arrived(self, group: ParameterGroup) -> None:
-        """The gradient of one of its parameters is complete."""
+        """The gradient of one of its parameters is complete.
+
+        Args:
+            group: the parameter's.
+        """
         self._note_backward()
         trained = group.trained()
         if len(group.arrived) == trained:
-            self._let_travel(group)
+            if not group.reduces_unused:  # else at the end, as on ranks where some do not come
+                self._let_travel(group)
             if trained == len(group.entries) and group.reshard_after_backward:
                 group.reshard()
 
     def inputs_done(self, group: ParameterGroup) -> None:
-        """Backward has left the module: nothing there needs frozen parameters any more."""
+        """Backward has left the module: nothing there needs frozen parameters any more.
+
+        Args:
+            group: the module's parameters.
+        """
         if group.reshard_after_backward:
             group.reshard()
 
@@ -100,12 +135,12 @@ class Progress:
     def _note_backward(self) -> None:
         if not self.backward:
             self.backward = True
-            warptape.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+            _C._queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:
         self.backward = False
         for group in self.groups:
-            late = group.sync and any(entry.kept is not None for entry in group.entries)
+            late = group.sync and group.has_left()
             if group.arrived or late:  # some parameters had no part in the loss
                 self._let_travel(group)
         self._let_travel(None)
@@ -118,7 +153,7 @@ class Progress:
 def in_backward() -> bool:
     """Whether a backward pass is at work, so that a forward one is an activation checkpoint's again."""
     try:
-        warptape.autograd.Variable._execution_engine.queue_callback(lambda: None)
+        _C._queue_callback(lambda: None)
     except RuntimeError:
         return False
     return True

@@ -1,5 +1,7 @@
-"""Tensor and sequence parallelism: torch.distributed.tensor.parallel's names, over plain tensors."""
+"""Tensor and sequence parallelism: torch.distributed.tensor.parallel's names. Parameters are DTensors."""
 
+from ..dtensor.placement import Partial, Placement, Replicate, Shard
+from ..dtensor.tensor import DTensor
 from .layers import (
     ColumnParallelEmbedding,
     ColumnParallelLinear,
@@ -7,8 +9,7 @@ from .layers import (
     RowParallelLinear,
     VocabParallelEmbedding,
 )
-from .loss import VocabParallelCrossEntropy, vocab_parallel_cross_entropy
-from .placement import ParallelParameter, Partial, Placement, Replicate, Shard
+from .loss import VocabParallelCrossEntropy, loss_parallel, vocab_parallel_cross_entropy
 from .plan import parallelize_module
 from .random import split_randomness
 from .redistribute import redistribute

@@ -16,10 +16,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ... import nn
-from ..._tensor import Tensor
-from ...distributed import DeviceMesh
+from ...core import Tensor
+from ...distributed import DeviceMesh, functional
 from ...nn import functional as F
-from .placement import Partial, Replicate, Shard, check_mesh, place
+from ..dtensor.placement import Partial, Replicate, Shard, check_mesh
+from ..dtensor.tensor import place, plain
 from .random import split_randomness
 from .redistribute import for_split_work, redistribute
 
@@ -28,7 +29,14 @@ Layer = TypeVar("Layer", bound="SplitLayer")
 
 
 class SplitLayer(nn.Module):
-    """What the split layers share: the mesh, and where inputs and outputs lie."""
+    """What the split layers share: the mesh, and where inputs and outputs lie.
+
+    Args:
+        mesh: of one axis.
+        input_layouts, output_layouts: whether they are split.
+        split_size: the attribute that the ranks divide.
+        split_dims: by name of parameter.
+    """
 
     mesh: DeviceMesh
     input_layouts: Shard | Replicate
@@ -39,12 +47,23 @@ class SplitLayer(nn.Module):
 
     @classmethod
     def splits(cls, parts: Any = None) -> dict[str, Shard]:
-        """How the parameters of an unsplit layer are split."""
+        """How the parameters of an unsplit layer are split.
+
+        Args:
+            parts: sizes of matrices that are joined in one; None for one.
+        """
         return {name: Shard(dim, parts) for name, dim in cls.split_dims.items()}
 
     @classmethod
     def check(cls, layer: Any, ranks: int, parts: Any, where: str) -> None:
-        """Raises ValueError, without any change, when an unsplit layer cannot be split among `ranks`."""
+        """Raises ValueError, without any change, when an unsplit layer cannot be split among `ranks`.
+
+        Args:
+            layer: unsplit.
+            ranks: how many.
+            parts: sizes of matrices that are joined in one.
+            where: names the layer in the error.
+        """
         Shard(0, parts).check(getattr(layer, cls.split_size), ranks, f"{where}: {cls.split_size}")
         for extra in ("max_norm", "scale_grad_by_freq", "sparse"):
             if getattr(layer, extra, None):
@@ -54,11 +73,18 @@ class SplitLayer(nn.Module):
     def take_over(
         cls: type[Layer], layer: Any, mesh: DeviceMesh, inputs: Any, outputs: Any, parts: Any = None
     ) -> Layer:
-        """Turns an unsplit layer, in place, into this rank's part of it."""
+        """Turns an unsplit layer, in place, into this rank's part of it.
+
+        Args:
+            layer: unsplit, changed.
+            mesh: of one axis.
+            inputs, outputs: how they lie.
+            parts: sizes of matrices that are joined in one.
+        """
         splits = cls.splits(parts)
         for name, parameter in layer._parameters.items():
             if parameter is not None:
-                place(parameter, mesh, splits.get(name, Replicate()))
+                place(parameter, mesh, [splits.get(name, Replicate())])
         layer.__class__ = cls
         layer.mesh, layer.parts = mesh, parts
         layer.input_layouts, layer.output_layouts = inputs, outputs
@@ -109,7 +135,7 @@ class ColumnParallelLinear(SplitLayer, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         x = for_split_work(input, self.input_layouts, self.mesh)
-        y = F.linear(x, self.weight, self.bias)
+        y = F.linear(x, plain(self.weight), None if self.bias is None else plain(self.bias))
         return redistribute(y, Shard(-1, self.parts), _like(self.output_layouts, self.parts), self.mesh)
 
 
@@ -146,12 +172,18 @@ class RowParallelLinear(SplitLayer, nn.Linear):
 
     def _taken_over(self) -> None:
         if self.bias is not None and isinstance(self.output_layouts, Shard):
-            self.bias.sum_gradient()  # type: ignore[attr-defined]
+            self.bias.gradient_is_summed = True  # type: ignore[attr-defined]  # by forward; for verify
 
     def forward(self, input: Tensor) -> Tensor:
         x = redistribute(input, self.input_layouts, Shard(-1), self.mesh)
-        y = redistribute(F.linear(x, self.weight), Partial(), self.output_layouts, self.mesh)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        y = redistribute(F.linear(x, plain(self.weight)), Partial(), self.output_layouts, self.mesh)
+        return y if self.bias is None else y + self._local_bias().to(y.dtype)
+
+    def _local_bias(self) -> Tensor:
+        """Where outputs are split each rank adds it to rows of its own, and its gradients are summed."""
+        bias = plain(self.bias)
+        split = isinstance(self.output_layouts, Shard)
+        return functional.pass_through_all_reduce(bias, self.mesh.get_group()) if split else bias
 
 
 class _SplitEmbedding(SplitLayer, nn.Embedding):
@@ -184,7 +216,7 @@ class ColumnParallelEmbedding(_SplitEmbedding):
     _outputs = _LAST
 
     def forward(self, input: Tensor) -> Tensor:
-        y = F.embedding(input, self.weight, self.padding_idx)
+        y = F.embedding(input, plain(self.weight), self.padding_idx)
         return redistribute(y, Shard(-1), self.output_layouts, self.mesh)
 
 
@@ -206,7 +238,7 @@ class VocabParallelEmbedding(_SplitEmbedding):
         if padding is not None and not 0 <= padding < rows:
             padding = None
         # An index outside of the vocabulary is outside of every rank's rows: all ranks refuse it.
-        y = F.embedding((input - first).masked_fill(away, 0), self.weight, padding)
+        y = F.embedding((input - first).masked_fill(away, 0), plain(self.weight), padding)
         y = y.masked_fill(away.unsqueeze(-1), 0)
         return redistribute(y, Partial(), self.output_layouts, self.mesh)
 
@@ -261,7 +293,13 @@ class ParallelSelfAttention(nn.Module):
         self.rows = [n // ranks for n in rows]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [B, H / n, T, D], k and v [B, K / n, T, D] -> [B, H / n, T, D]."""
+        """q [B, H / n, T, D], k and v [B, K / n, T, D] -> [B, H / n, T, D].
+
+        H and K are the heads of queries and of keys, n the ranks.
+
+        Args:
+            q, k, v: this rank's heads.
+        """
         p = self.dropout if self.training else 0.0
         with split_randomness(self.mesh, heads=True):
             return F.scaled_dot_product_attention(

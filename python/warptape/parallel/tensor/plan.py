@@ -9,7 +9,8 @@ from typing import Any
 
 from ... import nn
 from ...distributed import DeviceMesh
-from .placement import ParallelParameter, check_mesh
+from ..dtensor.placement import check_mesh
+from ..dtensor.tensor import DTensor
 from .styles import ParallelStyle
 
 Plan = ParallelStyle | Mapping[str, ParallelStyle | Sequence[ParallelStyle]]
@@ -66,7 +67,7 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
             if value is not None:
                 lies = placed.get((id(part), own))
                 owners.setdefault(id(value), []).append((f"{name}.{own}".lstrip("."), lies))
-                if lies is not None and isinstance(value, ParallelParameter):
+                if lies is not None and isinstance(value, DTensor):
                     raise ValueError(f"parallelize_module: {name}.{own} is already sharded")
     for shared in owners.values():
         if len({where for _, where in shared}) > 1:
@@ -81,7 +82,13 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
 
 
 def check_plan(module: nn.Module, plan: Plan, ranks: int) -> dict[str, nn.Module]:
-    """The modules that a plan changes. Raises what parallelize_module does for one that does not fit."""
+    """The modules that a plan changes. Raises what parallelize_module does for one that does not fit.
+
+    Args:
+        module: not changed.
+        plan: styles by name.
+        ranks: how many.
+    """
     steps = _steps(module, plan)
     _check(module, steps, ranks)
     return {name: part for name, part, _ in steps}

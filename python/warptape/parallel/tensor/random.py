@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import warptape
+from warptape import _C
 
 from ...distributed import DeviceMesh
 
-_set: Any = warptape._C._private._set_drop_parts
+_set: Any = _C._private._set_drop_parts
 _entered = threading.local()
 
 
@@ -48,7 +48,13 @@ def split_randomness(
 
 
 class RandomnessHooks:
-    """`split_randomness` around a module's forward."""
+    """`split_randomness` around a module's forward.
+
+    Args:
+        mesh: of one axis.
+        dim: along which tensors are split.
+        heads: whether they are split by heads.
+    """
 
     def __init__(self, mesh: DeviceMesh, dim: int | None = None, heads: bool = False) -> None:
         self.mesh, self.dim, self.heads = mesh, dim, heads
@@ -63,6 +69,10 @@ class RandomnessHooks:
             _set(tuple(stack.pop()[1]))
 
     def register(self, module: Any) -> None:
-        """Around this module."""
+        """Around this module.
+
+        Args:
+            module: any.
+        """
         module.register_forward_pre_hook(self.enter)
         module.register_forward_hook(self.leave, always_call=True)

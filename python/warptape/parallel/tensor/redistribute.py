@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import warptape
-
-from ..._tensor import Tensor
+from ... import core as wt
 from ...autograd import Function
+from ...core import Tensor
 from ...distributed import DeviceMesh
 from ...distributed import functional as C
-from .placement import Partial, Placement, Replicate, Shard
+from ..dtensor.placement import Partial, Placement, Replicate, Shard
 
 _ALL = Replicate()
 
@@ -33,7 +32,7 @@ def _whole(x: Tensor, have: Shard, group: Any) -> Tensor:
     ranks = group.size()
     lengths = [n // ranks for n in have.sizes(int(x.shape[have.dim]) * ranks)]
     parts = [C.all_gather_split(p, have.dim, group) for p in x.split(lengths, have.dim)]
-    return warptape.cat(parts, have.dim) if len(parts) > 1 else parts[0]
+    return wt.cat(parts, have.dim) if len(parts) > 1 else parts[0]
 
 
 def _check(x: Tensor, want: Shard, group: Any) -> None:
@@ -45,7 +44,7 @@ def _part(x: Tensor, want: Shard, group: Any) -> Tensor:
     _check(x, want, group)
     whole = x.split(want.sizes(int(x.shape[want.dim])), want.dim)
     parts = [C.split_all_gather(p, want.dim, group) for p in whole]
-    return warptape.cat(parts, want.dim) if len(parts) > 1 else parts[0]
+    return wt.cat(parts, want.dim) if len(parts) > 1 else parts[0]
 
 
 def redistribute(x: Tensor, have: Placement, want: Placement, mesh: DeviceMesh) -> Tensor:
@@ -76,7 +75,14 @@ def redistribute(x: Tensor, have: Placement, want: Placement, mesh: DeviceMesh) 
 
 
 def hand_over(x: Tensor, split: Tensor, mesh: DeviceMesh, have: Placement = _ALL) -> Tensor:
-    """Lets x stand for `split` where split layers take it, as long as it is not changed in place."""
+    """Lets x stand for `split` where split layers take it, as long as it is not changed in place.
+
+    Args:
+        x: what the caller sees.
+        split: what split layers take.
+        mesh: of one axis.
+        have: how `split` lies.
+    """
     x._for_split_work = split, mesh, have, x._version  # type: ignore[attr-defined]
     return x
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import DeviceMesh
-from .placement import ParallelParameter, Ranges, Replicate, Shard
+from ..dtensor.placement import Placement, Ranges, Shard
+from ..dtensor.tensor import DTensor, whole_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class ParameterLayout:
 
     full_shape: tuple[int, ...]
     device_mesh: DeviceMesh
-    placements: tuple[Shard | Replicate, ...]
+    placements: tuple[Placement, ...]
     regions: dict[int, Ranges]
 
     @property
@@ -37,31 +38,44 @@ class ParameterLayout:
         return [] if dim is None else self.regions[dim]
 
 
-def _split(model: nn.Module) -> dict[str, ParallelParameter]:
+def _split(model: nn.Module) -> dict[str, DTensor]:
     for module in model.modules():
         if "_sharding" in module.__dict__:
             module.__dict__["_sharding"].group.reshard()  # which may be whole for the moment
     named = model.named_parameters(remove_duplicate=False)
-    return {name: p for name, p in named if isinstance(p, ParallelParameter)}
+    return {name: p for name, p in named if isinstance(p, DTensor)}
 
 
 def parameter_layouts(model: nn.Module) -> dict[str, ParameterLayout]:
-    """By name, the layouts of the parameters that lie on a mesh; all others are replicated."""
+    """By name, the layouts of the parameters that lie on a mesh; all others are replicated.
+
+    Args:
+        model: with split layers.
+    """
     return {
-        name: ParameterLayout(p.full_shape, p.device_mesh, p.placements, p.regions())
+        name: ParameterLayout(tuple(p.shape), p.device_mesh, p.placements, _split_dims(p))
         for name, p in _split(model).items()
     }
 
 
+def _split_dims(p: DTensor) -> dict[int, Ranges]:
+    dims = {where.dim for where in p.placements if isinstance(where, Shard)}
+    return {d: held for d, held in enumerate(p._spec.regions()) if d in dims}
+
+
 def full_state_dict(model: nn.Module) -> OrderedDict[str, Tensor]:
-    """The unsplit model's state_dict, on every rank. Collective. Shared parameters stay one tensor."""
+    """The unsplit model's state_dict, on every rank. Collective. Shared parameters stay one tensor.
+
+    Args:
+        model: with split layers.
+    """
     split, gathered = _split(model), {}
     state: OrderedDict[str, Any] = model.state_dict()
     for name in list(state):
         p = split.get(name)
         if p is not None:
             if id(p) not in gathered:
-                gathered[id(p)] = p.full_tensor()
+                gathered[id(p)] = whole_of(p)
             state[name] = gathered[id(p)]
     return state
 
@@ -71,9 +85,9 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any], strict: boo
     does. Raises RuntimeError, with nothing loaded, for a parameter of another shape."""
     split, own = _split(model), OrderedDict(state)
     for name in own.keys() & split.keys():
-        expected, got = list(split[name].full_shape), list(own[name].shape)
+        expected, got = list(split[name].shape), list(own[name].shape)
         if expected != got:
             raise RuntimeError(f"load_full_state_dict: {name} is {expected} as a whole, got {got}")
     for name in own.keys() & split.keys():
-        own[name] = split[name].part_of(own[name])
+        own[name] = split[name].like_whole(own[name])
     return model.load_state_dict(own, strict=strict)

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import nn
-from ..._tensor import Tensor
-from ...distributed import DeviceMesh
+from ...core import Tensor
+from ...distributed import DeviceMesh, functional
+from ..dtensor.placement import Placement, Replicate, Shard
+from ..dtensor.tensor import DTensor, place, plain
 from .layers import (
     ColumnParallelEmbedding,
     ColumnParallelLinear,
@@ -19,23 +21,40 @@ from .layers import (
     SplitLayer,
     VocabParallelEmbedding,
 )
-from .placement import Placement, Replicate, Shard, place
 from .random import RandomnessHooks
 from .redistribute import for_split_work, hand_over, redistribute
 
 
 class ParallelStyle:
-    """One thing to do to a module. A plan is checked as a whole before any module is changed."""
+    """One thing to do to a module. A plan is checked as a whole before any module is changed.
+
+    A style of one's own overrides `apply`, and `check` and `placements` where there is something to say.
+    """
 
     def check(self, name: str, module: nn.Module, ranks: int) -> None:
-        """Raises ValueError when the module cannot be treated so."""
+        """Raises ValueError when the module cannot be treated so.
+
+        Args:
+            name: of the module, for the error.
+            module: not changed.
+            ranks: how many.
+        """
 
     def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
-        """Where parameters of the module will lie, by name."""
+        """Where parameters of the module will lie, by name.
+
+        Args:
+            module: not changed.
+        """
         return {}
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
-        """Changes the module in place."""
+        """Changes the module in place.
+
+        Args:
+            module: changed.
+            mesh: of one axis.
+        """
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -45,15 +64,13 @@ class ParallelStyle:
 
 def _local(x: Any, want: Any) -> Any:
     """What this rank holds of a DTensor, brought to a layout; other values as they are."""
-    if not hasattr(x, "redistribute"):
+    if not isinstance(x, DTensor):
         return x
     return x.to_local() if want is None else x.redistribute(placements=[want]).to_local()
 
 
 def _as_dtensor(x: Any, layout: Any, mesh: DeviceMesh) -> Any:
     """A part as the DTensor that it is a part of."""
-    from ..dtensor.tensor import DTensor
-
     if not isinstance(x, Tensor) or layout is None or isinstance(x, DTensor):
         return x
     return DTensor.from_local(x, mesh, [layout])
@@ -143,6 +160,22 @@ class RowwiseParallel(_SplitStyle):
             raise ValueError(f"{name}: a bias cannot be added to outputs that are Shard(-1)")
 
 
+def _use_local(module: nn.Module, group: Any) -> None:
+    """For the time of forward, parameters are plain tensors; each rank uses them for a part of the work, so
+    their gradients are summed over the ranks."""
+    for m in module.modules():
+        for name, p in m._parameters.items():
+            if isinstance(p, DTensor):
+                m.__dict__.setdefault("_placed", {})[name] = p
+                local = functional.pass_through_all_reduce(plain(p), group)
+                m._parameters[name] = local  # type: ignore[assignment]
+
+
+def _use_placed(module: nn.Module, args: Any, output: Any) -> None:
+    for m in module.modules():
+        m._parameters.update(m.__dict__.pop("_placed", {}))
+
+
 class SequenceParallel(ParallelStyle):
     """A norm or a dropout, or any module that treats each token by itself, works on this rank's part of the
     sequence: inputs and outputs are Shard(sequence_dim). Its parameters are replicated, their gradients are
@@ -156,8 +189,10 @@ class SequenceParallel(ParallelStyle):
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
         for parameter in module.parameters():
-            place(parameter, mesh, Replicate())
-            parameter.sum_gradient()  # type: ignore[attr-defined]
+            place(parameter, mesh, [Replicate()])
+            parameter.gradient_is_summed = True  # type: ignore[attr-defined]  # by _use_local; for verify
+        module.register_forward_pre_hook(lambda m, args: _use_local(m, mesh.get_group()))
+        module.register_forward_hook(_use_placed, always_call=True)
         RandomnessHooks(mesh, self.sequence_dim).register(module)
         where = Shard(self.sequence_dim)
         module.register_forward_pre_hook(lambda m, args: (_local(args[0], where), *args[1:]))
@@ -235,7 +270,7 @@ def _changed(values: Sequence[Any], have: Layouts, want: Layouts, mesh: DeviceMe
     """The values as the second layouts say; None, or no layout, leaves one as it is."""
     out = list(values)
     for i, (h, w) in enumerate(zip(_listed(have), _listed(want), strict=True)):
-        if i < len(out) and hasattr(out[i], "redistribute"):  # a DTensor knows where it lies
+        if i < len(out) and isinstance(out[i], DTensor):  # a DTensor knows where it lies
             out[i] = _local(out[i], w)
         elif h is not None and w is not None and i < len(out) and isinstance(out[i], Tensor):
             out[i] = redistribute(out[i], h, w, mesh)
@@ -290,7 +325,13 @@ class PrepareModuleInput(ParallelStyle):
 
 
 class PrepareModuleOutput(ParallelStyle):
-    """Brings outputs from output_layouts to desired_output_layouts; None for what is to stay as it is."""
+    """Brings outputs from output_layouts to desired_output_layouts; None for what is to stay as it is.
+
+    Args:
+        output_layouts: how outputs lie.
+        desired_output_layouts: how they shall lie; as many.
+        use_local_output: whether plain tensors come out.
+    """
 
     def __init__(
         self, *, output_layouts: Layouts, desired_output_layouts: Layouts, use_local_output: bool = True
@@ -310,7 +351,13 @@ class PrepareModuleOutput(ParallelStyle):
 
 
 class PrepareModuleInputOutput(ParallelStyle):
-    """PrepareModuleInput and PrepareModuleOutput as one."""
+    """PrepareModuleInput and PrepareModuleOutput as one.
+
+    Args:
+        input_layouts, desired_input_layouts, input_kwarg_layouts, desired_input_kwarg_layouts,
+            use_local_input: of PrepareModuleInput.
+        output_layouts, desired_output_layouts, use_local_output: of PrepareModuleOutput.
+    """
 
     def __init__(
         self,

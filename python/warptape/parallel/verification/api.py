@@ -6,20 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-import warptape
+from warptape import core as wt
 from warptape.distributed import simulate
 
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...core.pytree import tree_map_only
 from ...distributed.simulation import RankFailed
 from . import causes
 from .compare import Compared, compare, compare_calls
 from .layout import Layout
-from .record import Seen, make_model, run
+from .record import Seen, gradient_of_own_parts, make_model, run
 from .report import Difference, Report, Row
 
 SMALL = 1e-4  # of the largest gradient: what is smaller is compared with this, or rounding would be all
@@ -32,9 +32,10 @@ def verify(
     layouts: Mapping[str, Layout],
     *,
     seed: int = 0,
-    dtype: warptape.dtype = warptape.float64,
+    dtype: wt.dtype = wt.float64,
     tolerance: float | None = None,
     modes: Sequence[bool] = (False, True),
+    after: Callable[[Any], Any] | None = None,
     check: bool = False,
     timeout: timedelta = timedelta(seconds=60),
 ) -> Report:
@@ -49,6 +50,8 @@ def verify(
         dtype: of parameters and inputs.
         tolerance: largest difference, as share of the norm: 1e-8 in float64, 1e-3 in others.
         modes: the training modes of the model; with the default dropout is off, then on.
+        after: after(model) is called after backward, to clip, to step an optimizer, to save and load. What it
+            returns, such as a norm of gradients, is compared, and then parameters and buffers are.
         check: whether a difference raises AssertionError.
         timeout: of a collective.
 
@@ -69,11 +72,14 @@ def verify(
                 f"verify: layout {name!r} cuts the batch into {layout.copies}, and dim 0 of it is {rows}; "
                 f"make it a multiple of {layout.copies}"
             )
-    allowed = tolerance or (1e-8 if dtype == warptape.float64 else 1e-3)
+    allowed = tolerance or (1e-8 if dtype == wt.float64 else 1e-3)
     report = Report([])
     for training in modes:
-        once = partial(run, partial(make_model, build, seed, dtype, training), inputs, target, loss_fn)
+        make = partial(make_model, build, seed, dtype, training)
+        once = partial(run, make, inputs, target, loss_fn, after)
         plain = simulate(1, once, None, timeout=timeout)[0]
+        own_parts = partial(gradient_of_own_parts, make, inputs, target, loss_fn)
+        of_zero = cache(partial(simulate, 1, partial(run, make, inputs, target, _zero(loss_fn), None), None))
         for name, layout in layouts.items():
             row = Row(name, layout.ranks, training)
             report.rows.append(row)
@@ -83,7 +89,8 @@ def verify(
                 name_of = getattr(error.__cause__, "in_module", "")
                 row.difference = Difference("error", name_of, math.inf, (), (), str(error))
                 continue
-            _Comparison(plain, ranks, layout, allowed, row).fill()
+            added = partial(lambda of: of()[0].gradients, of_zero)
+            _Comparison(plain, ranks, layout, allowed, row, added, own_parts).fill()
             agreed = any(r.layout == name and not r.difference and not r.training for r in report.rows[:-1])
             if row.difference and training and agreed:
                 hint = (
@@ -96,6 +103,10 @@ def verify(
     return report
 
 
+def _zero(loss_fn: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    return lambda output, target: loss_fn(output, target) * 0
+
+
 def _converted(value: Any, dtype: Any) -> Any:
     return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
 
@@ -103,16 +114,27 @@ def _converted(value: Any, dtype: Any) -> Any:
 class _Comparison:
     """One layout's ranks beside one process."""
 
-    def __init__(self, plain: Seen, ranks: list[Seen], layout: Layout, allowed: float, row: Row) -> None:
+    def __init__(
+        self,
+        plain: Seen,
+        ranks: list[Seen],
+        layout: Layout,
+        allowed: float,
+        row: Row,
+        added: Callable[[], dict[str, Tensor | None]],
+        own_parts: Callable[[str, tuple[int, int], int], Tensor | None],
+    ) -> None:
         self.plain, self.ranks, self.layout, self.allowed, self.row = plain, ranks, layout, allowed, row
+        self.added, self.own_parts = added, own_parts  # reruns: of a loss that is zero; see record
         self.micro = max(seen.micro_batches for seen in ranks)
         self.right: set[str] = set()  # modules whose outputs agree
         self.split: dict[str, bool] = {}  # whether ranks have parts of a module's output
+        self.copied: set[str] = set()  # parameters whose gradient each rank has as a whole
 
     def fill(self) -> None:
         """Compares all, and keeps the first difference."""
         forward, loss, backward = self.outputs(), self.loss(), self.gradients()
-        self.row.difference = forward or loss or backward
+        self.row.difference = forward or loss or backward or self.norm() or self.state()
 
     def wrong(self, compared: Compared) -> tuple[int, ...]:
         return tuple(rank for rank, error in compared.errors.items() if not error <= self.allowed)
@@ -179,7 +201,7 @@ class _Comparison:
         out = [seen.loss for seen in self.ranks if seen.loss is not None]
         if not out or self.plain.loss is None:
             return None
-        one = compare({0: warptape.stack(out).mean()}, self.plain.loss, self.layout, set())
+        one = compare({0: wt.stack(out).mean()}, self.plain.loss, self.layout, set())
         if one is None or not self.wrong(one):
             return None
         likely = (
@@ -212,6 +234,7 @@ class _Comparison:
                 self.row.uncompared.append(f"{name}.grad")
             else:
                 self.row.backward = max(self.row.backward, compared.error)
+                self.copied |= set() if compared.split else {name}
         return self.explain_gradient(wrong[0][0], wrong[0][1], len(wrong)) if wrong else None
 
     def place_of(self, name: str) -> tuple[bool, int]:
@@ -231,6 +254,9 @@ class _Comparison:
                 why = "it has a gradient, and in one process it has none"
             return Difference("backward", name, math.inf, missing or tuple(range(len(self.ranks))), (why,))
         likely = causes.of_values(compared, self.layout, self.micro, backward=True)
+        if not likely:
+            likely = causes.of_added(compared, self.added().get(name), self.layout, self.micro)
+            likely = likely or self.of_own_parts(name, compared)
         owner = name.rpartition(".")[0]
         summands = any("summands" in cause for cause in likely)
         if summands and self.split.get(owner) and not any(name in seen.summed for seen in self.ranks):
@@ -246,3 +272,64 @@ class _Comparison:
                 f"layers{f', such as {after[0]}' if after else ''}"
             )
         return Difference("backward", name, compared.error, self.wrong(compared), tuple(likely))
+
+    def of_own_parts(self, name: str, compared: Compared) -> list[str]:
+        """Whether a gradient lacks what other ranks do with the part that each has of its module's output."""
+        owner = name.rpartition(".")[0]
+        if compared.split or any(len(self.plain.calls.get(each, ())) != 1 for each in (owner, "")):
+            return []
+        inner, outer = (compare_calls(each, 0, self.plain, self.ranks, self.layout) for each in (owner, ""))
+        if not inner or not outer or len(inner) != 1 or len(outer) != 1:
+            return []
+        last = dict(outer[0].split)
+        for axis, dim in inner[0].split:
+            ranks = self.layout.sizes[self.layout.axes.index(axis)]
+            got = next(iter(compared.pairs.values()))[0]
+            alone = self.own_parts(name, (dim, last[axis]), ranks) if axis in last else None
+            if alone is not None and causes.near(got, alone):
+                return [
+                    f"it lacks what other ranks of the axis {axis!r} do with {owner}'s output, of which each "
+                    "has a part: what gathers it cuts gradients in backward, and must sum (reduce-scatter)"
+                ]
+        return []
+
+    # ---- what follows backward ----
+
+    def norm(self) -> Difference | None:
+        """What `after` returned on each rank."""
+        got = {rank: seen.norm for rank, seen in enumerate(self.ranks) if seen.norm is not None}
+        if not got or self.plain.norm is None:
+            return None
+        compared = compare(got, self.plain.norm, self.layout, set())
+        if compared is None or not self.wrong(compared):
+            return None
+        likely = causes.of_norm(compared, self.plain.gradients, self.copied, self.layout)
+        return Difference("after", "norm", compared.error, self.wrong(compared), tuple(likely))
+
+    def state(self) -> Difference | None:
+        """The first parameter or buffer that `after` left with another value, by what was added to it."""
+        for name, want in self.plain.state.items():
+            got = {rank: seen.state[name] for rank, seen in enumerate(self.ranks) if name in seen.state}
+            if not got or not want.is_floating_point():
+                continue
+            compared = compare(got, want, self.layout, set())
+            if compared is None or not self.wrong(compared):
+                continue
+            start, added = self.plain.values.get(name), compared
+            if (
+                start is not None
+                and not want.equal(start)
+                and all(t.shape == start.shape for t in got.values())
+            ):
+                added = (
+                    compare({r: t - start for r, t in got.items()}, want - start, self.layout, set()) or added
+                )
+            wrong = {rank: added.pairs[rank] for rank in self.wrong(compared)}
+            likely = (
+                causes.of_names(compared, name, self.plain.state)
+                or causes.of_ratio(wrong, self.layout, self.micro)
+                or causes.of_values(added, self.layout, self.micro, backward=False)
+                or causes.of_orthogonal(added, self.layout)
+            )
+            return Difference("after", name, compared.error, self.wrong(compared), tuple(likely))
+        return None

@@ -6,21 +6,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import warptape
-
-from ..._tensor import Tensor
-from ..tensor.placement import Shard
+from ... import core as wt
+from ...core import Tensor
+from ..dtensor.placement import Shard
 from .layout import Layout
-from .record import Call, Seen
+from .record import ModuleCall, Seen
 
 Pair = tuple[Tensor, Tensor]  # what a rank has, and what it should have
 
 
 def error_of(got: Tensor, want: Tensor, floor: float = 0.0) -> float:
-    """The norm of the difference, as share of what should be there. Infinite for what is no number."""
+    """The norm of the difference, as share of what should be there. Infinite for what is no number.
+
+    Args:
+        got, want: of one shape.
+        floor: the least norm that is divided by.
+
+    >>> from warptape.parallel.verification.compare import error_of
+    >>> error_of(torch.tensor([1.0]), torch.tensor([2.0]))
+    0.5
+    """
     if got.numel() == 0:
         return 0.0
-    wide = warptape.float64
+    wide = wt.float64
     got, want = got.to(wide), want.to(wide)
     size = (got - want).norm().item() / max(want.norm().item(), floor, 1e-300)
     return size if size == size else float("inf")
@@ -28,7 +36,13 @@ def error_of(got: Tensor, want: Tensor, floor: float = 0.0) -> float:
 
 @dataclass
 class Compared:
-    """A tensor on all ranks that have it. `split` are (axis, dim) of the parts that ranks hold of it."""
+    """A tensor on all ranks that have it. `split` are (axis, dim) of the parts that ranks hold of it.
+
+    Args:
+        error: the largest.
+        pairs: (what was computed, what should be) by rank.
+        errors: by rank.
+    """
 
     error: float
     pairs: dict[int, Pair]
@@ -59,7 +73,7 @@ def _parts_along(want: Tensor, dim: int, ranks: int, at: int, two: bool, parts: 
     if two:
         if size % (2 * ranks) == 0:
             slices = want.chunk(2 * ranks, dim)
-            yield warptape.cat([slices[at], slices[-1 - at]], dim)
+            yield wt.cat([slices[at], slices[-1 - at]], dim)
         return
     for joined in (None, *parts):
         shard = Shard(dim, joined)
@@ -70,7 +84,15 @@ def _parts_along(want: Tensor, dim: int, ranks: int, at: int, two: bool, parts: 
 def compare(
     got: dict[int, Tensor], want: Tensor, layout: Layout, parts: set[Any], floor: float = 0.0
 ) -> Compared | None:
-    """None when some rank's shape is that of no part."""
+    """None when some rank's shape is that of no part.
+
+    Args:
+        got: by rank.
+        want: the whole.
+        layout: of the ranks.
+        parts: how dims may be split.
+        floor: the least norm that is divided by.
+    """
     pairs, errors, split = {}, {}, ()
     for rank, value in got.items():
         at = layout.place(rank)
@@ -88,7 +110,7 @@ def compare(
     return Compared(max(errors.values()), pairs, errors, split) if errors else None
 
 
-def _merged(calls: list[Call], wanted: int, index: int, which: str) -> list[Tensor] | None:
+def _merged(calls: list[ModuleCall], wanted: int, index: int, which: str) -> list[Tensor] | None:
     """Of the index-th call of each micro-batch, the tensors put together along the batch."""
     if not calls or len(calls) % wanted:
         return None
@@ -96,7 +118,7 @@ def _merged(calls: list[Call], wanted: int, index: int, which: str) -> list[Tens
     if len({len(each) for each in lists}) > 1:
         return None
     return [
-        each[0] if len(each) == 1 or each[0].ndim == 0 else warptape.cat(each)
+        each[0] if len(each) == 1 or each[0].ndim == 0 else wt.cat(each)
         for each in (list(group) for group in zip(*lists, strict=True))
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...distributed import DeviceMesh
 
 
@@ -26,6 +26,7 @@ class Layout:
         loss_fn: loss_fn(mesh) is this layout's loss function, where outputs stay split.
         step: step(model, inputs, target) runs forward and backward and returns the loss, for loops of one's
             own, such as accumulation.
+        after: this layout's `after` of verify.
         micro_batches: into how many `step` cuts its batch; a schedule tells it.
 
     Raises: ValueError for numbers that do not agree.
@@ -39,6 +40,7 @@ class Layout:
     sequence: tuple[str, ...] = ()
     loss_fn: Callable[[DeviceMesh], Callable[..., Tensor]] | None = None
     step: Callable[..., Tensor] | None = None
+    after: Callable[[Any], Any] | None = None
     micro_batches: int = 1
 
     def __post_init__(self) -> None:
@@ -67,21 +69,34 @@ class Layout:
         return math.prod(n for name, n in zip(self.axes, self.sizes, strict=True) if name in self.batch)
 
     def place(self, rank: int) -> dict[str, int]:
-        """A rank's coordinates."""
+        """A rank's coordinates.
+
+        Args:
+            rank: its number.
+        """
         out: dict[str, int] = {}
         for name, n in reversed(list(zip(self.axes, self.sizes, strict=True))):
             rank, out[name] = divmod(rank, n)
         return out
 
     def copy_of(self, rank: int) -> int:
-        """Which part of the batch a rank has."""
+        """Which part of the batch a rank has.
+
+        Args:
+            rank: its number.
+        """
         at, index = self.place(rank), 0
         for name, n in zip(self.axes, self.sizes, strict=True):
             index = index * n + at[name] if name in self.batch else index
         return index
 
     def lines(self, axis: str, ranks: list[int]) -> list[list[int]]:
-        """Ranks that differ in this coordinate alone, together."""
+        """Ranks that differ in this coordinate alone, together.
+
+        Args:
+            axis: its name.
+            ranks: which.
+        """
         out: dict[Any, list[int]] = {}
         for rank in ranks:
             rest = tuple(i for name, i in self.place(rank).items() if name != axis)

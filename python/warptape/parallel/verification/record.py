@@ -7,24 +7,29 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import warptape
 from warptape.distributed import get_rank, init_device_mesh
 
+from ... import core as wt
 from ... import nn
-from ..._tensor import Tensor
+from ...core import Tensor
 from ...core.pytree import tree_map_only
 from ...nn.parallel import DistributedDataParallel
 from ...nn.parallel.distributed import _tensors_in
+from ..dtensor.tensor import DTensor, whole_of
 from ..pipeline.rng import part_of_batch
 from ..pipeline.runtime import PipelineSchedule
 from ..tensor.layers import ColumnParallelLinear
-from ..tensor.placement import ParallelParameter
 from .layout import Layout
 
 
 @dataclass
-class Call:
-    """One call of a module, and the names of the modules that were being called then."""
+class ModuleCall:
+    """One call of a module, and the names of the modules that were being called then.
+
+    Args:
+        inputs, outputs: tensors.
+        inside: names of modules.
+    """
 
     inputs: list[Tensor]
     outputs: list[Tensor]
@@ -33,27 +38,47 @@ class Call:
 
 @dataclass
 class Seen:
-    """What one rank saw."""
+    """What one rank saw.
 
-    calls: dict[str, list[Call]] = field(default_factory=dict)
+    Args:
+        calls: by name of module.
+        order: names, as they were called.
+        values: of parameters and buffers by name.
+        gradients: of parameters by name.
+        loss: of the pass.
+        norm, state: what `after` returned, and parameters and buffers as it left them.
+    """
+
+    calls: dict[str, list[ModuleCall]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)  # of modules, as they returned
-    values: dict[str, Tensor] = field(default_factory=dict)  # parameters, before they are split
+    values: dict[str, Tensor] = field(default_factory=dict)  # before the model is split
     gradients: dict[str, Tensor | None] = field(default_factory=dict)  # as a whole, as far as is known
     summed: set[str] = field(default_factory=set)  # parameters whose gradients are summed over ranks
     columns: dict[str, Any] = field(default_factory=dict)  # split Linears: (in, out, parts)
     loss: Tensor | None = None
+    norm: Tensor | None = None
+    state: dict[str, Tensor] = field(default_factory=dict)
     micro_batches: int = 1
 
 
 class Recorder:
-    """Hooks that record inputs and outputs of modules by their names in the unsplit model."""
+    """Hooks that record inputs and outputs of modules by their names in the unsplit model.
+
+    Args:
+        seen: gets all.
+    """
 
     def __init__(self, seen: Seen) -> None:
         self.seen, self.on = seen, False
         self.open: list[tuple[str, list[Tensor]]] = []
 
     def watch(self, name: str, module: nn.Module) -> None:
-        """Registered after all others: what the module is given before any hook, and gives after all."""
+        """Registered after all others: what the module is given before any hook, and gives after all.
+
+        Args:
+            name: in the unsplit model.
+            module: this rank's.
+        """
 
         def enter(_: Any, args: Any, kwargs: Any) -> None:
             if self.on:
@@ -62,7 +87,9 @@ class Recorder:
         def leave(_: Any, args: Any, output: Any) -> None:
             if self.on:
                 _, inputs = self.open.pop()
-                call = Call(inputs, [_copy(t) for t in _tensors_in(output)], tuple(n for n, _ in self.open))
+                call = ModuleCall(
+                    inputs, [_copy(t) for t in _tensors_in(output)], tuple(n for n, _ in self.open)
+                )
                 self.seen.calls.setdefault(name, []).append(call)
                 self.seen.order.append(name)
 
@@ -92,14 +119,14 @@ def _whole_input(t: Tensor) -> Tensor:
 def make_model(build: Callable[[], nn.Module], seed: int, dtype: Any, training: bool) -> nn.Module:
     """The model of that seed. Parameters of one value (biases of 0, norms of 1) are disturbed: they would
     hide what is added or multiplied twice."""
-    warptape.manual_seed(seed)
+    wt.manual_seed(seed)
     model = build().to(dtype).train(training)
-    draw = warptape.Generator().manual_seed(seed + 1)
-    with warptape.no_grad():
+    draw = wt.Generator().manual_seed(seed + 1)
+    with wt.no_grad():
         for p in model.parameters():
             if p.is_floating_point() and p.numel() and p.eq(p.flatten()[0]).all():
-                p.add_(warptape.randn(p.shape, generator=draw, dtype=warptape.float64).to(p) * 0.1)
-    warptape.manual_seed(seed + 2)
+                p.add_(wt.randn(p.shape, generator=draw, dtype=wt.float64).to(p) * 0.1)
+    wt.manual_seed(seed + 2)
     return model
 
 
@@ -110,13 +137,26 @@ def _tops(result: Any) -> list[nn.Module]:
 
 
 def run(
-    make: Callable[[], nn.Module], inputs: tuple[Any, ...], target: Any, loss_fn: Any, layout: Layout | None
+    make: Callable[[], nn.Module],
+    inputs: tuple[Any, ...],
+    target: Any,
+    loss_fn: Any,
+    after: Callable[[Any], Any] | None,
+    layout: Layout | None,
 ) -> Seen:
-    """One pass on this rank, of the whole model or by a layout."""
+    """One pass on this rank, of the whole model or by a layout.
+
+    Args:
+        make: makes the model.
+        inputs, target: of the pass.
+        loss_fn: of (output, target).
+        after: what follows backward.
+        layout: None for one process.
+    """
     seen, model = Seen(), make()
     known = {id(m): (name, m) for name, m in model.named_modules()}
     parameters = {id(p): (name, p) for name, p in model.named_parameters()}
-    seen.values = {name: _copy(p) for name, p in parameters.values()}
+    seen.values = {name: _copy(t) for name, t in [*parameters.values(), *model.named_buffers()]}
     result: Any = model
     around: Any = nullcontext()
     if layout is not None:
@@ -127,6 +167,7 @@ def run(
             inputs, target = tree_map_only(Tensor, lambda t: t.chunk(copies)[at], (inputs, target))
             around = part_of_batch(at, copies)
         loss_fn = layout.loss_fn(mesh) if layout.loss_fn else loss_fn
+        after = layout.after or after
     recorder, trained = Recorder(seen), {}
     for top in _tops(result):
         for path, m in top.named_modules():
@@ -145,6 +186,11 @@ def run(
         error.in_module = recorder.open[-1][0] if recorder.open else ""  # type: ignore[attr-defined]
         raise
     seen.gradients = {name: _whole_gradient(p) for name, p in trained.items()}
+    if after is not None:
+        norm = after(result)
+        seen.norm = _copy(whole_of(norm)) if isinstance(norm, Tensor) else None
+        buffers = {path: b for top in _tops(result) for path, b in top.named_buffers()}
+        seen.state = {name: _copy(whole_of(t)) for name, t in {**trained, **buffers}.items()}
     return seen
 
 
@@ -157,7 +203,7 @@ def _step(
             stage.forward = _recorded(stage.forward, recorder)  # type: ignore[method-assign]
         losses: list[Tensor] = []
         model.step(*inputs, target=target, losses=losses)
-        return warptape.stack(losses).mean() if losses else None
+        return wt.stack(losses).mean() if losses else None
     if layout is not None and layout.step is not None:
         recorder.seen.micro_batches = layout.micro_batches
         with recorder.recording():
@@ -167,6 +213,44 @@ def _step(
     loss = loss_fn(output, target)
     loss.backward()
     return _copy(loss)
+
+
+def gradient_of_own_parts(
+    make: Callable[[], nn.Module],
+    inputs: tuple[Any, ...],
+    target: Any,
+    loss_fn: Any,
+    parameter: str,
+    dims: tuple[int, int],
+    ranks: int,
+) -> Tensor | None:
+    """A gradient in one process, without what one part of the outputs owes to another part of what the
+    parameter's module gives: as if each rank had cut off what it does for the others.
+
+    Args:
+        make: makes the model.
+        inputs, target: of the pass.
+        loss_fn: of (output, target).
+        parameter: its name.
+        dims: along which the module's output and the model's are cut.
+        ranks: into how many parts.
+    """
+    model, at = make(), 0
+
+    def own(g: Tensor, dim: int) -> Tensor:
+        parts = [part if i == at else wt.zeros_like(part) for i, part in enumerate(g.chunk(ranks, dim))]
+        return wt.cat(parts, dim)
+
+    def cut(_: Any, args: Any, output: Any) -> None:
+        output.register_hook(lambda g: own(g, dims[0]))
+
+    model.get_submodule(parameter.rpartition(".")[0]).register_forward_hook(cut)
+    output = model(*inputs)
+    end = output.detach().requires_grad_()
+    loss_fn(end, target).backward()
+    for at in range(ranks):  # noqa: B007  # `own` reads it
+        output.backward(own(end.grad, dims[1]), retain_graph=True)
+    return model.get_parameter(parameter).grad
 
 
 def _recorded(forward: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
@@ -179,7 +263,8 @@ def _recorded(forward: Callable[..., Any], recorder: Recorder) -> Callable[..., 
 
 def _whole_gradient(p: Any) -> Tensor | None:
     """Collective for parameters that are split."""
-    if not p.requires_grad or not isinstance(p, ParallelParameter):
+    if not p.requires_grad or not isinstance(p, DTensor):
         return None if p.grad is None else _copy(p.grad)
-    whole = p.full_tensor(warptape.zeros_like(p) if p.grad is None else p.grad)
-    return None if p.grad is None else whole
+    gradient: Any = wt.zeros_like(p) if p.grad is None else p.grad
+    whole = whole_of(gradient)
+    return None if p.grad is None else _copy(whole)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Difference:
     """The first thing that differs: a module's output ("forward"), a parameter's gradient ("backward"), the
-    "loss", or an "error" that a rank raised, in a module. `size` is the norm of the difference as share of
-    what should be there, the largest of `ranks`. Where a module is right but for what it is given, `name` is
+    "loss", a state or the "norm" that is left "after" it, or an "error" that a rank raised, in a module.
+    `size` is the norm of the difference as share of what should be there, the largest of `ranks`. Where a
+    module is right but for what it is given, `name` is
     the module around it, and `where` says so."""
 
     kind: str
@@ -23,7 +24,9 @@ class Difference:
     def __str__(self) -> str:
         if self.kind == "error":
             return f"error{' in ' if self.name else ''}{self.name}: {self.where}"
-        what = {"forward": "output of ", "backward": "gradient of "}.get(self.kind, "")
+        what = {"forward": "output of ", "backward": "gradient of ", "after": "after the step, "}.get(
+            self.kind, ""
+        )
         ranks = f"on rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
         by = f"differs by {self.size:.1e} of its norm" if math.isfinite(self.size) else "differs"
         lines = [f"{self.where or what + self.name} {by} {ranks}"]
@@ -46,7 +49,11 @@ class Row:
 
 @dataclass
 class Report:
-    """Printable; `ok` when no layout differs."""
+    """Printable; `ok` when no layout differs.
+
+    Args:
+        rows: one for each comparison.
+    """
 
     rows: list[Row]
 

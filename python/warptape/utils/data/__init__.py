@@ -5,7 +5,7 @@ from functools import cache as _cache
 from ..._missing import install_getattr as _install_getattr
 from ..._missing import unusable as _unusable
 from ._utils.collate import default_collate, default_convert
-from .dataloader import DataLoader, get_worker_info
+from .dataloader import DataLoader, get_worker_info, register_batch_hook
 from .dataset import (
     ChainDataset,
     ConcatDataset,
@@ -46,6 +46,7 @@ __all__ = [
     "default_convert",
     "get_worker_info",
     "random_split",
+    "register_batch_hook",
 ]
 
 _pipes = ("DataChunk", "IterDataPipe", "MapDataPipe", "functional_datapipe")

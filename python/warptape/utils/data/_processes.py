@@ -20,19 +20,18 @@ import sys
 import threading
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warptape.multiprocessing import _channel, init_reductions
+from warptape.multiprocessing import channel as _channel
+from warptape.multiprocessing import init_reductions
 
 from ._iterators import _BaseDataLoaderIter
-from ._utils.loop import Failure, Plan, main
+from ._utils.loop import Failure, main
+from ._utils.share import WorkerPlan, epoch_of
 from ._utils.shared import Inbox
-
-if TYPE_CHECKING:
-    from .dataloader import DataLoader
 
 __all__: list[str] = []
 
@@ -89,7 +88,7 @@ class _Process:
         self.end.close()
 
 
-def _start(context: Any, plan: Plan, number: int, running: list[_Process]) -> _Process:
+def _start(context: Any, plan: WorkerPlan, number: int, running: list[_Process]) -> _Process:
     mine, its = _channel.pair()
     fork = context.get_start_method() == "fork"
     others = [mine, *(w.end for w in running)] if fork else []
@@ -125,7 +124,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
 
     _owner = 0  # the process that may end the workers; forked children have copies of this object
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: Any) -> None:
         super().__init__(loader)
         init_reductions()
         self._prefetch = loader.prefetch_factor or 0
@@ -137,24 +136,15 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         self._poll = select.poll()
         self._by_file: dict[int, _Process] = {}
         self._owner = os.getpid()
-        self._epoch = -1
+        self._epoch: tuple[int, Any] = (-1, None)
+        self._seen = epoch_of(loader.dataset)  # the epoch that the workers' copies of the dataset know
         context: Any = loader.multiprocessing_context or multiprocessing.get_context()
         # The kernel's signal follows the thread that forks, and a fork server is a process in between.
         direct = (
             threading.current_thread() is threading.main_thread()
             and context.get_start_method() != "forkserver"
         )
-        plan = Plan(
-            loader.dataset,
-            loader._stream,
-            loader.batch_sampler is not None,
-            loader.collate_fn,
-            loader.drop_last,
-            self._base_seed,
-            loader.worker_init_fn,
-            loader.num_workers,
-            self._owner if direct else None,
-        )
+        plan = WorkerPlan.of(loader, self._base_seed, self._owner if direct else None)
         try:
             for number in range(loader.num_workers):
                 worker = _start(context, plan, number, self._workers)
@@ -167,14 +157,24 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
             self._shutdown_workers()
             raise
 
-    def _reset(self, loader: DataLoader) -> None:
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Starts a pass. Of one that was left early, workers still make what they were told."""
-        self._start(loader)
-        self._epoch += 1
+        if self._epoch[0] >= 0:
+            self._start(loader)
+            self._progress.seed = self._base_seed
+        elif self._progress.resumed is None:  # begun, but PyTorch asks samplers twice, too
+            self._progress.draws_seed = False
+            self._indices = self._progress.indices(loader)
+        seen, self._seen = self._seen, epoch_of(loader.dataset)
+        self._epoch = (self._epoch[0] + 1, self._seen if self._seen != seen else None)
         self._sent = self._next = 0  # numbers of tasks
-        self._tasks: dict[int, _Process] = {}  # not yet given to the caller
+        self._tasks: dict[int, int] = {}  # the shares of those not yet given to the caller
         self._ready.clear()
-        self._turn = itertools.cycle(self._workers)
+        shares = len(self._progress.taken) if loader._share_states else len(self._workers)
+        self._counted = loader._share_states
+        turn = self._progress.turn if self._counted else 0
+        self._turn = itertools.cycle([*range(turn, shares), *range(turn)])
+        self._open = set(range(shares))  # those that have more to give
         for worker in self._workers:
             worker.works = not worker.ending
         for _ in range(self._prefetch * len(self._workers)):
@@ -188,21 +188,29 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
             wanted = next(self._indices)
         except StopIteration:
             return
-        worker = next((w for w in itertools.islice(self._turn, len(self._workers)) if self._free(w)), None)
-        if worker is None:
+        self._progress.asked += 1
+        if not self._open:
             return
-        task = (self._epoch, self._sent, wanted)
+        share = next((n for n in self._turn if n in self._open), None) if self._in_order else self._idle()
+        if share is None:
+            return
+        if self._progress.own_state:
+            self._progress.note_entry(self._sent)
+        worker = self._workers[share % len(self._workers)]
+        task = (self._epoch, self._sent, share, wanted)
         worker.tasks.append(pickle.dumps(task, pickle.HIGHEST_PROTOCOL))
-        self._tasks[self._sent] = worker
+        self._tasks[self._sent] = share
         self._sent += 1
         self._flush(worker)
 
-    def _free(self, worker: _Process) -> bool:
-        if not worker.works or self._in_order:
-            return worker.works
-        waiting = sum(w is worker for w in self._tasks.values())
-        most = self._prefetch * len(self._workers)
-        return waiting < most // sum(w.works for w in self._workers)
+    def _idle(self) -> int | None:
+        """The next in turn that has fewer tasks than its part of all."""
+        most = self._prefetch * len(self._workers) // len(self._open)
+        waiting = Counter(self._tasks.values())
+        shares = max(len(self._workers), len(self._progress.taken) if self._counted else 0)
+        return next(
+            (n for n in itertools.islice(self._turn, shares) if n in self._open and waiting[n] < most), None
+        )
 
     def _flush(self, worker: _Process) -> None:
         sent = worker.flush()
@@ -228,20 +236,26 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
                 number = next(iter(self._ready))
             if number in self._ready:
                 return self._give(number)
-            worker = self._tasks.get(number)
-            if worker is None or not worker.works:  # given already, or past the end of the worker's stream
+            share = self._tasks.get(number)
+            if share not in self._open:  # given already, or past the end of the worker's stream
                 self._tasks.pop(number, None)
                 self._next += 1
             else:
                 self._wait()
+        self._progress.finished = True
         if not self._persistent:
             self._shutdown_workers()
         raise StopIteration
 
     def _give(self, number: int) -> Any:
-        del self._tasks[number]
+        share = self._tasks.pop(number)
         batch = self._ready.pop(number)
         self._put()
+        self._progress.batches += 1
+        if self._progress.own_state:
+            self._progress.keep_state(number)
+        if self._counted:
+            self._progress.gave_of(share, batch[1] if isinstance(batch, tuple) else None)
         if isinstance(batch, Failure):
             batch.reraise()
         if isinstance(batch, Exception):
@@ -272,7 +286,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
                 if event & ~select.POLLOUT:
                     came = self._take(worker) or came
             for worker in dead:
-                self._bury(worker)
+                self._reap(worker)
             if came:
                 return True
 
@@ -293,8 +307,10 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         if batch is not None:
             self._ready[number] = batch
             return True
-        worker.works = False  # its stream is at the end
-        if not self._persistent:
+        self._open.discard(self._tasks.get(number, -1))  # its stream is at the end
+        mine = range(self._workers.index(worker), len(self._progress.taken), len(self._workers))
+        worker.works = any(n in self._open for n in mine)
+        if not self._persistent and not worker.works:
             self._forget(worker.end.fileno())
             worker.finish()
         self._put()
@@ -310,7 +326,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         if self._by_file.pop(file, None):
             self._poll.unregister(file)
 
-    def _bury(self, worker: _Process) -> None:
+    def _reap(self, worker: _Process) -> None:
         self._forget(worker.died)
         if worker.ending:
             return

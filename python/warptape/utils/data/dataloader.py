@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from warptape import Generator
+from warptape.core import Generator
 
 from ..._missing import install_getattr as _install_getattr
-from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
+from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter, register_batch_hook
+from ._state import Progress, check, has_state, load_between, save
 from ._utils.collate import default_collate, default_convert
 from ._utils.fetch import _DatasetKind  # noqa: F401  (PyTorch has it here)
 from ._utils.worker import get_worker_info
 from .dataset import Dataset, IterableDataset
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
-__all__ = ["DataLoader", "default_collate", "get_worker_info"]
+__all__ = ["DataLoader", "default_collate", "get_worker_info", "register_batch_hook"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -184,6 +186,11 @@ class DataLoader(Generic[T_co]):
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.collate_fn = collate_fn or (default_convert if batch_sampler is None else default_collate)
         self.persistent_workers = persistent_workers
+        # Whether what was given is counted by worker: of streams, and of datasets that have states.
+        self._share_states = self._stream or has_state(dataset)
+        self._pass: Progress | None = None  # the newest
+        self._resumed: Any = None  # a state that the next pass goes on from
+        self._resumed_from: Any = None  # the same, if it began a pass or not
         self._promised: int | None = None  # samples of a stream, once len() was asked
         self._ready = True
         self._iterator: Any = None
@@ -194,7 +201,7 @@ class DataLoader(Generic[T_co]):
         return self.batch_sampler is not None
 
     @staticmethod
-    def _check_stream(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
+    def _check_stream(shuffle: object, sampler: object, batch_sampler: object) -> None:
         for name, given in (
             ("shuffle", shuffle or None),
             ("sampler", sampler),
@@ -206,13 +213,16 @@ class DataLoader(Generic[T_co]):
                     f"{name}={given}"
                 )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         fixed = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
         if name in fixed and self.__dict__.get("_ready"):
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         if name == "multiprocessing_context":
             value = _checked_context(value, self.num_workers)
         super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pass": None}  # which belongs to this process and its iterators
 
     @property
     def _index_sampler(self) -> Any:
@@ -224,6 +234,43 @@ class DataLoader(Generic[T_co]):
         self.check_worker_number_rationality()
         return _processes_iterator()(self)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest pass stands, from which this or another loader goes on; for a checkpoint.
+
+        It counts what the caller got, not what workers made ahead. Later passes are shuffled as they would
+        have been where the loader has a ``generator``; else they follow the process's, to be saved beside it.
+        Random numbers that a dataset draws by index are not part of it: workers begin with their seeds.
+
+        A stream is read again up to its place, unless it or its iterator has ``state_dict`` and
+        ``load_state_dict``. With another number of workers the pass keeps the order of those it began with.
+
+        Raises:
+            ValueError: ``in_order`` is False and there are workers.
+
+        >>> loader = torch.utils.data.DataLoader(range(6), batch_size=2)
+        >>> first = next(iter(loader))
+        >>> loader.load_state_dict(loader.state_dict())
+        >>> list(loader)
+        [tensor([2, 3]), tensor([4, 5])]
+        """
+        return save(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Lets the next pass give what was left when ``state_dict`` was taken.
+
+        Another number of workers may go on, and with a ``DistributedSampler`` another number of ranks.
+
+        Raises:
+            ValueError: the state is of another dataset's length, sampler or number of ranks.
+        """
+        check(self, state_dict)
+        state = copy.deepcopy(state_dict)
+        self._pass = self._iterator = None
+        self._resumed_from = state
+        self._resumed = state if state["begun"] else None
+        if not state["begun"]:
+            load_between(self, state)
+
     def __iter__(self) -> Iterator[Any]:
         if not self.persistent_workers:
             return self._get_iterator()
@@ -234,7 +281,10 @@ class DataLoader(Generic[T_co]):
         return self._iterator
 
     def check_worker_number_rationality(self) -> None:
-        """Warns of more workers than processors that this process may use."""
+        """Warns of more workers than processors that this process may use.
+
+        The constructor calls it; nothing changes.
+        """
         processors = len(os.sched_getaffinity(0))
         if self.num_workers > processors:
             warnings.warn(

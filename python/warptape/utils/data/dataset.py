@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-import warptape
-from warptape import Generator, Tensor
+from warptape import core as wt
+from warptape.core import Generator, Tensor
 
 __all__ = [
     "ChainDataset",
@@ -67,6 +67,9 @@ class TensorDataset(Dataset[tuple]):
     Raises:
         AssertionError: the tensors' first dimensions differ.
 
+    Args:
+        *tensors: of the same first dimension.
+
     >>> torch.utils.data.TensorDataset(torch.arange(3), torch.arange(3) ** 2)[2]
     (tensor(2), tensor(4))
     """
@@ -91,6 +94,13 @@ class StackDataset(Dataset[Any]):
 
     Raises:
         ValueError: no dataset, positional and keyword datasets together, or different lengths.
+
+    Args:
+        *args: datasets for tuples.
+        **kwargs: datasets for dicts.
+
+    >>> torch.utils.data.StackDataset(range(3), "abc")[1]
+    (1, 'b')
     """
 
     def __init__(self, *args: Dataset, **kwargs: Dataset) -> None:
@@ -142,6 +152,9 @@ class ConcatDataset(Dataset[T_co]):
     Raises:
         ValueError: none given, or an IterableDataset among them.
 
+    Args:
+        datasets: map-style datasets, in order.
+
     >>> len(torch.utils.data.ConcatDataset([range(2), range(3)]))
     5
     """
@@ -171,7 +184,10 @@ class ConcatDataset(Dataset[T_co]):
 
     @property
     def cummulative_sizes(self) -> list[int]:
-        """The misspelt name of ``cumulative_sizes`` that old code uses."""
+        """The misspelt name of ``cumulative_sizes`` that old code uses.
+
+        It warns.
+        """
         warnings.warn(
             "cummulative_sizes attribute is renamed to cumulative_sizes", DeprecationWarning, stacklevel=2
         )
@@ -183,6 +199,15 @@ class ChainDataset(IterableDataset[Any]):
 
     Raises:
         TypeError: on iteration or ``len()``, a part that is no IterableDataset.
+
+    Args:
+        datasets: of streams, in order.
+
+    >>> class Count(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(range(2))
+    >>> list(torch.utils.data.ChainDataset([Count(), Count()]))
+    [0, 1, 0, 1]
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
@@ -205,6 +230,10 @@ class ChainDataset(IterableDataset[Any]):
 
 class Subset(Dataset[T_co]):
     """The samples of ``dataset`` at ``indices``, in that order.
+
+    Args:
+        dataset: map style.
+        indices: positions in it, in any order; one may come twice.
 
     >>> torch.utils.data.Subset(range(5), [0, 3])[1]
     3
@@ -240,6 +269,9 @@ def random_split(
     Raises:
         ValueError: the counts or shares do not add up.
 
+    Args:
+        dataset: map style.
+
     >>> [len(part) for part in torch.utils.data.random_split(range(5), [3, 2])]
     [3, 2]
     """
@@ -252,7 +284,7 @@ def random_split(
             "Sum of input lengths does not equal the length of the input dataset! "
             f"Got lengths {list(lengths)} for {total} samples"
         )
-    order = warptape.randperm(total, generator=generator).tolist()
+    order = wt.randperm(total, generator=generator).tolist()
     ends = itertools.accumulate(counts)
     return [Subset(dataset, order[int(end) - int(count) : int(end)]) for end, count in zip(ends, counts)]
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
-import warptape
+from warptape import core as wt
 
 from .dataset import Dataset
-from .sampler import Sampler
+from .sampler import _Placed
 
 __all__ = ["DistributedSampler"]
 
 
 def _process_group() -> Any:
-    distributed = getattr(warptape, "distributed", None)
-    if distributed is None or not distributed.is_available():
+    distributed = wt.offered("distributed")
+    if not distributed.is_available():
         raise RuntimeError(
             "DistributedSampler: expected the distributed package for num_replicas and rank, but this build "
             "has none; pass num_replicas and rank"
@@ -29,7 +30,18 @@ def _process_group() -> Any:
     return distributed
 
 
-class DistributedSampler(Sampler[int]):
+def ranks() -> int:
+    """The ranks of the process group; 1 where there is none.
+
+    The distributed package is not loaded for the question.
+    """
+    distributed = sys.modules.get("warptape.distributed")  # who has not loaded it has no group
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
+class DistributedSampler(_Placed[int]):
     """Rank ``r`` of ``n`` takes every n-th index from the r-th on, of an order that all ranks share.
 
     Args:
@@ -38,10 +50,17 @@ class DistributedSampler(Sampler[int]):
             equal.
         drop_last: leave the tail out instead of repeating samples until the shares are equal.
 
+    A state counts the indices that all ranks have given together, so that another number of ranks can go on
+    from it: they share the rest of the epoch's order.
+
     Raises:
         ValueError: ``rank`` outside [0, num_replicas), or a default is needed and no process group is
             initialised.
         RuntimeError: a default is needed and there is no distributed package.
+
+    Args:
+        dataset: gives the length.
+        seed: of the order; the same on all ranks.
 
     >>> from warptape.utils.data.distributed import DistributedSampler
     >>> list(DistributedSampler(range(4), num_replicas=2, rank=1, shuffle=False))
@@ -72,14 +91,49 @@ class DistributedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         length = len(self.dataset)  # type: ignore[arg-type]
         if self.shuffle:
-            generator = warptape.Generator()
+            generator = wt.Generator()
             generator.manual_seed(self.seed + self.epoch)
-            order = warptape.randperm(length, generator=generator).tolist()
+            order = wt.randperm(length, generator=generator).tolist()
         else:
             order = list(range(length))
-        if length and len(order) < self.total_size:
-            order *= math.ceil(self.total_size / length)
-        return iter(order[self.rank : self.total_size : self.num_replicas])
+        self._take_place()
+        start = min(self._first, length)
+        rounds = (length - start) / self.num_replicas
+        end = start + (math.floor(rounds) if self.drop_last else math.ceil(rounds)) * self.num_replicas
+        if length and len(order) < end:
+            order *= math.ceil(end / length)
+        share = order[start + self.rank : end : self.num_replicas]
+        self._run, self._last = iter(share), self._first + len(share)
+        return self._run
+
+    def _size(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def _state_at(self, given: int) -> dict[str, Any]:
+        given = min(given, self._last - self._first)
+        return {
+            "yielded": self._first + given * self.num_replicas,
+            "length": self._size(),
+            "generator": None,
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Lets the next pass go on where the state was taken, in the order of its epoch and seed.
+
+        Raises:
+            ValueError: the state is of another number of samples, another seed, or the other kind of order.
+        """
+        for name in ("seed", "shuffle"):
+            if state_dict[name] != getattr(self, name):
+                raise ValueError(
+                    f"DistributedSampler.load_state_dict: the state is of {name}={state_dict[name]}, but "
+                    f"this sampler has {name}={getattr(self, name)}"
+                )
+        super().load_state_dict(state_dict)
+        self.epoch = state_dict["epoch"]
 
     def __len__(self) -> int:
         return self.num_samples
@@ -93,4 +147,6 @@ class DistributedSampler(Sampler[int]):
         >>> len(list(sampler))
         2
         """
+        if self._place is not None and epoch != self.epoch:
+            self._place = None  # another epoch starts at its beginning
         self.epoch = epoch

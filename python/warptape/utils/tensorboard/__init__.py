@@ -7,9 +7,6 @@ except ImportError as _error:
         "warptape.utils.tensorboard writes by TensorBoard's own package: pip install tensorboard"
     ) from _error
 
-from ..._missing import install_getattr as _install_getattr
 from .writer import SummaryWriter
 
 __all__ = ["SummaryWriter"]
-
-_install_getattr(__name__)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
-from warptape import Tensor
+from warptape import core as wt
+from warptape.core import Tensor
 from warptape.core.pytree import tree_leaves, tree_map
+
+if TYPE_CHECKING:
+    from warptape.nn import Module
 
 
 def _recorded(values: Any) -> list[Tensor]:
@@ -17,7 +20,7 @@ def _recorded(values: Any) -> list[Tensor]:
 class _Scopes:
     """In which module's forward, the innermost one, each node of the tape was recorded."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Module) -> None:
         self.of: dict[Any, str] = {}
         self.shapes: dict[Any, tuple[int, ...]] = {}
         self.names: dict[int, str] = {}  # of parameters, by id
@@ -25,7 +28,7 @@ class _Scopes:
         self.handles: list[Any] = []
         self._enter_tree(model, type(model).__name__)
 
-    def _enter_tree(self, module: Any, scope: str) -> None:
+    def _enter_tree(self, module: Module, scope: str) -> None:
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 self.names.setdefault(id(parameter), f"{scope}/{name}")
@@ -35,11 +38,11 @@ class _Scopes:
         for name, child in module.named_children():
             self._enter_tree(child, f"{scope}/{type(child).__name__}[{name}]")
 
-    def _enter(self, module: Any, args: Any, kwargs: Any) -> None:
+    def _enter(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._before.append({t.grad_fn for t in _recorded((args, kwargs))})
 
     def _leaving(self, scope: str) -> Any:
-        def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        def leave(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             before = self._before.pop()
             recorded = _recorded(output)
             self.shapes.update((t.grad_fn, tuple(t.shape)) for t in recorded)
@@ -80,13 +83,13 @@ def _node(name: str, op: str, inputs: Iterable[str], shape: Iterable[int] | None
     return made
 
 
-def _called(model: Any, args: tuple[Any, ...]) -> tuple[_Scopes, list[Any]]:
+def _called(model: Module, args: tuple[Any, ...]) -> tuple[_Scopes, list[Any]]:
     """One call in evaluation mode, recorded; the model is afterwards as it was."""
     modes = {module: module.training for module in model.modules()}
     scopes = _Scopes(model)
     try:
         model.eval()
-        with warptape.enable_grad():
+        with wt.enable_grad():
             return scopes, _recorded(model(*args))
     finally:
         for handle in scopes.handles:
@@ -95,7 +98,7 @@ def _called(model: Any, args: tuple[Any, ...]) -> tuple[_Scopes, list[Any]]:
             module.training = training
 
 
-def graph_of(model: Any, input_to_model: Any) -> Any:
+def graph_of(model: Module, input_to_model: Any) -> Any:
     """The GraphDef of `model(*input_to_model)`, or of `model(input_to_model)` for what is no tuple or list.
 
     It has what the tape records: no op that no gradient flows through.
@@ -108,7 +111,7 @@ def graph_of(model: Any, input_to_model: Any) -> Any:
 
     def watched(value: Any) -> Any:  # not a leaf, for the model may write to its input
         if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-            with warptape.enable_grad():
+            with wt.enable_grad():
                 return value.detach().requires_grad_().clone()
         return value
 

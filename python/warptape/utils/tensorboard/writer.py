@@ -7,13 +7,16 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
-from ..._tensor import Tensor
+from ...core import Tensor
+
+if TYPE_CHECKING:
+    from warptape.nn import Module
 
 
 def _array(value: Any) -> np.ndarray:
@@ -125,7 +128,15 @@ class SummaryWriter:
         new_style: bool = False,
         double_precision: bool = False,
     ) -> None:
-        """One number: a Python number, or a tensor or array of one element."""
+        """One number: a Python number, or a tensor or array of one element.
+
+        Args:
+            tag: the curve's name; a slash groups curves.
+            scalar_value: the number.
+            global_step: where on the x axis.
+            walltime: seconds since 1970; now if None.
+            new_style, double_precision: accepted, without effect.
+        """
         self._add_number(tag, scalar_value, global_step, walltime)
 
     def add_scalars(
@@ -135,7 +146,14 @@ class SummaryWriter:
         global_step: int | None = None,
         walltime: float | None = None,
     ) -> None:
-        """Several numbers in one picture: each gets a folder of its own, as in PyTorch."""
+        """Several numbers in one picture: each gets a folder of its own, as in PyTorch.
+
+        Args:
+            main_tag: the picture's name.
+            tag_scalar_dict: a number for each curve.
+            global_step: where on the x axis.
+            walltime: seconds since 1970; now if None.
+        """
         for tag, value in tag_scalar_dict.items():
             self._add_number(main_tag, value, global_step, walltime, f"{main_tag.replace('/', '_')}_{tag}")
 
@@ -144,7 +162,7 @@ class SummaryWriter:
         tag: str,
         values: Any,
         global_step: int | None = None,
-        bins: Any = "tensorflow",
+        bins: str | Sequence[float] | np.ndarray = "tensorflow",
         walltime: float | None = None,
         max_bins: int | None = None,
     ) -> None:
@@ -180,7 +198,14 @@ class SummaryWriter:
     def add_text(
         self, tag: str, text_string: str, global_step: int | None = None, walltime: float | None = None
     ) -> None:
-        """Text, shown as Markdown."""
+        """Text, shown as Markdown.
+
+        Args:
+            tag: the text's name.
+            text_string: Markdown.
+            global_step: the step it belongs to.
+            walltime: seconds since 1970; now if None.
+        """
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -228,7 +253,15 @@ class SummaryWriter:
         walltime: float | None = None,
         dataformats: str = "NCHW",
     ) -> None:
-        """Several pictures of one size, side by side."""
+        """Several pictures of one size, side by side.
+
+        Args:
+            tag: the pictures' name.
+            img_tensor: [N, C, H, W] numbers from 0 to 1, or uint8.
+            global_step: the step they belong to.
+            walltime: seconds since 1970; now if None.
+            dataformats: which dimension is which.
+        """
         pixels = np.moveaxis(_array(img_tensor), dataformats.index("N"), 0)
         rest = dataformats.replace("N", "")
         self.add_image(tag, np.concatenate(pixels, rest.index("W")), global_step, walltime, rest)
@@ -241,7 +274,15 @@ class SummaryWriter:
         close: bool = True,
         walltime: float | None = None,
     ) -> None:
-        """A figure of matplotlib, which is closed unless `close` is False."""
+        """A figure of matplotlib, which is closed unless `close` is False.
+
+        Args:
+            tag: the figure's name.
+            figure: of matplotlib.
+            global_step: the step it belongs to.
+            close: whether matplotlib forgets it.
+            walltime: seconds since 1970; now if None.
+        """
         import matplotlib.pyplot as plt
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -255,11 +296,19 @@ class SummaryWriter:
         self,
         hparam_dict: Mapping[str, Any],
         metric_dict: Mapping[str, Any],
-        hparam_domain_discrete: Any = None,
+        hparam_domain_discrete: Mapping[str, Sequence[Any]] | None = None,
         run_name: str | None = None,
         global_step: int | None = None,
     ) -> None:
-        """What a run was started with, and what came of it; in a folder of its own."""
+        """What a run was started with, and what came of it; in a folder of its own.
+
+        Args:
+            hparam_dict: options by name.
+            metric_dict: results by name.
+            hparam_domain_discrete: accepted, without effect.
+            run_name: the folder; the time if None.
+            global_step: the step the results belong to.
+        """
         from tensorboard.plugins.hparams import summary_v2 as hparams
 
         folder = run_name or str(time.time())
@@ -268,7 +317,7 @@ class SummaryWriter:
             self._add_number(tag, value, global_step, None, folder)
 
     def add_graph(
-        self, model: Any, input_to_model: Any = None, verbose: bool = False, use_strict_trace: bool = True
+        self, model: Module, input_to_model: Any = None, verbose: bool = False, use_strict_trace: bool = True
     ) -> None:
         """The graph of the model's call with these inputs, by the tape: no op that no gradient flows through.
 
@@ -336,11 +385,11 @@ class SummaryWriter:
     def add_embedding(
         self,
         mat: Any,
-        metadata: Any = None,
+        metadata: Sequence[Any] | None = None,
         label_img: Any = None,
         global_step: int | None = None,
         tag: str = "default",
-        metadata_header: Any = None,
+        metadata_header: Sequence[str] | None = None,
     ) -> None:
         """Points for the projector, in files beside the events.
 
@@ -389,12 +438,18 @@ class SummaryWriter:
         return self.log_dir
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write what waits.
+
+        A file is written at intervals and when it is closed; this does it now.
+        """
         for file in self._files.values():
             file.flush()
 
     def close(self) -> None:
-        """Write what waits and close the files; a later add_ call opens new ones."""
+        """Write what waits and close the files.
+
+        A later add_ call opens new ones in the same folder.
+        """
         for file in self._files.values():
             file.close()
         self._files.clear()

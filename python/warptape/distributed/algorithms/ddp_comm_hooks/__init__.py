@@ -1,8 +1,5 @@
 """What may reduce a bucket of gradients in place of the plain average."""
 
-from ...._missing import install_getattr as _install_getattr
 from . import default_hooks, post_localSGD_hook, powerSGD_hook
 
 __all__ = ["default_hooks", "post_localSGD_hook", "powerSGD_hook"]
-
-_install_getattr(__name__)

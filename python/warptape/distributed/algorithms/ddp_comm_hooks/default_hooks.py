@@ -7,13 +7,16 @@ the three plain ones in C++.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
-from ...._tensor import Tensor
-from ....futures import Future
+from ....core import Tensor
+from ....core.futures import Future
 from ... import collectives
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 __all__ = [
     "allreduce_hook",
@@ -26,33 +29,48 @@ __all__ = [
 Hook = Callable[[Any, Any], Future[Tensor]]
 
 
-def _average(tensor: Tensor, group: Any) -> Future[Tensor]:
+def _average(tensor: Tensor, group: Group) -> Future[Tensor]:
     work = collectives.all_reduce(tensor, collectives.ReduceOp.AVG, group, async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])
 
 
-def allreduce_hook(process_group: Any, bucket: Any) -> Future[Tensor]:
-    """The average of the buckets: what happens without a hook."""
+def allreduce_hook(process_group: Group, bucket: Any) -> Future[Tensor]:
+    """The average of the buckets: what happens without a hook.
+
+    Args:
+        process_group: the ranks; all if None.
+        bucket: DDP's, of several gradients in one buffer.
+    """
     return _average(bucket.buffer(), process_group)
 
 
-def _compressed(process_group: Any, bucket: Any, dtype: Any) -> Future[Tensor]:
+def _compressed(process_group: Group, bucket: Any, dtype: wt.dtype) -> Future[Tensor]:
     buffer = bucket.buffer()
     return _average(buffer.to(dtype), process_group).then(lambda done: buffer.copy_(done.value()))
 
 
-def fp16_compress_hook(process_group: Any, bucket: Any) -> Future[Tensor]:
-    """Half the bytes: gradients travel as float16; they are added in float32, so that no sum overflows."""
-    return _compressed(process_group, bucket, warptape.float16)
+def fp16_compress_hook(process_group: Group, bucket: Any) -> Future[Tensor]:
+    """Half the bytes: gradients travel as float16; they are added in float32, so that no sum overflows.
+
+    Args:
+        process_group: the ranks; all if None.
+        bucket: DDP's, of several gradients in one buffer.
+    """
+    return _compressed(process_group, bucket, wt.float16)
 
 
-def bf16_compress_hook(process_group: Any, bucket: Any) -> Future[Tensor]:
-    """Half the bytes: gradients travel as bfloat16 and are added in float32."""
-    return _compressed(process_group, bucket, warptape.bfloat16)
+def bf16_compress_hook(process_group: Group, bucket: Any) -> Future[Tensor]:
+    """Half the bytes: gradients travel as bfloat16 and are added in float32.
+
+    Args:
+        process_group: the ranks; all if None.
+        bucket: DDP's, of several gradients in one buffer.
+    """
+    return _compressed(process_group, bucket, wt.bfloat16)
 
 
-def _wrapper(hook: Hook, dtype: Any) -> Hook:
+def _wrapper(hook: Hook, dtype: wt.dtype) -> Hook:
     def compressed(state: Any, bucket: Any) -> Future[Tensor]:
         buffer = bucket.buffer()
         bucket.set_buffer(buffer.to(dtype))
@@ -62,10 +80,18 @@ def _wrapper(hook: Hook, dtype: Any) -> Hook:
 
 
 def fp16_compress_wrapper(hook: Hook) -> Hook:
-    """The hook, on a float16 copy of the bucket."""
-    return _wrapper(hook, warptape.float16)
+    """The hook, on a float16 copy of the bucket.
+
+    Args:
+        hook: any hook of (state, bucket); its result returns to the gradients' dtype.
+    """
+    return _wrapper(hook, wt.float16)
 
 
 def bf16_compress_wrapper(hook: Hook) -> Hook:
-    """The hook, on a bfloat16 copy of the bucket."""
-    return _wrapper(hook, warptape.bfloat16)
+    """The hook, on a bfloat16 copy of the bucket.
+
+    Args:
+        hook: any hook of (state, bucket); its result returns to the gradients' dtype.
+    """
+    return _wrapper(hook, wt.bfloat16)

@@ -3,12 +3,15 @@ SGD"); model_averaging's averagers then average the parameters over all ranks ev
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...._tensor import Tensor
-from ....futures import Future
+from ....core import Tensor
+from ....core.futures import Future
 from ...groups import new_subgroups
 from .default_hooks import _average
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 __all__ = ["PostLocalSGDState", "post_localSGD_hook"]
 
@@ -25,8 +28,8 @@ class PostLocalSGDState:
 
     def __init__(
         self,
-        process_group: Any,
-        subgroup: Any,
+        process_group: Group,
+        subgroup: Group,
         start_localSGD_iter: int,
         post_local_gradient_allreduce: bool = True,
     ) -> None:
@@ -36,12 +39,23 @@ class PostLocalSGDState:
         self.iter = 0
 
     def maybe_increase_iter(self, bucket: Any) -> None:
-        """Counts steps, by their last bucket."""
+        """Counts steps, by their last bucket.
+
+        Args:
+            bucket: one of the step's.
+        """
         self.iter += bool(bucket.is_last())
 
 
 def post_localSGD_hook(state: PostLocalSGDState, bucket: Any) -> Future[Tensor]:
-    """The average over all ranks for the first steps, then over the subgroup, or this rank's gradients."""
+    """The average over all ranks for the first steps, then over the subgroup, or this rank's gradients.
+
+    From Lin et al., "Don't Use Large Mini-Batches, Use Local SGD" (2018).
+
+    Args:
+        state: the groups, and the step from which averages are local.
+        bucket: DDP's, of several gradients in one buffer.
+    """
     local = state.iter >= state.start_localSGD_iter
     state.maybe_increase_iter(bucket)
     if not local:

@@ -6,15 +6,18 @@ Shapes: a gradient is taken as a matrix [n, m], n its first dim; P [n, r], Q [m,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
 
-from ...._tensor import Tensor
-from ....futures import Future
-from ..._state import resolve
+from ....core import Tensor
+from ....core.futures import Future
 from ...collectives import ReduceOp, all_reduce
+from ...state import resolve
 from .default_hooks import _average
+
+if TYPE_CHECKING:
+    from warptape.distributed.state import Group
 
 __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 
@@ -35,7 +38,7 @@ class PowerSGDState:
 
     def __init__(
         self,
-        process_group: Any,
+        process_group: Group,
         matrix_approximation_rank: int = 1,
         start_powerSGD_iter: int = 1000,
         min_compression_rate: float = 2,
@@ -55,13 +58,19 @@ class PowerSGDState:
         self.start_powerSGD_iter, self.min_compression_rate = start_powerSGD_iter, min_compression_rate
         self.use_error_feedback, self.warm_start = use_error_feedback, warm_start
         self.orthogonalization_epsilon = orthogonalization_epsilon
-        self.generator = warptape.Generator().manual_seed(random_seed)
+        self.generator = wt.Generator().manual_seed(random_seed)
         self.error_dict: dict[int, Tensor] = {}
         self.q_memory_dict: dict[tuple[int, int], Tensor] = {}
         self.iter = 0
 
     def compresses(self, t: Tensor) -> bool:
-        """Whether a gradient is sent as two thin matrices."""
+        """Whether a gradient is sent as two thin matrices.
+
+        It is if both matrices together are `min_compression_rate` times smaller.
+
+        Args:
+            t: a gradient.
+        """
         if t.ndim < 2:
             return False
         n, m, r = t.shape[0], t.numel() // t.shape[0], self.matrix_approximation_rank
@@ -75,16 +84,23 @@ def _orthogonal(p: Tensor, epsilon: float) -> Tensor:
         for other in columns:
             column = column - (column @ other) * other
         columns.append(column / (column.norm() + epsilon))
-    return warptape.stack(columns, 1)
+    return wt.stack(columns, 1)
 
 
-def _average_now(t: Tensor, group: Any) -> Tensor:
+def _average_now(t: Tensor, group: Group) -> Tensor:
     all_reduce(t, ReduceOp.AVG, group)
     return t
 
 
 def powerSGD_hook(state: PowerSGDState, bucket: Any) -> Future[Tensor]:
-    """The average of compressed gradients, from step `start_powerSGD_iter` on."""
+    """The average of compressed gradients, from step `start_powerSGD_iter` on.
+
+    From Vogels et al., "PowerSGD" (2019), algorithm 1.
+
+    Args:
+        state: the rank of the matrices, and the errors that later steps make good.
+        bucket: DDP's, of several gradients in one buffer.
+    """
     group, buffer = resolve(state.process_group), bucket.buffer()
     compressing = state.iter >= state.start_powerSGD_iter
     state.iter += bool(bucket.is_last())
@@ -103,7 +119,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: Any) -> Future[Tensor]:
         q = state.q_memory_dict.get((at, i)) if state.warm_start else None
         if q is None or q.shape[0] != matrix.shape[1]:
             shape = matrix.shape[1], state.matrix_approximation_rank
-            q = warptape.randn(shape, generator=state.generator, dtype=matrix.dtype)
+            q = wt.randn(shape, generator=state.generator, dtype=matrix.dtype)
             q = _orthogonal(q.to(matrix.device), state.orthogonalization_epsilon)
         p = _orthogonal(_average_now(matrix @ q, group), state.orthogonalization_epsilon)
         q = _average_now(matrix.t() @ p, group)
@@ -122,5 +138,11 @@ def powerSGD_hook(state: PowerSGDState, bucket: Any) -> Future[Tensor]:
 
 
 def batched_powerSGD_hook(state: PowerSGDState, bucket: Any) -> Future[Tensor]:
-    """Not supported: it takes a bucket as one square matrix, which loses more; see powerSGD_hook."""
+    """Not supported: it takes a bucket as one square matrix, which loses more; see powerSGD_hook.
+
+    Args:
+        state, bucket: as of powerSGD_hook.
+
+    Raises: NotImplementedError always.
+    """
     raise NotImplementedError("batched_powerSGD_hook is not supported; use powerSGD_hook")

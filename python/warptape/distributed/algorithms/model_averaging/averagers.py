@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from ..._state import resolve
+from ...state import resolve
 from .utils import average_parameters_or_parameter_groups
+
+if TYPE_CHECKING:
+    from warptape.core import Tensor
+    from warptape.distributed.state import Group
 
 __all__ = ["ModelAverager", "PeriodicModelAverager"]
 
 
 class ModelAverager:
-    """Base class: counts steps."""
+    """Base class: counts steps.
 
-    def __init__(self, process_group: Any = None) -> None:
+    Args:
+        process_group: the ranks that average; all if None.
+    """
+
+    def __init__(self, process_group: Group = None) -> None:
         self.process_group = resolve(process_group)
         self.step = 0
 
-    def average_parameters(self, params: Any) -> None:
-        """Called after each step, with parameters or an optimizer's groups."""
+    def average_parameters(self, params: Iterable[Tensor] | Iterable[dict[str, Any]]) -> None:
+        """Called after each step, with parameters or an optimizer's groups.
+
+        Args:
+            params: parameters, or an optimizer's param_groups.
+        """
         raise NotImplementedError
 
 
@@ -26,7 +39,7 @@ class PeriodicModelAverager(ModelAverager):
     """Averages every `period` steps, from step `warmup_steps` on. Raises ValueError for a negative number of
     steps and for a period that is not positive."""
 
-    def __init__(self, period: int, warmup_steps: int = 0, process_group: Any = None) -> None:
+    def __init__(self, period: int, warmup_steps: int = 0, process_group: Group = None) -> None:
         super().__init__(process_group)
         if warmup_steps < 0:
             raise ValueError("Arg ``warmup_steps`` must be a non-negative number.")
@@ -34,8 +47,12 @@ class PeriodicModelAverager(ModelAverager):
             raise ValueError("Arg ``period`` must be a positive value.")
         self.period, self.warmup_steps = period, warmup_steps
 
-    def average_parameters(self, params: Any) -> None:
-        """Averages those that have a gradient, if it is time."""
+    def average_parameters(self, params: Iterable[Tensor] | Iterable[dict[str, Any]]) -> None:
+        """Averages those that have a gradient, if it is time.
+
+        Args:
+            params: parameters, or an optimizer's param_groups.
+        """
         if self.step >= self.warmup_steps and (self.step - self.warmup_steps) % self.period == 0:
             average_parameters_or_parameter_groups(params, self.process_group)
         self.step += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import warptape
+from warptape import core as wt
 
 from . import worker
 
@@ -17,7 +17,7 @@ __all__ = ["collate", "default_collate", "default_collate_fn_map", "default_conv
 CollateMap = dict[Any, Callable]
 
 
-def _refused(kind: Any) -> TypeError:
+def _refused(kind: object) -> TypeError:
     return TypeError(
         "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
         f"found {kind}; pass a collate_fn of your own"
@@ -30,10 +30,10 @@ def _is_text_or_object(dtype: np.dtype) -> bool:
 
 def default_convert(data: Any) -> Any:
     """``data`` with every NumPy array and scalar in it as a tensor; other leaves and the containers stay."""
-    if isinstance(data, warptape.Tensor):
+    if isinstance(data, wt.Tensor):
         return data
     if isinstance(data, (np.ndarray, np.generic)):
-        return data if _is_text_or_object(data.dtype) else warptape.as_tensor(np.asarray(data))
+        return data if _is_text_or_object(data.dtype) else wt.as_tensor(np.asarray(data))
     if isinstance(data, Mapping):
         return _like_mapping(data, {key: default_convert(value) for key, value in data.items()})
     if isinstance(data, tuple):
@@ -104,40 +104,34 @@ def _collate_tensors(batch: Sequence[Any], *, collate_fn_map: CollateMap | None 
     same = (first.shape, first.dtype, first.device, False)
     if worker.arena and all((t.shape, t.dtype, t.device, t.requires_grad) == same for t in batch):
         if first.device.type == "cpu":
-            return warptape.stack(
-                list(batch), 0, out=worker.arena.empty((len(batch), *first.shape), first.dtype)
-            )
-    return warptape.stack(list(batch), 0)
+            return wt.stack(list(batch), 0, out=worker.arena.empty((len(batch), *first.shape), first.dtype))
+    return wt.stack(list(batch), 0)
 
 
 def _collate_arrays(batch: Sequence[np.ndarray], *, collate_fn_map: CollateMap | None = None) -> Any:
     if _is_text_or_object(batch[0].dtype):
         raise _refused(batch[0].dtype)
     if any(a.shape != batch[0].shape for a in batch):
-        return _collate_tensors([warptape.as_tensor(a) for a in batch])  # raises the shape error
+        return _collate_tensors([wt.as_tensor(a) for a in batch])  # raises the shape error
     # One copy in NumPy instead of one tensor per sample.
     if worker.arena and all(a.dtype == batch[0].dtype for a in batch):
-        dtype = warptape.as_tensor(np.empty(0, batch[0].dtype)).dtype
+        dtype = wt.as_tensor(np.empty(0, batch[0].dtype)).dtype
         out = worker.arena.empty((len(batch), *batch[0].shape), dtype)
         np.stack(batch, out=out.numpy())
         return out
-    return warptape.as_tensor(np.stack(batch))
+    return wt.as_tensor(np.stack(batch))
 
 
-# Tensor is not here: its class does not exist yet when this module is imported. See default_collate.
-_plain_types: CollateMap = {
+#: The functions that ``default_collate`` uses, by leaf type; a program may add its own.
+default_collate_fn_map: CollateMap = {
+    wt.Tensor: _collate_tensors,
     np.ndarray: _collate_arrays,
-    (np.bool_, np.number): lambda batch, **_: warptape.as_tensor(np.array(batch)),
-    float: lambda batch, **_: warptape.tensor(list(batch), dtype=warptape.float64),
-    int: lambda batch, **_: warptape.tensor(list(batch)),
+    (np.bool_, np.number): lambda batch, **_: wt.as_tensor(np.array(batch)),
+    float: lambda batch, **_: wt.tensor(list(batch), dtype=wt.float64),
+    int: lambda batch, **_: wt.tensor(list(batch)),
     str: lambda batch, **_: batch,
     bytes: lambda batch, **_: batch,
 }
-
-
-def default_collate_fn_map() -> CollateMap:
-    """The functions that ``default_collate`` uses, by leaf type."""
-    return {warptape.Tensor: _collate_tensors, **_plain_types}
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -150,4 +144,4 @@ def default_collate(batch: Sequence[Any]) -> Any:
         TypeError: a leaf of another type.
         RuntimeError: samples of different sizes.
     """
-    return collate(batch, collate_fn_map=default_collate_fn_map())
+    return collate(batch, collate_fn_map=default_collate_fn_map)

@@ -9,10 +9,21 @@ from typing import Any
 __all__ = ["fetcher"]
 
 
-def fetcher(dataset: Any, stream: bool, batched: bool, collate: Callable, drop_last: bool) -> Callable:
-    """The function that fetches batches; it raises StopIteration at the end of a stream."""
+def fetcher(
+    dataset: Any,
+    stream: bool,
+    batched: bool,
+    collate: Callable,
+    drop_last: bool,
+    iterator: Iterator | None = None,
+) -> Callable:
+    """The function that fetches batches; it raises StopIteration at the end of a stream.
+
+    `iterator` is of a stream, if it has begun.
+    """
     if stream:
-        return functools.partial(_next_of_stream, iter(dataset), collate, batched, drop_last)
+        samples = iter(dataset) if iterator is None else iterator
+        return functools.partial(_next_of_stream, samples, collate, batched, drop_last)
     if not batched:
         return lambda index: collate(dataset[index])
     many = getattr(dataset, "__getitems__", None)

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
-import random
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.random  # before the fork: it is loaded late, and takes 10 ms in each worker
+import numpy.random  # noqa: F401  (before the fork: it is loaded late, and takes 10 ms in each worker)
 
-import warptape
-from warptape.multiprocessing import _channel
-from warptape.multiprocessing._lifetime import die_with_parent, set_process_name, watch_parent
+from warptape import core as wt
+from warptape.multiprocessing import channel as _channel
+from warptape.multiprocessing.lifetime import die_with_parent, set_process_name, watch_parent
 
 from . import worker
-from .fetch import fetcher
+from .share import Share, WorkerPlan
 from .shared import Arena
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a worker is told at its start."""
-
-    dataset: Any
-    stream: bool
-    batched: bool
-    collate: Callable
-    drop_last: bool
-    base_seed: int
-    init: Callable[[int], None] | None
-    workers: int
-    parent: int | None  # its process id, if its main thread starts the worker without a server in between
-
-    def fetcher(self) -> Callable:
-        """The function from indices to a batch; of a stream, from its start."""
-        return fetcher(self.dataset, self.stream, self.batched, self.collate, self.drop_last)
 
 
 class _KeyText(str):
@@ -83,64 +60,53 @@ class Failure:
         raise error
 
 
-def _seed_all(base_seed: int, number: int) -> int:
-    """The seeds that PyTorch gives to a worker's generators."""
-    seed = base_seed + number
-    random.seed(seed)
-    warptape.manual_seed(seed)
-    np.random.seed(worker._generate_state(base_seed, number))  # noqa: NPY002
-    return seed
-
-
 class _Worker:
-    """Takes tasks from the socket until its end: (epoch, task, what to fetch, the epoch's seed of pipes)."""
+    """Takes tasks from the socket until its end: ((epoch, what it is for the dataset), task, share, what to
+    fetch)."""
 
-    def __init__(self, plan: Plan, number: int, end: socket.socket) -> None:
+    def __init__(self, plan: WorkerPlan, number: int, end: socket.socket) -> None:
         self._plan, self._number, self._end = plan, number, end
         self._arena = worker.arena = Arena()
-        self._fetch: Any = None
-        self._epoch: int | None = None
-        self._finished = False
+        self._epoch: Any = None
+        several = plan.places is not None and len(plan.places) != plan.workers
+        mine = range(number, len(plan.places), plan.workers) if several and plan.places else [number]
+        self._shares = {n: Share(plan, n, several) for n in mine}
+        self._failures: dict[int, Failure] = {}
 
     def _failure(self) -> Failure:
         return Failure(f"in DataLoader worker process {self._number}")
 
-    def run(self) -> None:
-        warptape.set_num_threads(1)
-        seed = _seed_all(self._plan.base_seed, self._number)
-        worker._worker_info = worker.WorkerInfo(self._number, self._plan.workers, seed, self._plan.dataset)
-        failure = None
+    def _open(self, number: int, share: Share) -> None:
         try:
-            if self._plan.init is not None:
-                self._plan.init(self._number)
-            self._fetch = self._plan.fetcher()
+            share.open()
         except Exception:
-            failure = self._failure()
+            self._failures[number] = self._failure()
+
+    def run(self) -> None:
+        wt.set_num_threads(1)
+        for number, share in self._shares.items():
+            self._open(number, share)
         while (message := _channel.receive(self._end)) is not None:
-            epoch, task, wanted = pickle.loads(message[0])
-            if self._fetch and self._epoch not in (None, epoch):
-                self._finished = False
-                try:
-                    self._fetch = self._plan.fetcher()
-                except Exception:
-                    failure, self._fetch = self._failure(), None
+            epoch, task, number, wanted = pickle.loads(message[0])
+            if self._epoch not in (None, epoch):
+                for n, share in self._shares.items():
+                    if n not in self._failures:
+                        share.see_epoch(epoch[1])
+                        self._open(n, share)
             self._epoch = epoch
-            if self._finished:
+            if self._shares[number].finished:
                 continue
             try:
-                self._answer(task, failure or self._batch(wanted))
+                self._answer(task, self._failures.get(number) or self._batch(self._shares[number], wanted))
             except (BrokenPipeError, ConnectionResetError):
                 return
 
-    def _batch(self, wanted: Any) -> Any:
-        """A batch, why there is none, or None at the end of the stream."""
+    def _batch(self, share: Share, wanted: Any) -> Any:
+        """A batch with the stream's state, why there is none, or None at the end of the stream."""
         try:
-            return (self._fetch(wanted),)
+            return share.batch(wanted)
         except StopIteration:
-            if not self._plan.stream:
-                return self._failure()
-            self._finished = True
-            return None
+            return None if share.finished else self._failure()
         except Exception:
             return self._failure()
 
@@ -158,11 +124,11 @@ class _Interrupted(KeyboardInterrupt, SystemExit):
     """Ctrl-C, which reaches every process of the terminal; multiprocessing says nothing of a SystemExit."""
 
 
-def _interrupt(number: int, frame: Any) -> None:
+def _interrupt(number: int, frame: object) -> None:
     raise _Interrupted
 
 
-def main(plan: Plan, number: int, end: socket.socket, others: list[socket.socket]) -> None:
+def main(plan: WorkerPlan, number: int, end: socket.socket, others: list[socket.socket]) -> None:
     """The process. `others` are ends that it inherited and that are not its own."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import warptape
+from warptape import core as wt
+
+if TYPE_CHECKING:
+    from warptape.core.types import Device
 
 __all__ = ["pin_memory"]
 
 
-def pin_memory(data: Any, device: Any = None) -> Any:
+def pin_memory(data: Any, device: Device = None) -> Any:
     """`data` with every tensor in page-locked memory. Objects of other types may bring `pin_memory()`."""
-    if isinstance(data, warptape.Tensor):
+    if isinstance(data, wt.Tensor):
         return data.pin_memory()
     if isinstance(data, Mapping):
         return {key: pin_memory(value) for key, value in data.items()}

@@ -14,8 +14,9 @@ import pickle
 import weakref
 from typing import Any
 
-import warptape
-from warptape import _C, Tensor
+from warptape import _C
+from warptape import core as wt
+from warptape.core import Tensor
 from warptape.multiprocessing import reductions
 
 from . import worker
@@ -164,7 +165,7 @@ class Arena:
         memory = self._take(max(1, math.prod(shape) * dtype.itemsize))
         return _C._on_storage(memory, dtype, shape, tuple(reversed(steps)), 0)
 
-    def pack(self, tag: Any, obj: Any) -> tuple[bytes, list[int]]:
+    def pack(self, tag: Any, obj: object) -> tuple[bytes, list[int]]:
         """A message with `obj`, and its descriptors; `sent` or `dropped` must follow."""
         pickler = reductions.Pickler()
         body = pickler.pack(obj)
@@ -258,7 +259,7 @@ class Inbox:
 
         def open_storage(number: int) -> reductions.Found:
             if table[number] is None:
-                return warptape.empty(0, dtype=_C.uint8), 0
+                return wt.empty(0, dtype=_C.uint8), 0
             segment, start, size, skipped = table[number]
             if (segment, start) not in opened:
                 if segment < 0:

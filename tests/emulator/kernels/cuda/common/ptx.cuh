@@ -3,6 +3,7 @@
 #pragma once
 
 #include "asynchronous.h"
+#include "clusters.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 
@@ -42,6 +43,12 @@ WT_DEVICE void publish_barriers() {}
 WT_DEVICE void arrive(uint64_t* barrier) { emulator::arrive(barrier, 0); }
 WT_DEVICE void arrive_and_expect(uint64_t* barrier, uint32_t bytes) { emulator::arrive(barrier, bytes); }
 WT_DEVICE void wait_barrier(uint64_t* barrier, uint32_t parity) { emulator::wait_barrier(barrier, parity); }
+WT_DEVICE unsigned cluster_rank() { return emulator::cluster_rank(); }
+WT_DEVICE void cluster_sync() { emulator::cluster_sync(); }
+WT_DEVICE void arrive_at(uint64_t* barrier, unsigned rank) { emulator::arrive_at(barrier, rank); }
+WT_DEVICE void wait_cluster_barrier(uint64_t* barrier, uint32_t parity) {
+  emulator::wait_barrier(barrier, parity);
+}
 WT_DEVICE void publish_writes() {}
 
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, uint64_t* barrier) {
@@ -52,6 +59,10 @@ WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int z,
 }
 WT_DEVICE void load_box(void* shared, const TensorMap* map, int x, int y, int h, int b, uint64_t* barrier) {
   emulator::load_box(shared, *map, x, y, h, b, barrier);
+}
+WT_DEVICE void load_box_for_all(void* shared, const TensorMap* map, int x, int y, int z, uint64_t* barrier,
+                                unsigned blocks) {
+  emulator::load_box_for_all(shared, *map, x, y, z, barrier, blocks);
 }
 WT_DEVICE void store_box(const void* shared, const TensorMap* map, int x, int y) {
   emulator::store_box(shared, *map, x, y, 0);

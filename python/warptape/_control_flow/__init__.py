@@ -1,6 +1,0 @@
-"""Control flow of Python code by tensors, converted to that of graphs: see `convert`."""
-
-from .convert import convert
-from .runtime import NotSupportedError
-
-__all__ = ["NotSupportedError", "convert"]

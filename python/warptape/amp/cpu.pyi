@@ -1,0 +1,3 @@
+"""torch.names.amp.cpu, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.torch.names.amp.cpu import *

@@ -1,0 +1,3 @@
+"""torch.names.amp.older, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.torch.names.amp.older import *

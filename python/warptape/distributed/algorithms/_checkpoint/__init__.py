@@ -1,5 +1,0 @@
-"""Activation checkpointing by wrapping modules."""
-
-from ...._missing import install_getattr as _install_getattr
-
-_install_getattr(__name__)

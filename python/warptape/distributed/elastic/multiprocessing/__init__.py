@@ -1,5 +1,0 @@
-"""Errors of worker processes: see `errors`."""
-
-from ...._missing import install_getattr as _install_getattr
-
-_install_getattr(__name__)

@@ -1,0 +1,3 @@
+"""torch.names.distributed.fsdp, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.torch.names.distributed.fsdp import *

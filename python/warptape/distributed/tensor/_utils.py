@@ -1,5 +1,0 @@
-"""torch.distributed.tensor._utils: what a rank holds of a tensor."""
-
-from ...parallel.dtensor import compute_local_shape, compute_local_shape_and_global_offset
-
-__all__ = ["compute_local_shape", "compute_local_shape_and_global_offset"]

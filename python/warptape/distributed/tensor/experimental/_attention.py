@@ -1,5 +1,0 @@
-"""torch.distributed.tensor.experimental._attention, whose names programs import."""
-
-from ....parallel.context import context_parallel, context_parallel_unshard, set_rotate_method
-
-__all__ = ["context_parallel", "context_parallel_unshard", "set_rotate_method"]

@@ -1,0 +1,3 @@
+"""compiler.export, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.compiler.export import *

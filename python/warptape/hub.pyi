@@ -1,0 +1,3 @@
+"""torch.names.hub, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.torch.names.hub import *

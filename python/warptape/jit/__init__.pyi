@@ -1,0 +1,3 @@
+"""compiler.jit, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.compiler.jit import *

@@ -1,0 +1,3 @@
+"""torch.names.onnx.symbolic_opset11, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.torch.names.onnx.symbolic_opset11 import *

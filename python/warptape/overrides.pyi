@@ -1,0 +1,3 @@
+"""core.overrides, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.core.overrides import *

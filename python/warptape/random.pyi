@@ -1,0 +1,3 @@
+"""core.random, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.core.random import *

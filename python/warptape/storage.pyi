@@ -1,0 +1,3 @@
+"""core.storage, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.core.storage import *

@@ -1,0 +1,1 @@
+"""What one looks at a program and an installation with: profiler, pictures of graphs, what is installed."""

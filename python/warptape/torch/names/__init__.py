@@ -1,0 +1,1 @@
+"""Modules that are there for PyTorch's names alone; their public names leave `torch.names` out."""

@@ -1,0 +1,1 @@
+"""What torch.amp has for the names alone."""

@@ -1,0 +1,1 @@
+"""What torch.backends has for the names alone."""

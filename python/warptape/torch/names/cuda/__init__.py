@@ -1,0 +1,1 @@
+"""What torch.cuda has for the names alone."""

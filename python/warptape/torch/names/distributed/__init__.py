@@ -1,0 +1,1 @@
+"""What torch.distributed has for the names alone."""

@@ -1,0 +1,1 @@
+"""What torch.distributed.algorithms has for the names alone."""

@@ -1,0 +1,1 @@
+"""What torch.distributed.checkpoint has for the names alone."""

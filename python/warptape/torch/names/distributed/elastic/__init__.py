@@ -1,0 +1,1 @@
+"""Names as in torch.distributed.elastic."""

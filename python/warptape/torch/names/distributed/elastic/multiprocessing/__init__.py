@@ -1,0 +1,1 @@
+"""Errors of worker processes: see `errors`."""

@@ -1,0 +1,1 @@
+"""What torch.jit has for the names alone."""

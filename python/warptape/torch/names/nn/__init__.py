@@ -1,0 +1,1 @@
+"""What torch.nn has for the names alone."""

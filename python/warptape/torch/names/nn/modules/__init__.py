@@ -1,0 +1,1 @@
+"""What torch.nn.modules has for the names alone."""

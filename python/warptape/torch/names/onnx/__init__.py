@@ -1,0 +1,1 @@
+"""What torch.onnx has for the names alone."""

@@ -1,0 +1,3 @@
+"""core.types, by its public name. Written by tools/generate.py; do not edit."""
+
+from warptape.core.types import *

@@ -1,0 +1,89 @@
+"""What editors and type checkers know of `import torch` where the wheel named torch is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import warptape
+from warptape.torch import wheel
+
+PACKAGE = Path(warptape.__file__).parents[1]
+# (import, what is typed, what is completed)
+COMPLETIONS = [
+    ("import torch", "torch.softm", "softmax"),
+    ("import torch", "torch.ones(2).softm", "softmax"),
+    ("import torch", "torch.nn.Lin", "Linear"),
+    ("import torch.nn as nn", "nn.Conv2", "Conv2d"),
+    ("from torch import nn", "nn.functional.cross_en", "cross_entropy"),
+    ("import torch.nn.functional as F", "F.gel", "gelu"),
+    ("import torch", "torch.optim.AdamW", "AdamW"),
+    ("from torch.utils.data import DataLoader", "DataLoa", "DataLoader"),
+    ("import torch", "torch.linalg.sv", "svd"),
+    ("import torch.distributed as dist", "dist.all_red", "all_reduce"),
+    ("import torch", "torch.distributions.Norm", "Normal"),
+]
+RIGHT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(2, 3)
+model = nn.Linear(3, 4)
+loss = F.cross_entropy(model(x), torch.tensor([0, 1]))
+loss.backward()
+torch.optim.AdamW(model.parameters(), lr=1e-3).step()
+loader = DataLoader(TensorDataset(x), batch_size=2)
+"""
+WRONG = {
+    "torch.sofmax(x, 1)": "attr-defined",
+    "x.softmx(1)": "attr-defined",
+    'torch.randn("a")': "arg-type",
+    "nn.Linea(1, 2)": "attr-defined",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pip makes of the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheel, "_installed_pytorch", lambda: "")
+        made = wheel.make_wheel(folder)
+    zipfile.ZipFile(made).extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.parametrize("head, typed, expected", COMPLETIONS)
+def test_an_editor_completes(head: str, typed: str, expected: str, site: Path) -> None:
+    jedi = pytest.importorskip("jedi")
+    others = [path for path in sys.path if "site-packages" not in path]
+    project = jedi.Project(site.parent, sys_path=[str(site), str(PACKAGE), *others])
+    found = jedi.Script(f"{head}\n{typed}", project=project).complete(2, len(typed))
+    assert expected in [each.name for each in found]
+
+
+def test_a_type_checker_finds_slips_and_no_others(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(RIGHT + "\n".join(WRONG) + "\n")
+    env = os.environ | {"MYPYPATH": os.pathsep.join([str(site), str(PACKAGE)])}
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--follow-imports=silent",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+    ]
+    done = subprocess.run([*command, str(program)], capture_output=True, text=True, env=env, timeout=280)
+    lines = [line for line in done.stdout.splitlines() if "error:" in line]
+    assert len(lines) == len(WRONG), done.stdout
+    first = RIGHT.count("\n") + 1
+    for i, (line, code) in enumerate(zip(lines, WRONG.values(), strict=True)):
+        assert f"program.py:{first + i}: error:" in line and f"[{code}]" in line, line
