@@ -288,4 +288,6 @@ def test_what_a_job_that_broke_says(tmp_path: Path, how: str) -> None:
         assert f"rank 1 has left the group{left}" in errors
         assert f"rank 1 left no dump: it has left the group{left}\n" in why.stdout
     if how == "raises":
-        assert errors.count('raise ValueError("no such data")') == 1, errors
+        # Told again where rank 1 was stopped while it ended, for it may not have shown its traceback by then.
+        told = errors.count('raise ValueError("no such data")')
+        assert told == 1 or (told == 2 and "rank 1 failed first: killed by SIGTERM" in errors), errors
