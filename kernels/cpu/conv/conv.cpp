@@ -4,6 +4,7 @@
 #include "kernels/conv/conv.h"
 
 #include "kernels/cpu/conv/conv_columns.h"
+#include "kernels/cpu/conv/winograd.h"
 #include "kernels/cpu/fused/chain_parts.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/vector/bounds.h"
@@ -428,6 +429,9 @@ void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in
           const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
   with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
+    if (winograd_suits(p))
+      return winograd(ctx, p, static_cast<float*>(out), static_cast<const float*>(in),
+                      static_cast<const float*>(weight), static_cast<const float*>(bias), epilogue);
     dispatch_gemm(p.dtype, [&](auto kind) {
       using S = typename decltype(kind)::Storage;
       Forward<decltype(kind)>{p,
@@ -478,6 +482,9 @@ void turned(const LaunchContext& ctx, const ConvPlan& p, typename Kind::Storage*
 void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad_in, const void* grad_out,
                          const void* weight) {
   if (p.batch == 0) return;
+  if (winograd_suits(p))
+    return winograd_backward_input(ctx, p, static_cast<float*>(grad_in), static_cast<const float*>(grad_out),
+                                   static_cast<const float*>(weight));
   dispatch_gemm(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     if (turns(p, kGemmVecBytes / int64_t(sizeof(S))))
@@ -491,6 +498,9 @@ void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad
 
 void conv_backward_weight(const LaunchContext& ctx, const ConvPlan& p, void* grad_weight,
                           const void* grad_out, const void* in) {
+  if (p.batch > 0 && winograd_suits_weight(p))
+    return winograd_backward_weight(ctx, p, static_cast<float*>(grad_weight),
+                                    static_cast<const float*>(grad_out), static_cast<const float*>(in));
   dispatch_gemm(p.dtype, [&](auto kind) {
     using Kind = decltype(kind);
     using S = typename Kind::Storage;
