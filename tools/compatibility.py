@@ -128,8 +128,8 @@ NAMES = """
 
 PyTorch's public names that have a docstring or are constants, by namespace: {here} of {total} are here.
 
-| namespace | here | of | missing |
-| --- | --- | --- | --- |
+| namespace | here | missing |
+| --- | --- | --- |
 """
 
 
@@ -232,7 +232,7 @@ def name_rows() -> tuple[str, int, int]:
         shown = ", ".join(missing[:SHOWN])
         rest = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         text = "all" if len(missing) == len(names) and len(names) > 1 else shown + rest
-        lines.append(f"| {space} | {len(names) - len(missing)} | {len(names)} | {text} |")
+        lines.append(f"| {space} | {len(names) - len(missing)} of {len(names)} | {text} |")
     return "\n".join(lines) + "\n", here, total
 
 

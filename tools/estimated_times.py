@@ -2,7 +2,7 @@
 
     python tools/estimated_times.py build/csrc/CMakeFiles/warptape_cuda.dir    objects for sm_90a
 
-Prints a Markdown table. **The times are estimates from below, not measurements.** A time is the longest of
+Prints two Markdown tables. **The times are estimates from below, not measurements.** A time is the longest of
 four, each as if nothing else were in the way:
 
     memory       bytes that must move, each once / the memory's bandwidth
@@ -149,36 +149,17 @@ def number(x: float) -> str:
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
-def line_of(row: Row, parts: Sequence[Estimate]) -> str:
-    """A row of several kernels has their figures one behind the other, and the sum of their times."""
-
-    def each(figures: Iterable[float]) -> str:
-        return " + ".join(map(number, figures))
-
-    time = sum(p.time for p in parts)
-    targets = "; ".join(f"{t.name} {number(t.seconds * 1e6)}" for t in row.targets) or "-"
-    cells = [
-        row.name,
-        row.shape,
-        each(p.registers for p in parts),
-        " + ".join(f"{p.blocks} ({p.warps / MOST_WARPS:.0%})" for p in parts),
-        each(p.slots for p in parts),
-        each(p.memory * 1e6 for p in parts),
-        each(p.arithmetic * 1e6 for p in parts),
-        each(p.issue * 1e6 for p in parts),
-        each(p.special * 1e6 for p in parts),
-        f"**{number(time * 1e6)}**",
-        number(sum(p.h100_time for p in parts) * 1e6),
-        " + ".join(p.limit for p in parts),
-        targets,
-        verdict(time, row),
-    ]
-    return "| " + " | ".join(cells) + " |"
-
-
-HEADER = [
+TIMES = [
     "kernel",
     "shape",
+    "estimated H200, us",
+    "estimated H100, us",
+    "limit",
+    "targets, us",
+    "by this estimate",
+]
+PARTS = [
+    "kernel",
     "registers",
     "blocks (occupancy)",
     "issue slots a warp",
@@ -186,17 +167,46 @@ HEADER = [
     "arithmetic, us",
     "issue, us",
     "exp, us",
-    "estimated H200, us",
-    "estimated H100, us",
-    "limit",
-    "targets, us",
-    "by this estimate",
 ]
 
 
-def table(rows: Sequence[Row], kernels: dict[str, list[Kernel]]) -> tuple[list[str], list[str]]:
-    """Lines of the table, and what could not be estimated."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|" + " --- |" * len(HEADER)]
+def lines_of(row: Row, parts: Sequence[Estimate]) -> tuple[str, str]:
+    """Its lines of both tables. Several kernels have their figures one behind the other, their times summed."""
+
+    def each(figures: Iterable[float]) -> str:
+        return " + ".join(map(number, figures))
+
+    time = sum(p.time for p in parts)
+    times = [
+        row.name,
+        row.shape,
+        f"**{number(time * 1e6)}**",
+        number(sum(p.h100_time for p in parts) * 1e6),
+        " + ".join(p.limit for p in parts),
+        "; ".join(f"{t.name} {number(t.seconds * 1e6)}" for t in row.targets) or "-",
+        verdict(time, row),
+    ]
+    figures = [
+        row.name,
+        each(p.registers for p in parts),
+        " + ".join(f"{p.blocks} ({p.warps / MOST_WARPS:.0%})" for p in parts),
+        each(p.slots for p in parts),
+        each(p.memory * 1e6 for p in parts),
+        each(p.arithmetic * 1e6 for p in parts),
+        each(p.issue * 1e6 for p in parts),
+        each(p.special * 1e6 for p in parts),
+    ]
+    return line(times), line(figures)
+
+
+def line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def tables(rows: Sequence[Row], kernels: dict[str, list[Kernel]]) -> tuple[list[str], list[str], list[str]]:
+    """Lines of the times, lines of the figures behind them, and what could not be estimated."""
+    times = [line(TIMES), "|" + " --- |" * len(TIMES)]
+    figures = [line(PARTS), "|" + " --- |" * len(PARTS)]
     missing = []
     for row in rows:
         parts = []
@@ -208,8 +218,9 @@ def table(rows: Sequence[Row], kernels: dict[str, list[Kernel]]) -> tuple[list[s
         except ValueError as error:
             missing.append(f"{row.name}: {error}")
             continue
-        lines.append(line_of(row, parts))
-    return lines, missing
+        for lines, text in zip((times, figures), lines_of(row, parts), strict=True):
+            lines.append(text)
+    return times, figures, missing
 
 
 def read(folder: Path, rows: Iterable[Row]) -> dict[str, list[Kernel]]:
@@ -234,8 +245,8 @@ def main() -> int:
         "folder", type=Path, help="with the objects that nvcc made: softmax.cu.o, gemm/mma.cu.o"
     )
     options = parser.parse_args()
-    lines, missing = table(ROWS, read(options.folder, ROWS))
-    print("\n".join(lines))
+    times, figures, missing = tables(ROWS, read(options.folder, ROWS))
+    print("\n".join([*times, "", *figures]))
     print("\n".join(missing), file=sys.stderr)
     return 1 if missing else 0
 

@@ -135,15 +135,20 @@ def test_a_row_that_misses_says_which_target() -> None:
     assert verdict(3.0, row._replace(targets=())) == "no target"
 
 
-def test_a_table_of_one_row_and_what_it_lacks() -> None:
+def test_tables_of_one_row_and_what_it_lacks() -> None:
     kernel = Kernel("copy<float>", "90a", registers=32, code=code_of(LISTING))
     part = Part("view/copy.cu", "^copy<float>", 256, 1000, 4.8e6, loops=(Loop(r"LDG\S*\.128", 1, 24),))
     row = Row("copy", "1 M", (part,), (Target("85 %", 0.9e-6), Target("50 %", 2e-6)))
-    lines, missing = estimated_times.table([row, row], {"view/copy.cu": [kernel]})
-    assert not missing and len(lines) == 4
-    assert "| **1** | 1.43 | memory | 85 % 0.9; 50 % 2 | **misses 85 %** |" in lines[2]
-    lines, missing = estimated_times.table([row], {})
-    assert len(lines) == 2 and "expected one kernel '^copy<float>' for sm_90a, got none" in missing[0]
+    times, figures, missing = estimated_times.tables([row, row], {"view/copy.cu": [kernel]})
+    assert not missing and len(times) == len(figures) == 4
+    assert times[2] == "| copy | 1 M | **1** | 1.43 | memory | 85 % 0.9; 50 % 2 | **misses 85 %** |"
+    assert figures[2].startswith("| copy | 32 | 8 (100%) | ") and "| 1 | " in figures[2]
+    assert {line.count("|") for line in times} == {8} and {line.count("|") for line in figures} == {9}
+    times, figures, missing = estimated_times.tables([row], {})
+    assert (
+        len(times) == len(figures) == 2
+        and "expected one kernel '^copy<float>' for sm_90a, got none" in missing[0]
+    )
 
 
 def test_rows_are_of_kernels_that_are_there() -> None:
@@ -170,9 +175,9 @@ def section(title: str) -> str:
     return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_the_table_in_the_docs_has_every_row() -> None:
-    names = re.findall(r"^\| ([^|]+?) \|", section("Estimated times, one H200"), re.M)[2:]
-    assert names == [row.name for row in ROWS]
+def test_the_tables_in_the_docs_have_every_row() -> None:
+    names = re.findall(r"^\| ([^|]+?) \|", section("Estimated times, one H200"), re.M)
+    assert names == ["kernel", "---", *(row.name for row in ROWS)] * 2
 
 
 def test_what_is_proven_names_files_that_are_there() -> None:
