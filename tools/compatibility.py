@@ -81,8 +81,8 @@ result's largest number (1e-4 where it names none). Cases that fail under PyTorc
 warptape's CPU time for the cases that agree over PyTorch's, each run once with one thread, imports inside of
 cases included: a hint, no measurement.
 
-| libraries | cases | agree | largest difference | ratio | date |
-| --- | --- | --- | --- | --- | --- |
+| libraries | cases | agree | largest difference | ratio |
+| --- | --- | --- | --- | --- |
 """
 
 SAMPLES = """
@@ -195,14 +195,15 @@ def library_rows(rows: list[dict[str, Any]]) -> str:
         agreeing = [case["difference"] for case in counted if case["status"] == "agrees"]
         largest = f"{max(agreeing):.1e}" if agreeing else "-"
         ratio = f"{row['ratio']:.2f}" if "ratio" in row else "-"
-        found = f"{len(counted)} | {len(agreeing)} | {largest} | {ratio} | {row.get('date', '-')}"
+        found = f"{len(counted)} | {len(agreeing)} | {largest} | {ratio}"
         lines.append(f"| {title} | {found} |")
         failures += [f"- {row['library']}: {row['error']}"] if "error" in row else []
         for name, case in row["cases"].items():
             if case["status"] != "agrees":
                 text = case.get("text") or f"difference {case['difference']:.1e}"
                 failures.append(f"- {row['library']} `{name}`, {case['status']}: {text[:160]}")
-    return "\n".join([*lines, "", *(failures or ["Every case agrees."])]) + "\n"
+    dates = ", ".join(sorted({row["date"] for row in rows if "date" in row}))
+    return "\n".join([*lines, "", f"Run on {dates}.", "", *(failures or ["Every case agrees."])]) + "\n"
 
 
 def sample_rows(rows: list[dict[str, Any]]) -> str:

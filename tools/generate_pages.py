@@ -115,13 +115,13 @@ def ops_page(ops: list[Any]) -> str:
         f"{len(by_path)} public names. `help(name)` prints the same with an example.",
         "[How they were checked](../measurements/ops.md) has the tests of each.",
         "",
-        "| name | what it does | declaration |",
-        "| --- | --- | --- |",
+        "| name | what it does, and its declaration |",
+        "| --- | --- |",
     ]
     for path, group in by_path.items():
         said = " ".join(next((op.doc for op in group if op.doc), "").split()).replace("|", "\\|")
-        declared = "<br>".join(f"`{op.signature}`".replace("|", "\\|") for op in group)
-        lines.append(f"| {path} | {said} | {declared} |")
+        declared = [f"`{op.signature}`".replace("|", "\\|") for op in group]
+        lines.append(f"| {path} | {'<br>'.join([said, *declared] if said else declared)} |")
     return "\n".join(lines) + "\n"
 
 
