@@ -171,7 +171,7 @@ PARTS = [
 
 
 def lines_of(row: Row, parts: Sequence[Estimate]) -> tuple[str, str]:
-    """Its lines of both tables. Several kernels have their figures one behind the other, their times summed."""
+    """Its lines of both tables. Several kernels have figures one behind the other, their times summed."""
 
     def each(figures: Iterable[float]) -> str:
         return " + ".join(map(number, figures))
