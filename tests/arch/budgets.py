@@ -150,7 +150,7 @@ BUDGETS = {
         ),
     ),
     "probability distributions": (
-        5_120,  # signatures with types take more lines
+        5_180,  # signatures with types take more lines, and so does the list of exported names
         ("python/warptape/extras/distributions/", "python/warptape/extras/quasirandom.py"),
     ),
     "function transforms": (1_751, ("csrc/transforms/", "csrc/bindings/autograd/transforms")),

@@ -75,3 +75,9 @@ class _CudnnModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CudnnModule
+# The switches again, for type checkers and editors.
+enabled: bool
+allow_tf32: bool
+fp32_precision: str
+benchmark: bool
+deterministic: bool

@@ -1,8 +1,8 @@
 """`python -m warptape.torch.wheel [folder]`: makes a wheel named torch that redirects to warptape.
 
 pip then takes `torch` as installed, in the version that warptape stands in for, and `import torch` gives
-warptape in every program of that environment. The wheel holds the redirection, the version, and stubs: with
-them editors and type checkers find under `torch` what `warptape` has.
+warptape in every program of that environment. The wheel holds the redirection, the version, and modules of
+names that nothing runs: by them editors and type checkers find under `torch` what `warptape` has.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def write_wheel(
 
 
 def stubs() -> dict[str, str]:
-    """{path: text}: for each public module of warptape one of torch with all its names, and py.typed."""
+    """{path: text}: for each public module of warptape one of torch with all its names, and py.typed.
+
+    All but torch itself end in .py: of a stub alone pyright says that it has no source.
+    """
     root = Path(__file__).resolve().parents[1]
     homes: dict[str, str] = {}  # public module -> where it lies
     for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")]):
@@ -95,7 +98,9 @@ def stubs() -> dict[str, str]:
         lines = [f'"""{home}, as torch has it."""', "", "# mypy: ignore-errors"]
         lines += [f"from . import {short} as {short}" for short in (n.rpartition(".")[2] for n in inside)]
         lines.append(f"from {home} import *")
-        found[place + ("/__init__.pyi" if name in packages else ".pyi")] = "\n".join(lines) + "\n"
+        lines += ["from warptape import __version__ as __version__"] if name == "warptape" else []
+        suffix = ".pyi" if name == "warptape" else ".py"
+        found[place + ("/__init__" if name in packages else "") + suffix] = "\n".join(lines) + "\n"
     return found
 
 
