@@ -133,8 +133,10 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", default=".", help="where the wheel is written")
     try:
         print(make_wheel(parser.parse_args().folder))
-    except (RuntimeError, OSError) as error:
+    except RuntimeError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"warptape.torch.wheel: the wheel cannot be written: {error}")
 
 
 if __name__ == "__main__":

@@ -139,3 +139,11 @@ def test_a_name_that_is_not_listed_is_found(tmp_path: Path) -> None:
         "from .a import b, c, d as d, e\n__all__ = ['b']\n__all__ += ['e']\n"
     )
     assert hidden(tmp_path / "planted.py") == {"c"}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(wheel, "_installed_pytorch", lambda: "")
+    monkeypatch.setattr(sys, "argv", ["wheel", str(tmp_path / "file")])
+    with pytest.raises(SystemExit, match=r"warptape\.torch\.wheel: the wheel cannot be written: .*file"):
+        wheel.main()
