@@ -12,7 +12,10 @@ import numpy as np
 import safetensors.numpy
 import warptape as wt
 from warptape.models import Decoder, DecoderConfig, Encoder, EncoderConfig, RotaryScaling
+from warptape.models.llava import Llava, LlavaConfig
 from warptape.models.parts import ExpertsConfig, LatentConfig
+from warptape.models.siglip import Siglip, SiglipConfig, SiglipTextConfig
+from warptape.models.vision import VisionConfig
 from warptape.models.whisper import Whisper, WhisperConfig
 
 V, T = 40, 12
@@ -326,6 +329,46 @@ WHISPER = WhisperConfig(
 )
 
 
+PIXELS: dict[str, Any] = {
+    "hidden_size": 24,
+    "intermediate_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 20,
+    "patch_size": 6,
+}
+SIGLIP = SiglipConfig(
+    text=SiglipTextConfig(
+        vocab_size=V,
+        hidden_size=24,
+        intermediate_size=36,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=T,
+        bos_token_id=2,
+        eos_token_id=3,
+        pad_token_id=1,
+    ),
+    vision=VisionConfig(**PIXELS),
+)
+CLIP = VisionConfig(
+    **PIXELS,
+    architecture="clip_vision_model",
+    hidden_act="quick_gelu",
+    norm_eps=1e-5,
+    class_token=True,
+    head=False,
+    initializer_range=0.2,
+)
+IMAGE = V - 1  # the token
+LLAVA = LlavaConfig(
+    text=DecoderConfig(**SMALL | {"max_position_embeddings": 96}, num_key_value_heads=2),
+    vision=CLIP,
+    image_token_id=IMAGE,
+)
+SEEING: dict[str, Any] = {"siglip": (Siglip, SIGLIP), "llava": (Llava, LLAVA), "whisper": (Whisper, WHISPER)}
+
+
 def build(name: str, seed: int = 0) -> Decoder:
     """A decoder in evaluation mode; biases and norms are random, too."""
     wt.manual_seed(seed)
@@ -343,8 +386,9 @@ def tokens(batch: int = 2, count: int = T, seed: int = 1) -> wt.Tensor:
 
 
 def write_folder(name: str, folder: Path) -> None:
-    """A folder of CONFIGS, ENCODERS, HEADS, or of WHISPER, its tensors drawn by the CRC-32 of their names."""
-    model: Any = Whisper(WHISPER) if name == "whisper" else None
+    """A folder of CONFIGS, ENCODERS, HEADS or SEEING, its tensors drawn by the CRC-32 of their names."""
+    kind, config = SEEING.get(name, (None, None))
+    model: Any = None if kind is None else kind(config)
     encoders = {**ENCODERS, **HEADS}
     model = model or (Encoder(encoders[name]) if name in encoders else Decoder(CONFIGS[name]))
     model.save_pretrained(folder)  # for names and shapes

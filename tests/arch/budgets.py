@@ -186,9 +186,10 @@ BUDGETS = {
     ),
     "ONNX": (2_279, ("python/warptape/compiler/onnx/",)),
     # Mixtures of experts, latent attention, GGUF files of 17 families, read and written, matrices as five
-    # programs store them, encoders with a norm before each part, Whisper.
+    # programs store them, encoders with a norm before each part, Whisper; towers of images, SigLIP, LLaVA, what
+    # makes pixels of images, and the search for codes of GGUF's kinds.
     "models": (
-        6_700,
+        8_500,
         ("python/warptape/models/",),
     ),  # heads of encoders, transformers' models computed by Decoder
     "traced programs": (3_025, ("python/warptape/compiler/fx/",)),

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from model_configs import ENCODERS, HEADS, fixed_tokens, write_folder
+from model_configs import ENCODERS, HEADS, IMAGE, LLAVA, fixed_tokens, write_folder
 
-from golden.models import FILE, NAMES, speech_features, speech_tokens
+from golden.models import FILE, NAMES, pixels, speech_features, speech_tokens, tokens_with_images
 
 
 def computed(name: str, folder: Path) -> list[float]:
@@ -54,13 +54,29 @@ def speech(folder: Path) -> dict[str, list[float]]:
     return {"whisper": logits.flatten().tolist(), "features": features[::10, ::20].flatten().tolist()}
 
 
+def vision(folder: Path) -> dict[str, list[float]]:
+    """SigLIP's logits of two images and two texts, and LLaVA's of a text with two images."""
+    numbers, given = {}, torch.from_numpy(pixels())
+    for name, kind in (("siglip", "SiglipModel"), ("llava", "LlavaForConditionalGeneration")):
+        write_folder(name, folder / name)
+        model = getattr(transformers, kind).from_pretrained(folder / name, attn_implementation="eager").eval()
+        tokens = fixed_tokens() if name == "siglip" else tokens_with_images(IMAGE, LLAVA.image_tokens)
+        with torch.no_grad():
+            out = model(input_ids=torch.from_numpy(tokens), pixel_values=given)
+        found = out.logits_per_image if name == "siglip" else out.logits[:, -3:, :8]
+        numbers[name] = found.flatten().tolist()
+    return numbers
+
+
 def main() -> None:
     """All of them."""
     with tempfile.TemporaryDirectory() as folder:
         numbers = {name: computed(name, Path(folder, name)) for name in NAMES}
-        spoken = speech(Path(folder, "speech"))
+        spoken, seen = speech(Path(folder, "speech")), vision(Path(folder, "vision"))
     said = {"recorded from": f"transformers {transformers.__version__}, torch {torch.__version__}"}
-    FILE.write_text(json.dumps(said | {"numbers": numbers, "speech": spoken}, indent=0) + "\n")
+    FILE.write_text(
+        json.dumps(said | {"numbers": numbers, "speech": spoken, "vision": seen}, indent=0) + "\n"
+    )
 
 
 if __name__ == "__main__":

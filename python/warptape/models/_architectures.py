@@ -29,7 +29,9 @@ _LACKING = {
     "granitemoe": "experts whose matrices lie as GraniteMoE's",
     "qwen3_next": "linear attention",
     **dict.fromkeys(("t5", "bart"), "attention from a decoder to an encoder"),
-    **dict.fromkeys(("llava", "qwen2_5_vl", "siglip"), "images"),
+    "llava": "images: warptape.models.llava.Llava reads them",
+    "siglip": "images: warptape.models.siglip.Siglip reads them",
+    "qwen2_5_vl": "images",
 }
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from ..distributed.checkpoint import NameMap
 from . import _architectures
 from ._architectures import FULL, SLIDING
 from .parts import ExpertsConfig, LatentConfig
 from .rotary import RotaryScaling
 
 # Hugging Face's names; gelu_new and gelu_pytorch_tanh are both the tanh approximation.
-ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "quick_gelu")
 Token = int | list[int] | tuple[int, ...] | None
 
 
@@ -40,23 +41,15 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """What configs have in common: checks of their fields, and Hugging Face's form.
+class ConfigBase:
+    """What configs of all models and of their parts have in common: checks of their fields, and Hugging
+    Face's form.
 
     Args:
-        vocab_size, hidden_size, num_hidden_layers, num_attention_heads: sizes.
         architecture: which names and parts.
-        hidden_act: activation of the MLPs.
-        intermediate_size: their width.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
     architecture: str
-    hidden_act: str
-    intermediate_size: int = None  # type: ignore[assignment]  # set below, as are others that may be None
 
     architectures: ClassVar[Mapping[str, _architectures.Architecture]]
 
@@ -71,11 +64,9 @@ class Config:
                 self._set(each.name, tuple(value))
             if each.name.endswith("dropout") and value > 1:
                 self._refuse(each.name, "a probability")
-        if self.num_hidden_layers > _architectures.MOST_LAYERS:
-            self._refuse("num_hidden_layers", f"at most {_architectures.MOST_LAYERS}")
+            if each.name == "num_hidden_layers" and value > _architectures.MOST_LAYERS:
+                self._refuse(each.name, f"at most {_architectures.MOST_LAYERS}")
         self._one_of("architecture", tuple(self.architectures))
-        self._one_of("hidden_act", ACTIVATIONS)
-        self._default("intermediate_size", 4 * self.hidden_size)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the class is frozen once this is made
@@ -104,6 +95,11 @@ class Config:
         """
         return cls(**_architectures.read(cls.__name__, cls.architectures, data))
 
+    @property
+    def names(self) -> NameMap:
+        """Hugging Face's names of the model's tensors."""
+        return self.architectures[self.architecture].names(self)
+
     def to_hf(self) -> dict[str, Any]:
         """The dict of a `config.json` that transformers reads as the same model.
 
@@ -117,6 +113,29 @@ class Config:
             settings = ", ".join(f"{name}={getattr(self, name)!r}" for name in lost)
             raise ValueError(f"{type(self).__name__}: a {self.architecture} model cannot have {settings}")
         return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ConfigBase):
+    """What configs of language models have in common.
+
+    Args:
+        vocab_size, hidden_size, num_hidden_layers, num_attention_heads: sizes.
+        hidden_act: activation of the MLPs.
+        intermediate_size: their width.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    hidden_act: str
+    intermediate_size: int = None  # type: ignore[assignment]  # set below, as are others that may be None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._one_of("hidden_act", ACTIVATIONS)
+        self._default("intermediate_size", 4 * self.hidden_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,12 @@ class Decoder(PreTrained):
         )
 
     def hidden(
-        self, input_ids: Tensor, *, cache: Cache | None = None, positions: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        *,
+        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        embedded: Tensor | None = None,
     ) -> Tensor:
         """What the head is applied to, [B, T, C]. Arguments and errors are forward()'s.
 
@@ -214,9 +219,11 @@ class Decoder(PreTrained):
             input_ids: [B, T].
             cache: of earlier tokens, or None.
             positions: [T] or [B, T].
+            embedded: what the first layer gets in place of the tokens' embeddings, [B, T, C]; None: these.
         """
         positions = self._positions(input_ids, cache, positions)
-        return self.norm(self.through(self.embed(input_ids, positions), positions, cache))
+        x = self.embed(input_ids, positions) if embedded is None else embedded
+        return self.norm(self.through(x, positions, cache))
 
     def embed(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer gets of tokens [B, T] at these positions, [B, T, C].

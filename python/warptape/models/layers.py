@@ -32,6 +32,8 @@ def activate(name: str, x: Tensor) -> Tensor:
         return F.silu(x)
     if name == "relu":
         return F.relu(x)
+    if name == "quick_gelu":
+        return x * wt.sigmoid(1.702 * x)
     return F.gelu(x, approximate="none" if name == "gelu" else "tanh")
 
 

@@ -16,7 +16,7 @@ from ..distributed import checkpoint
 from ..serialization.files import replace_file
 from ..utils.safetensors import save_sharded
 from ._sources import CodedLayers, Make, Source, fill, find
-from .config import Config
+from .config import ConfigBase
 
 if TYPE_CHECKING:
     from warptape.core.types import Device
@@ -62,7 +62,7 @@ class PreTrained(nn.Module):
     """
 
     config: Any
-    config_class: type[Config]
+    config_class: type[ConfigBase]
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class PreTrained(nn.Module):
 
     def name_map(self) -> checkpoint.NameMap:
         """Hugging Face's names of this model's tensors, for warptape.distributed.checkpoint too."""
-        return self.config.architectures[self.config.architecture].names(self.config)
+        return self.config.names
 
     @wt.no_grad()
     def reset_parameters(self) -> None:

@@ -66,6 +66,30 @@ def _whisper() -> Mapping[str, Architecture]:
     return SPEECH
 
 
+def _towers() -> Mapping[str, Architecture]:
+    from .vision import TOWERS
+
+    return TOWERS
+
+
+def _texts_beside_images() -> Mapping[str, Architecture]:
+    from .vision import TEXTS
+
+    return TEXTS
+
+
+def _pairs() -> Mapping[str, Architecture]:
+    from .vision import PAIRS
+
+    return PAIRS
+
+
+def _vision_language() -> Mapping[str, Architecture]:
+    from .vision import LANGUAGE
+
+    return LANGUAGE
+
+
 class Families(Mapping[str, Architecture]):
     """Architectures by `model_type`, in the order of their names here.
 
@@ -100,3 +124,7 @@ DECODERS = Families({
 })  # fmt: skip
 SPEECH = Families({"whisper": _whisper})
 ENCODERS = Families({"bert roberta xlm-roberta modernbert": _bert})
+TOWERS = Families({"siglip_vision_model clip_vision_model": _towers})
+TOWER_TEXTS = Families({"siglip_text_model": _texts_beside_images})
+PAIRS = Families({"siglip": _pairs})
+VISION_LANGUAGE = Families({"llava": _vision_language})
