@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core import Tensor
 from .detokenizer import AnswerText, Detokenizer
+from .images import PlacedImage
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
@@ -149,6 +150,7 @@ class Request:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         self.lora: LoRARequest | None = None
+        self.images: list[PlacedImage] = []
         self.states: Any = None  # what is told of the states of its tokens
         self.cached_tokens = 0
         self.first = -1  # the engine's number of its first answer

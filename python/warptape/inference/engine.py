@@ -11,10 +11,8 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
-
-from warptape import core as wt
 
 from .. import _C
 from ..core import Tensor
@@ -22,16 +20,18 @@ from ..models import Decoder
 from ._checks import check_at_least, check_tokens, check_types
 from .answers import Completion, Request, report_states
 from .decode_graphs import capture_sizes
+from .images import ImageEncoder, placed, rows_of_images
 from .lora import LoRARequest
 from .outputs import Logprob, RequestOutput
 from .pacing import RateControl
-from .pipeline_parallel import mesh_of, stage_of
+from .pipeline_parallel import stage_of
 from .ranks import Ranks
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
+from .speculation import Speculation
 from .step_masks import StepMasks
 from .structured import Grammar, Grammars
-from .tensor_parallel import ranks_of, split_
+from .tensor_parallel import ranks_of
 from .token_masks import TokenMask
 from .tokenizer import Tokenizer
 from .weights import UpdatesWeights
@@ -107,70 +107,9 @@ class EngineArgs:
         check_at_least(self, 1, "tensor_parallel_size", "pipeline_parallel_size")
         if self.ranks == 1:
             return
-        draft = _Speculation.of(self.speculative_config).model
+        draft = Speculation.of(self.speculative_config).model
         if draft is not None and self.pipeline_parallel_size > 1:
             raise NotImplementedError("a draft model in a pipeline; 'ngram' can be had")
-
-
-@dataclass(kw_only=True)
-class _Speculation:
-    """A speculative_config, checked."""
-
-    num_speculative_tokens: int
-    method: str | None = None
-    model: Any = None
-    prompt_lookup_min: int = 2
-    prompt_lookup_max: int = 5
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any] | None) -> _Speculation:
-        """TypeError for what is no such dict.
-
-        Args:
-            config: the engine's speculative_config.
-        """
-        if not config:
-            return cls(num_speculative_tokens=0)
-        known = [each.name for each in fields(cls)]
-        if not isinstance(config, Mapping) or not {"num_speculative_tokens"} <= {*config} <= {*known}:
-            raise TypeError(
-                f"speculative_config must be a dict with num_speculative_tokens and any of {known[1:]}, got "
-                f"{config!r:.200}"
-            )
-        return cls(**config)
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        self.method = self.method or ("draft_model" if self.model is not None else "ngram")
-        if self.method not in ("ngram", "draft_model") or (self.method == "draft_model") != (
-            self.model is not None
-        ):
-            raise ValueError(
-                "speculative_config: expected the method 'ngram', or 'draft_model' with a model, got "
-                f"{self.method!r}"
-            )
-        if not 0 <= self.num_speculative_tokens <= 64:
-            raise ValueError(f"num_speculative_tokens must be in [0, 64], got {self.num_speculative_tokens}")
-
-    def draft_of(self, model: Decoder, ranks: int) -> Decoder | None:
-        """The draft model, split among the ranks as the model is. ValueError for another vocabulary or a
-        shorter context."""
-        if self.model is None:
-            return None
-        draft = self.model if isinstance(self.model, Decoder) else Decoder.from_pretrained(self.model)
-        ours, theirs = model.config, draft.config
-        if ours.vocab_size != theirs.vocab_size:
-            raise ValueError(f"the draft model has {theirs.vocab_size} tokens, the model {ours.vocab_size}")
-        if theirs.max_position_embeddings < ours.max_position_embeddings:
-            raise ValueError(
-                f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the "
-                f"model's, {ours.max_position_embeddings}"
-            )
-        if draft.embed_tokens.weight.dtype == wt.float16:
-            draft = draft.float()  # as `prepare` has it
-        if ranks_of(draft) != ranks:
-            split_(draft, mesh_of(draft, ranks))
-        return draft.eval()
 
 
 class LLMEngine(UpdatesWeights):
@@ -179,17 +118,22 @@ class LLMEngine(UpdatesWeights):
     Args:
         model: a Decoder, or another module with its `config`, `hidden` and `lm_head`; in evaluation mode.
         tokenizer: None: prompts are tokens, and there is no text.
+        images: makes vectors of the images in prompts; None: these have none.
 
     Raises: ValueError for limits without meaning, where the cache has no room for one request of
     max_model_len, and for a model that is not split among tensor_parallel_size ranks.
     """
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer | None = None, args: EngineArgs | None = None
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer | None = None,
+        args: EngineArgs | None = None,
+        images: ImageEncoder | None = None,
     ) -> None:
         super().__init__()
         args = args or EngineArgs()
-        self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
+        self.args, self.tokenizer, self.model_config, self.images = args, tokenizer, model.config, images
         if ranks_of(model) != args.tensor_parallel_size:
             raise ValueError(
                 f"tensor_parallel_size is {args.tensor_parallel_size}, but the model is split among "
@@ -201,7 +145,7 @@ class LLMEngine(UpdatesWeights):
                 f"pipeline_parallel_size is {args.pipeline_parallel_size}, but the model is one of "
                 f"{1 if stage is None else stage.count} stages; LLM splits it"
             )
-        speculation = _Speculation.of(args.speculative_config)
+        speculation = Speculation.of(args.speculative_config)
         draft = speculation.draft_of(model, args.tensor_parallel_size)
         models = [model] if draft is None else [model, draft]
         self.num_pages, self.max_model_len = cache_size(models, args)
@@ -300,7 +244,10 @@ class LLMEngine(UpdatesWeights):
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
-        tokens = params.last_tokens(tokens, self.max_model_len)
+        tokens, images = placed(self.images, prompt, tokens)
+        whole, tokens = tokens, params.last_tokens(tokens, self.max_model_len)
+        if images and len(tokens) < len(whole):
+            raise ValueError("a prompt with images cannot be truncated")
         params = self._in_numbers(params, len(tokens))
         grammar = grammar or self.grammar(params)
         # Where a grammar is whole an end-of-sequence token ends it, also with ignore_eos.
@@ -312,11 +259,12 @@ class LLMEngine(UpdatesWeights):
         seed = self.draw_seed(params) if params.seed is None else params.seed
         before = self._before(params, generated)
         request = Request(request_id, text, tokens, params)
-        request.lora = lora_request
+        request.lora, request.images = lora_request, images
         if states is not None and self.args.pipeline_parallel_size > 1:
             raise NotImplementedError("states of a model whose layers lie on several ranks")
         request.states = states
-        salt = self._salt(adapter, cache_salt) if share_cache else next(self._salt_numbers)
+        seen = b"".join(each.image.digest for each in images)
+        salt = self._salt(adapter, cache_salt, seen) if share_cache else next(self._salt_numbers)
         of_all = {
             "stop_token_ids": stops,
             "priority": priority,
@@ -362,10 +310,12 @@ class LLMEngine(UpdatesWeights):
         completion.news()  # whoever gives tokens has them
         self._of_number[number] = request
 
-    def _salt(self, adapter: int, salt: str | None) -> int:
-        """The number of those who share keys and values. Salts are the clients': none is kept, and of those
-        long out of use not even the number, so that what they left in the cache is found no more."""
-        key = adapter, b"" if salt is None else hashlib.sha256(salt.encode()).digest()
+    def _salt(self, adapter: int, salt: str | None, images: bytes) -> int:
+        """The number of those who share keys and values; images have equal tokens, and are told apart here by
+        their digests. Salts are the clients': none is kept, and of those long out of use not even the number,
+        so that what they left in the cache is found no more."""
+        own = bytes(32 if images else 0) if salt is None else hashlib.sha256(salt.encode()).digest()
+        key = adapter, own + images
         found = self._salts.get(key)
         if found is None:
             found = self._salts[key] = next(self._salt_numbers)
@@ -499,6 +449,7 @@ class LLMEngine(UpdatesWeights):
             self._begin_masks(batch)
             watching = [self._of_number[number].states for number in batch["requests"]]
             self.runner.keep_states = any(watching)
+            batch["images"] = rows_of_images(self.images, batch, self._of_number)
             logits = self.runner.forward(batch)
             if self.runner.states is not None:
                 report_states(watching, self.runner.states, batch["starts"].tolist(), lengths)

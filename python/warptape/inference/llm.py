@@ -10,7 +10,10 @@ from typing import Any
 
 from warptape import core as wt
 
+from .. import nn
 from ..models import Decoder
+from ..models.families import VISION_LANGUAGE
+from ..models.pretrained import CONFIG, read_json
 from .engine import EngineArgs, LLMEngine, Prompt
 from .generation_config import end_tokens, sampling_defaults
 from .linear import QuantLinear, float8_, pack_, quantize_
@@ -66,8 +69,9 @@ def load_model(
     dtype: Any = "auto",
     quantization: str | None = None,
     invariant: bool = True,
-) -> Decoder:
-    """The model in a folder or GGUF file, packed or not; layers that are stored in few bits keep their codes.
+) -> Any:
+    """The model in a folder or GGUF file, packed or not: a Decoder, or a Llava where the config says so.
+    Layers that are stored in few bits keep their codes.
     With dtype "auto" weights are what the folder has; of float16, which the engine's invariant kernels have
     not, float32 with the same numbers.
 
@@ -84,17 +88,41 @@ def load_model(
         raise ValueError(f"dtype must be 'auto' or one of {[*DTYPES]}, got {dtype!r:.40}")
     if isinstance(dtype, str):
         dtype = DTYPES.get(dtype)
-    model = Decoder.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
-    widened = dtype is None and invariant and model.embed_tokens.weight.dtype == wt.float16
+    kind: Any = Decoder
+    if os.path.isfile(config := os.path.join(os.fspath(folder), CONFIG)):
+        if read_json(config).get("model_type") in VISION_LANGUAGE:
+            from ..models.llava import Llava as kind
+    model = kind.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
+    widened = dtype is None and invariant and _language(model).embed_tokens.weight.dtype == wt.float16
     return model.float() if widened else model
+
+
+def _language(model: Any) -> Decoder:
+    """A model, or the language model of one that has images, too."""
+    found: Decoder = getattr(model, "language_model", model)
+    return found
+
+
+def _encoder_of_images(model: Any, folder: Any, limits: EngineArgs) -> Any:
+    """Of a model with images; None for another one. NotImplementedError for one in a pipeline."""
+    if _language(model) is model:
+        return None
+    if limits.pipeline_parallel_size > 1:
+        raise NotImplementedError("images in a model whose layers lie on several ranks")
+    from ..models.images import ImageSettings
+    from .images import ImageEncoder
+
+    vision = model.config.vision
+    settings = ImageSettings.of_folder(os.curdir if folder is None else folder, vision)
+    return ImageEncoder(model, settings, limits.invariant)
 
 
 class LLM:
     """Generates text by a decoder.
 
     Args:
-        model: a folder or GGUF file as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers
-            are replaced by packed ones.
+        model: a folder or GGUF file as `Decoder.from_pretrained` or `Llava.from_pretrained` reads it, or a
+            Decoder or Llava, whose linear layers are replaced by packed ones.
         tokenizer: a folder whose tokenizer is read; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
         dtype: of the weights; "auto": the folder's, float32 for float16.
@@ -121,19 +149,21 @@ class LLM:
         **args: Any,
     ) -> None:
         folder, limits = None, EngineArgs(**args)
-        made = None if isinstance(model, Decoder) or os.path.isfile(os.fspath(model)) else model
+        there = isinstance(model, nn.Module)
+        made = None if there or os.path.isfile(os.fspath(model)) else model
         defaults = sampling_defaults(generation_config, made)
-        if not isinstance(model, Decoder):
+        if not there:
             folder = model
             model = load_model(folder, dtype, quantization, limits.invariant)
+        images, model = _encoder_of_images(model.eval(), folder, limits), _language(model)
         texts = None
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             source: Any = tokenizer or folder
             texts = Tokenizer(source, model.config.vocab_size)
         ranks, stages = limits.tensor_parallel_size, limits.pipeline_parallel_size
-        prepare(model.eval(), quantization, limits.invariant, ranks, stages)
+        prepare(model, quantization, limits.invariant, ranks, stages)
         ends = end_tokens(made, model.config.vocab_size)
-        self.llm_engine = engine = LLMEngine(model, texts, limits)
+        self.llm_engine = engine = LLMEngine(model, texts, limits, images)
         engine.sampling_defaults = defaults
         engine.eos_token_ids += [token for token in ends if token not in engine.eos_token_ids]
         self._numbers = itertools.count()
@@ -165,7 +195,8 @@ class LLM:
         """The answers to prompts, in their order.
 
         Args:
-            prompts: texts, {"prompt": text}, {"prompt_token_ids": [...]}, or one of these.
+            prompts: texts, {"prompt": text}, {"prompt_token_ids": [...]}, or one of these; a dict has the
+                images of a model that reads them in {"multi_modal_data": {"image": [...]}}.
             sampling_params: for all, or one for each prompt; None: get_default_sampling_params().
             lora_request: for all, or one (or None) for each prompt.
             priority: for each prompt; smaller ones come first.

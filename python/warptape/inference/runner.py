@@ -15,6 +15,7 @@ from ..models import Decoder
 from ..models.cache import PagedCache, PagedStep
 from . import pipeline_parallel
 from .decode_graphs import DecodeGraphs
+from .images import embedded
 from .lora import Adapters
 from .pipeline_parallel import stage_of
 
@@ -117,13 +118,16 @@ class ModelRunner:
             batch: tokens, positions and pages, as tensors.
         """
         stage = stage_of(self.model)
-        graphs = None if self.keep_states else self.graphs
+        images = batch.get("images")
+        graphs = None if self.keep_states or images else self.graphs
         if graphs is not None and (decoded := graphs.forward(batch)) is not None:
             return decoded
         if stage is None:
             self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
             with self.adapters.step(batch["adapters"], batch["starts"]):
-                x = self.model.hidden(batch["tokens"].to(self.device).unsqueeze(0), cache=self.cache)
+                given = batch["tokens"].to(self.device).unsqueeze(0)
+                inside = embedded(self.model.embed_tokens, given, images) if images else None
+                x = self.model.hidden(given, cache=self.cache, embedded=inside)
                 self.states = x[0] if self.keep_states else None
                 self.adapters.begin_head(batch["logit_rows"])
                 return self._head(x, batch)
