@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import warptape as wt
-from model_configs import BERT, SMALL
+from model_configs import BERT, LLAVA, SMALL
 from safetensors.numpy import load_file, save_file
 from time_limits import seconds
 from warptape.models import Decoder, DecoderConfig, Encoder, EncoderConfig
+from warptape.models.llava import Llava
 
 EOS = 256
 CONTEXT = 512
@@ -31,8 +32,15 @@ TEMPLATE = (
 )
 
 
-def write_tokenizer(folder: Path) -> None:
-    """Bytes as tokens, 256 the end."""
+SEEING = (  # of a model with images
+    "{% for m in messages %}{{ m.role }}:{% for p in m.content %}"
+    "{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+def write_tokenizer(folder: Path, *special: str, template: str = TEMPLATE) -> None:
+    """Bytes as tokens, 256 the end, and other special ones behind it."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -40,9 +48,9 @@ def write_tokenizer(folder: Path) -> None:
     text = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
     text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     text.decoder = decoders.ByteLevel()
-    text.add_special_tokens(["<end>"])
+    text.add_special_tokens(["<end>", *special])
     text.save(str(folder / "tokenizer.json"))
-    config = {"chat_template": TEMPLATE, "eos_token": "<end>"}
+    config = {"chat_template": template, "eos_token": "<end>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
@@ -53,6 +61,17 @@ def write_llm(folder: Path, seed: int = 0, **more: Any) -> Path:
     values = {**SMALL, "vocab_size": 257, "max_position_embeddings": CONTEXT, "eos_token_id": EOS, **more}
     Decoder(DecoderConfig(**values)).save_pretrained(folder)
     write_tokenizer(folder)
+    return folder
+
+
+def write_llava(folder: Path, template: str = SEEING) -> Path:
+    """A LLaVA with bytes for tokens, whose images have 20 x 20 pixels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wt.manual_seed(0)
+    sizes = {"vocab_size": 258, "max_position_embeddings": CONTEXT, "eos_token_id": EOS}
+    text = dataclasses.replace(LLAVA.text, **sizes)
+    Llava(dataclasses.replace(LLAVA, text=text, image_token_id=257)).save_pretrained(folder)
+    write_tokenizer(folder, "<image>", template=template)
     return folder
 
 

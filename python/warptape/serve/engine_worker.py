@@ -226,6 +226,7 @@ class EngineWorker:
             "num_pages": engine.num_pages,
             "tokenizer": engine.tokenizer is not None,
             "adapters": sorted(self._adapters),
+            "images": None if engine.images is None else engine.images.described(),
         }
 
     def stats(self) -> dict[str, Any]:
@@ -252,6 +253,8 @@ class EngineWorker:
         if self._encoder is None and op in ("read_weights", "put_weights", "drop_weights"):
             return self._weights.take(header)
         if self._encoder is None and op == "generate":
+            if buffers:
+                header["request"]["images"] = [np.frombuffer(each, np.uint8) for each in buffers]
             if self._weights.holds:
                 self._weights.held[number] = header
                 return None
@@ -323,7 +326,7 @@ class EngineWorker:
             raise ValueError(f"no adapter {adapter!r}")
         self._engine.add_request(
             name,
-            {"prompt_token_ids": request["prompt_token_ids"]},
+            self._prompt(request),
             params,
             lora_request=self._adapters.get(adapter),
             priority=request.get("priority", 0),
@@ -332,6 +335,14 @@ class EngineWorker:
             grammar=grammar,
         )
         self._sent[name] = _Sent(number, self._engine.snapshot(name), self._first(request, params))
+
+    def _prompt(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As the engine takes it."""
+        prompt: dict[str, Any] = {"prompt_token_ids": request["prompt_token_ids"]}
+        if pixels := request.get("images"):
+            side = 0 if self._engine.images is None else self._engine.images.side
+            prompt["multi_modal_data"] = {"image": [each.reshape(side, side, 3) for each in pixels]}
+        return prompt
 
     def _first(self, request: dict[str, Any], params: SamplingParams) -> list[Any]:
         """The entry of a prompt's first token, which has no log-probability."""

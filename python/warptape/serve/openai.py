@@ -18,6 +18,7 @@ from . import openai_requests
 from .dialects import JSON, Dialect, EventStream
 from .disconnect import unless_left
 from .errors import ApiError, api_error, error_response
+from .images import Images, with_places
 from .limits import dumps
 from .openai_answers import Answer, parts_of
 from .openai_requests import Asked, parse_body, refuse, take
@@ -51,6 +52,7 @@ class OpenAI:
     def __init__(self, models: Any, metrics: Metrics, texts: Texts, settings: Settings) -> None:
         self._models, self._metrics, self._texts, self._settings = models, metrics, texts, settings
         self._most_prompt, self._most_tokens = settings.max_prompt_tokens, settings.max_tokens
+        self._images = Images(settings.max_images, settings.max_image_pixels)
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
@@ -247,8 +249,18 @@ class OpenAI:
         if chat:
             if tokenizer is None:
                 raise refuse(f"{asked.model} has no tokenizer, which chat needs", "model")
-            whole = await self._texts.render(tokenizer, asked.messages, asked.chat_template, asked.template)
+            said = metadata.get("images")
+            if asked.images and (said is None or asked.truncate is not None):
+                what = "reads no images" if said is None else "takes no truncated prompt with images"
+                raise refuse(f"{asked.model} {what}", "messages")
+            place = None if said is None else tokenizer.decode([said["token"]], False)
+            given = (asked.messages, asked.chat_template, asked.template, place)
+            whole = await self._texts.render(tokenizer, *given)
             (tokens,) = await self._texts.encode(tokenizer, [whole], False, most, asked.truncate is not None)
+            if said is not None:
+                tokens = with_places(tokens, said, len(asked.images))
+                if asked.images:
+                    asked.more["images"] = await self._images.pixels(asked.images, said)
             out.append((tokens, whole))
             asked.reasoning &= version.spec.options.get("reasoning_parser") != "none"
             asked.thinking = begun(whole)

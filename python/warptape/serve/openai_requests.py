@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ApiError
+from .images import part_of
 from .limits import MOST_CHARACTERS, MOST_JSON, bounded, loads
 from .tool_calls import schema_of
 from .workers import RequestError
@@ -72,6 +73,7 @@ class Asked:
     show_logprobs: bool = True
     # Of a chat:
     messages: list[dict[str, Any]] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)  # data: URLs
     tools: list[dict[str, Any]] = field(default_factory=list)
     forced: bool = False  # the text is the call that tool_choice asked for
     most_calls: int | None = None
@@ -295,7 +297,7 @@ def chat(body: dict[str, Any], trust_template: bool = False) -> Asked:
     """
     known(body, *COMMON, *WITHOUT_MEANING, *CHAT)
     asked = _common(body)
-    asked.messages = _messages(body.get("messages"))
+    asked.messages = _messages(body.get("messages"), asked.images)
     asked.params["max_tokens"] = take(body, "max_completion_tokens", int, take(body, "max_tokens", int))
     top = take(body, "top_logprobs", int)
     if take(body, "logprobs", bool, False):
@@ -332,7 +334,9 @@ def chat(body: dict[str, Any], trust_template: bool = False) -> Asked:
     return asked
 
 
-def _messages(messages: Any) -> list[dict[str, Any]]:
+def _messages(messages: Any, images: list[str]) -> list[dict[str, Any]]:
+    """As templates take them: a content is a text, or where it has images a list of parts; `images` gets
+    their URLs."""
     if not isinstance(messages, list) or not messages:
         raise refuse("messages must be a list with at least one message", "messages")
     out = []
@@ -344,10 +348,10 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
         if role not in ("system", "developer", "user", "assistant", "tool", "function"):
             raise refuse(f"{where}: unknown role {role!r:.50}", where)
         if isinstance(content, list):
-            content = "".join(_part(part, where) for part in content)
+            content = _parts(content, where, images)
         if content is None and role != "assistant":
             raise refuse(f"{where} needs a content", where)
-        if content is not None and not isinstance(content, str):
+        if content is not None and not isinstance(content, str) and content is message["content"]:
             raise refuse(f"{where}: content must be a text or a list of parts", where)
         out.append({**message, "content": content if content is not None else ""})
         if message.get("tool_calls") is not None:
@@ -355,10 +359,22 @@ def _messages(messages: Any) -> list[dict[str, Any]]:
     return out
 
 
+def _parts(content: list[Any], where: str, images: list[str]) -> Any:
+    before, out = len(images), list[dict[str, Any]]()
+    for part in content:
+        if isinstance(part, dict) and part.get("type") == "image_url":
+            out.append(part_of(part, where, images))
+        else:
+            out.append({"type": "text", "text": _part(part, where)})
+    return out if len(images) > before else "".join(part["text"] for part in out)
+
+
 def _part(part: Any, where: str) -> str:
     if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
         kind = part.get("type") if isinstance(part, dict) else part
-        raise refuse(f"{where}: models here read text; got a part of type {kind!r:.50}", where)
+        raise refuse(
+            f"{where}: models here read text, and some images; got a part of type {kind!r:.50}", where
+        )
     text = part.get(part["type"])
     if not isinstance(text, str):
         raise refuse(f"{where}: a part's text must be text", where)

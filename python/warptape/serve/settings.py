@@ -25,6 +25,8 @@ class Settings:
     max_json_bytes: int = _of(8 << 20, "of JSON in a request, beside binary tensors; more is a 413")
     max_prompt_tokens: int | None = _of(None, "of a prompt; default: what the model's context allows")
     max_tokens: int | None = _of(None, "to be generated for one answer; default: as the context allows")
+    max_images: int = _of(16, "of a request; more are a 400")
+    max_image_pixels: int = _of(1 << 25, "of an image, before it is decoded; more are a 400")
     max_requests: int = _of(256, "that are worked on or wait, in all; more are a 429")
     max_connections: int = _of(2048, "open at once; more get a 429 and are closed")
     key_concurrency: int | None = _of(None, "requests of one token at once; more are a 429")

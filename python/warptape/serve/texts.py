@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ..inference import tokenizer as files
 from ..inference.tokenizer import Tokenizer
 from .errors import ApiError
+from .images import laid_out
 from .render import TEMPLATE_SECONDS, RenderProcesses
 from .workers import RequestError
 
@@ -212,13 +213,19 @@ class Texts:
                 )
 
     async def render(
-        self, tokenizer: Tokenizer, messages: list[Any], template: str | None, variables: dict[str, Any]
+        self,
+        tokenizer: Tokenizer,
+        messages: list[Any],
+        template: str | None,
+        variables: dict[str, Any],
+        place: str | None = None,
     ) -> str:
         """A conversation as text. RequestError for what the template refuses or takes too long for.
 
         Args:
             template: None: the model's.
             variables: what it finds by name.
+            place: the text of the token for an image; None: the model reads none.
         """
         variables = dict(variables)
         continued = variables.pop("continue_final_message", False)
@@ -226,4 +233,6 @@ class Texts:
             text, special = tokenizer.chat_template(template, variables.get("tools"))
         except (ValueError, OSError) as error:
             raise RequestError(str(error)) from error
+        if place is not None:
+            messages = laid_out(messages, text, place)
         return await self._render(text, messages, {**special, **variables}, continued)

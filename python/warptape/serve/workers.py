@@ -110,6 +110,7 @@ class _Stream(_Call):
     def __init__(self, header: dict[str, Any], request: Mapping[str, Any]) -> None:
         super().__init__(header)
         self.request = dict(request)
+        self.images: list[Buffer] = self.request.pop("images", [])
         n = self.request["params"].get("n", 1)
         self.tokens: list[list[int]] = [[] for _ in range(n)]
         self.left = set(range(n))
@@ -124,7 +125,7 @@ class _Stream(_Call):
         if self.described and (self.described >= len(request["prompt_token_ids"]) or any(self.tokens)):
             request["params"] = {**request["params"], "prompt_logprobs": None}
         self.again = 0
-        return {**self.header, "request": request}, []
+        return {**self.header, "request": request}, self.images
 
     def take(self, header: dict[str, Any], buffers: list[memoryview]) -> bool:
         self.deaths = 0
@@ -315,7 +316,7 @@ class Worker:
 
         Args:
             request: {"prompt_token_ids": [..], "params": {fields of SamplingParams, with a seed}, and
-                "priority", "cache_salt" where wanted}.
+                "priority", "cache_salt", "images" (bytes of pixels) where wanted}.
 
         Yields: {"outputs": [{"index", "tokens", "text", "logprobs", "finish_reason", "stop_reason"}], with
         what is new of each answer, "cached_tokens", "prompt_logprobs" (as far as they are new), "finished"}.
