@@ -30,7 +30,20 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "layer_replication": (None,),
     "trainable_token_indices": (None,),
 }
+_NEEDED = ("peft_type", "lora_alpha")  # without which a config says nothing of what the matrices mean
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+
+
+class AdapterConfigError(ValueError):
+    """An adapter_config.json lacks keys.
+
+    Attributes:
+        missing: these keys.
+    """
+
+    def __init__(self, path: str, missing: tuple[str, ...]) -> None:
+        super().__init__(f"{path} lacks {', '.join(missing)}: it is no config of a LoRA adapter")
+        self.missing = missing
 
 
 class Factors(NamedTuple):
@@ -115,11 +128,13 @@ class Adapter:
 
 def _scales(config: Mapping[str, Any], path: str) -> Any:
     """A function from (their name of a layer, rank) to what its product is multiplied by."""
+    if missing := tuple(key for key in _NEEDED if config.get(key) is None):
+        raise AdapterConfigError(path, missing)
     for key, values in _ONLY.items():
         if config.get(key, values[0]) not in values:
             raise ValueError(f"{path}: {key}={config[key]!r:.80} is not supported: only {values[0]!r}")
     root, patterns = config.get("use_rslora", False), config.get("alpha_pattern") or {}
-    numbers = [config.get("lora_alpha", 8), *(patterns.values() if isinstance(patterns, Mapping) else [None])]
+    numbers = [config["lora_alpha"], *(patterns.values() if isinstance(patterns, Mapping) else [None])]
     if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
         raise ValueError(
             f"{path}: expected lora_alpha, and those of alpha_pattern, to be numbers, got {numbers}"
@@ -213,8 +228,9 @@ def load_adapter(model: PreTrained, folder: str | os.PathLike[str]) -> Adapter:
     Args:
         folder: with adapter_config.json and adapter_model.safetensors.
 
-    Raises: FileNotFoundError, ValueError for other kinds of adapters, and CheckpointException for a damaged
-    file, matrices of other shapes and names of layers that the model has not; it names them.
+    Raises: FileNotFoundError, AdapterConfigError where the config lacks keys, ValueError for other kinds of
+    adapters, and CheckpointException for a damaged file, matrices of other shapes and names of layers that
+    the model has not; it names them.
     """
     like = model.embed_tokens.weight
     factors = load_factors(model, folder)

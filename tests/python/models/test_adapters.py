@@ -14,6 +14,7 @@ from model_configs import CONFIGS, build, tokens
 from warptape.distributed.checkpoint import CheckpointException
 from warptape.inference.linear import pack_
 from warptape.models import load_adapter
+from warptape.models.adapters import AdapterConfigError
 
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -161,6 +162,17 @@ def test_what_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "adapter_model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     refused("is it truncated")
+    for config, missing in (
+        ("{}", ("peft_type", "lora_alpha")),
+        ('{"r": 3, "lora_alpha": 6}', ("peft_type",)),
+        ('{"peft_type": "LORA", "lora_alpha": null}', ("lora_alpha",)),
+    ):
+        (tmp_path / "adapter_config.json").write_text(config)
+        with pytest.raises(
+            AdapterConfigError, match=f"adapter_config.json lacks {', '.join(missing)}:"
+        ) as of:
+            load_adapter(model, tmp_path)
+        assert of.value.missing == missing
     (tmp_path / "adapter_config.json").write_text("[1]")
     refused("is no config", ValueError)
     assert CONFIGS["llama"].num_key_value_heads == 2  # which PLACES supposes

@@ -205,7 +205,7 @@ def test_wrong_folders_of_orders_are_refused_and_end_no_worker(tmp_path):
     (tmp_path / "file").write_text("{}")
     adapter = write_adapter(tmp_path / "whole", write_llm(tmp_path / "llm"))
     whole, data = "adapter_model.safetensors", (adapter / "adapter_model.safetensors").read_bytes()
-    for i, (config, weights) in enumerate([("{", data), ("[]", data), (None, data[:99])]):
+    for i, (config, weights) in enumerate([("{", data), ("[]", data), ("{}", data), (None, data[:99])]):
         folder = tmp_path / str(i)
         folder.mkdir()
         (folder / "adapter_config.json").write_text(config or (adapter / "adapter_config.json").read_text())
