@@ -45,18 +45,28 @@ Tensor on_host(const Tensor& logits) {
   return out;
 }
 
-// By how much a logit is more than its log-probability.
-double normalizer_of(std::span<const float> logits) {
-  const float largest = *std::ranges::max_element(logits);
-  double mass = 0;
-  for (float x : logits) mass += std::exp(static_cast<double>(x) - largest);
-  return largest + std::log(mass);
-}
+// Makes log-probabilities of logits. The largest logit is subtracted first, and its own share of the mass is
+// not added up: the log-probability of a token that is almost sure keeps all of its digits.
+class LogSoftmax {
+ public:
+  explicit LogSoftmax(std::span<const float> logits) {
+    const auto largest = std::ranges::max_element(logits);
+    double others = 0;
+    for (auto x = logits.begin(); x != logits.end(); ++x)
+      if (x != largest) others += std::exp(static_cast<double>(*x) - *largest);
+    largest_ = *largest;
+    log_mass_ = std::log1p(others);
+  }
+  float operator()(float logit) const { return static_cast<float>((logit - largest_) - log_mass_); }
+
+ private:
+  double largest_, log_mass_;
+};
 
 // The drawn token's log-probability and those of the `count` likeliest tokens, of softmax(logits).
 std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int64_t count) {
-  const double normalizer = normalizer_of(logits);
-  const auto of = [&](Token t) { return static_cast<float>(logits[static_cast<size_t>(t)] - normalizer); };
+  const LogSoftmax log_softmax(logits);
+  const auto of = [&](Token t) { return log_softmax(logits[static_cast<size_t>(t)]); };
   const float own = logits[static_cast<size_t>(drawn)];
   std::vector<Logprob> out{
       {drawn, of(drawn), 1 + std::ranges::count_if(logits, [own](float x) { return x > own; })}};
@@ -88,7 +98,7 @@ Tensor token_logprobs(const Tensor& logits, const std::vector<Token>& tokens) {
   kernels::cpu::parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       const std::span row(static_cast<const float*>(values.data()) + i * vocabulary, vocabulary);
-      result[i] = static_cast<float>(row[static_cast<size_t>(tokens[i])] - normalizer_of(row));
+      result[i] = LogSoftmax(row)(row[static_cast<size_t>(tokens[i])]);
     }
   });
   return out;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import on_policy
 import pytest
 import warptape as torch
@@ -20,8 +21,24 @@ def test_the_trainer_reads_what_the_sampler_drew(seed):
 
 
 def test_tokens_that_are_nearly_certain():
-    """Their log-probabilities have few digits in float64: another order of its sum once changed one here."""
+    """Their log-probabilities are tiny, and had few digits where the largest logit was added to a logarithm:
+    another order of the sum once changed one here."""
     assert on_policy.round_of(5, 24) == (764, 0)
+
+
+@pytest.mark.parametrize("gap", [0, 5, 15, 25, 35, 60])
+def test_log_probabilities_have_all_digits_of_float32(gap):
+    """Also that of a token that is almost sure: by a sum in 64 bits of mantissa, without its own share."""
+    rng, vocabulary = np.random.default_rng(gap), 300
+    x = (rng.standard_normal((40, vocabulary)) * 3).astype(np.float32)
+    x[:, 7] = x.max(1) + np.float32(gap)
+    for token in (7, 8):
+        found = torch._C._token_logprobs(torch.from_numpy(x), [token] * len(x)).numpy()
+        others = np.delete(x, 7, 1).astype(np.longdouble) - x[:, 7:8]
+        exact = (x[:, token].astype(np.longdouble) - x[:, 7]) - np.log1p(np.exp(others).sum(1))
+        nearest = exact.astype(np.float32)
+        # Of another token half a step may be lost beside the difference of logits.
+        assert (np.abs(found - nearest) <= (0 if token == 7 else np.spacing(np.abs(nearest)))).all()
 
 
 def test_log_probabilities_are_those_of_a_softmax():
