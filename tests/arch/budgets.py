@@ -186,8 +186,8 @@ BUDGETS = {
     ),
     "ONNX": (2_279, ("python/warptape/compiler/onnx/",)),
     # Mixtures of experts, latent attention, GGUF files of 17 families, read and written, matrices as five
-    # programs store them, encoders with a norm before each part, Whisper; towers of images, SigLIP, LLaVA, what
-    # makes pixels of images, and the search for codes of GGUF's kinds.
+    # programs store them, encoders with a norm before each part, Whisper; towers of images, SigLIP, LLaVA,
+    # what makes pixels of images, and the search for codes of GGUF's kinds.
     "models": (
         8_500,
         ("python/warptape/models/",),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..models import Decoder, DecoderConfig
+from ..models.gguf_codes import MAKERS, quantized
 from ..models.gguf_decoder import GGUFDecoder
 from ..models.gguf_write import metadata_of, tensors_of
 from .byte_pairs import SPLITS, byte_level
@@ -20,8 +21,8 @@ from .detokenizer import byte_letters
 from .pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER
 from .tokenizer import Tokenizer
 
-#: What matrices may be written as: those that the package gguf quantises.
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "MXFP4")
+#: What matrices may be written as: those that the package gguf quantises, and those of `gguf_codes`.
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "MXFP4", *MAKERS)
 _OF_DTYPES = {"bfloat16": "BF16", "float16": "F16"}
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _KEPT = (".ffn_gate_inp", "attn_sinks", "rope_f")  # in float32 whatever the kind, as llama.cpp has them
@@ -44,8 +45,8 @@ def save_gguf(
         tokenizer: its tokens, special tokens and chat templates are written.
 
     Raises: ImportError without the package gguf. ValueError for other kinds, for architectures and settings
-    that these files have no key for, for layers in few bits, and for tokenizers that llama.cpp has not; it
-    names them.
+    that these files have no key for, for layers in few bits, for numbers that a kind has not, and for
+    tokenizers that llama.cpp has not; it names them.
 
     >>> from warptape.inference.gguf_export import KINDS
     >>> "Q8_0" in KINDS
@@ -95,6 +96,7 @@ def _check_layers(model: Decoder) -> None:
 
 def _file_type(gguf: Any, kind: str) -> int:
     names = {"F32": "ALL_F32", "MXFP4": "MOSTLY_MXFP4_MOE"}
+    names |= {f"Q{bits}_K": f"MOSTLY_Q{bits}_K{'_M' if bits in (3, 4, 5) else ''}" for bits in range(2, 7)}
     return int(gguf.LlamaFileType[names.get(kind, f"MOSTLY_{kind}")])
 
 
@@ -139,7 +141,9 @@ def _write(gguf: Any, path: str, metadata: dict[str, Any], model: Decoder, kind:
         writer.write_ti_data_to_file()
         for make, type_ in made:
             array = np.ascontiguousarray(make().float().cpu().numpy())
-            writer.write_tensor_data(np.ascontiguousarray(gguf.quantize(array, type_)))
+            own = type_.name in MAKERS
+            coded = quantized(type_.name, array) if own else gguf.quantize(array, type_)
+            writer.write_tensor_data(np.ascontiguousarray(coded))
     finally:
         writer.close()
 

@@ -101,7 +101,7 @@ def _k_scales(b: Blocks) -> tuple[np.ndarray, np.ndarray]:
 
 
 # Codes of four bits that are numbers in a table, of eight bits about zero.
-_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16)
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int16)
 #: Twice the numbers that float4_e2m1fn has.
 TWICE_FLOAT4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int16)
 
@@ -113,7 +113,7 @@ def _looked_up(table: np.ndarray, packed: np.ndarray) -> np.ndarray:
 
 
 def _iq4_nl(b: Blocks) -> Parts:
-    return _looked_up(_IQ4, b[:, 2:]), _half(b, 0), None
+    return _looked_up(IQ4, b[:, 2:]), _half(b, 0), None
 
 
 def _iq4_xs(b: Blocks) -> Parts:
@@ -121,7 +121,7 @@ def _iq4_xs(b: Blocks) -> Parts:
     high = b[:, 2:4].copy().view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], 2).reshape(-1, 8)
     scales = (low | high.astype(np.uint8) << 4).astype(np.int8) - 32
-    return _looked_up(_IQ4, b[:, 8:]), _half(b, 0) * scales, None
+    return _looked_up(IQ4, b[:, 8:]), _half(b, 0) * scales, None
 
 
 def half_power(exponents: np.ndarray) -> np.ndarray:
