@@ -7,8 +7,8 @@ BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
         # Tokenizers of five kinds of files, GGUF written, weights exchanged on several ranks, models of the
-        # hub, forwards of training with the engine's bits.
-        12_480,
+        # hub, forwards of training with the engine's bits, images in prompts.
+        12_780,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -57,8 +57,8 @@ BUDGETS = {
     ),
     # Limits of what clients send, templates in processes, other sites' requests, models' folders; the APIs of
     # Anthropic, Ollama and OpenAI's responses, a table of options, adapters and new weights at run time, TLS,
-    # scores of encoders, arguments of calls in pieces.
-    "serving": (11_400, ("python/warptape/serve/",)),
+    # scores of encoders, arguments of calls in pieces, images in messages.
+    "serving": (11_600, ("python/warptape/serve/",)),
     "reinforcement learning": (720, ("python/warptape/rl/",)),
     # Classes with __torch_dispatch__: rules by which ops are taken apart, and gradients made of ops of aten.
     "subclasses": (
