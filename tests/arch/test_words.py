@@ -1,6 +1,6 @@
 """The graph compiler and the Python package are named in the field's words. Identifiers made of the words on
-the left once stood for what the words on the right say; a planted one must be found. CONTRIBUTING's glossary
-has words that the sources use."""
+the left once stood for what the words on the right say; a planted one must be found. Words of which uses are
+left may not become more frequent. CONTRIBUTING's glossary has words that the sources use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
+from arch.python_words import MOST, grown
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "csrc/graph"
@@ -145,3 +146,28 @@ def test_planted_words(name: str, tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(f'// a promise of "{name}"\nint in_place, {name}; const char* text = "{name}";\n')
     assert {line.split(": ")[1] for line in dialect(tmp_path)} == {name}
+
+
+def test_words_that_may_only_become_rarer() -> None:
+    assert not grown(ROOT, MOST)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("def make_whole(): ...", "'whole' in a function or class: 2 uses, at most 1"),
+        ("class HostParts: ...", "'parts' in a function or class: 1 uses, at most 0"),
+        ("def f(*, kind): ...", "'kind' in a parameter: 1 uses, at most 0"),
+        ("all_found = x.made = 1", "'found' in a variable: 1 uses, at most 0"),
+        ("x.is_made = 1", "'made' in a variable: 1 uses, at most 0"),
+        ("raise ValueError(f'{x}: theirs')", "'theirs' in a text of an error: 1 uses, at most 0"),
+    ],
+)
+def test_a_planted_use_more(line: str, message: str, tmp_path: Path) -> None:
+    most = {"function or class": {"whole": 1}}
+    file = tmp_path / PYTHON / "planted.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("def whole(): ...\n\n\nraise ValueError('each file that was given was not found')\n")
+    assert not grown(tmp_path, most)
+    file.write_text(f"{file.read_text()}{line}\n")
+    assert message in [text.split("; ")[0] for text in grown(tmp_path, most)]
