@@ -142,7 +142,7 @@ def each(model: Any, modules: list[Any], optimizer: Any, visit: Callable[..., No
 
     def part(name: str, tensor: Any, like: Any) -> wt.Tensor:
         whole = expected(name, tensor.shape, tensor.dtype)
-        return tensor.like_whole(whole) if hasattr(tensor, "like_whole") else whole
+        return tensor.like_full(whole) if hasattr(tensor, "like_full") else whole
 
     for module in modules:
         for name, tensor in module.state_dict(keep_vars=True).items():

@@ -17,7 +17,7 @@ from warptape import nn, optim
 from warptape.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from warptape.parallel import MixedPrecisionPolicy
 from warptape.parallel import tensor as tp
-from warptape.parallel.shard.offload import HostParts
+from warptape.parallel.shard.offload import HostShards
 
 EMULATED = "emulated" in wt.cuda.get_device_name(0).lower() if wt.cuda.is_available() else False
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not EMULATED, reason="ranks are threads of one process")]
@@ -181,23 +181,23 @@ def test_parts_travel_beside_the_computing() -> None:
 
 def test_the_computing_stream_waits_for_what_goes_up() -> None:
     def read(value: float, take: Any) -> bool:
-        host, part = HostParts(wt.device("cuda", 0), True), wt.full((1000,), value).pin_memory()
+        host, part = HostShards(wt.device("cuda", 0), True), wt.full((1000,), value).pin_memory()
         with wt.cuda.stream(wt.cuda.Stream()):
             with host.going_up():
                 whole = part.to("cuda", non_blocking=True)
             take(host, whole)
             return bool(((whole + 1).cpu() == value + 1).all())
 
-    assert read(1.0, HostParts.take)
+    assert read(1.0, HostShards.take)
     assert not read(5.0, lambda host, whole: None)
 
 
-def late_gradient(self: HostParts, part: Any, gradient: wt.Tensor) -> None:
+def late_gradient(self: HostShards, part: Any, gradient: wt.Tensor) -> None:
     with wt.cuda.stream(self.streams()[1]):  # does not wait for the stream that made it
         self.pending.append((part, gradient.contiguous().to("cpu", non_blocking=True)))
 
 
-def unsettled(self: HostParts) -> None:
+def unsettled(self: HostShards) -> None:
     for part, gradient in self.pending:  # perhaps still on the way
         part.grad = gradient
     self.pending.clear()
@@ -214,7 +214,7 @@ def unsettled(self: HostParts) -> None:
 )
 def test_a_planted_fault_is_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     want = alone("sgd")
-    monkeypatch.setattr(HostParts, name, fault)
+    monkeypatch.setattr(HostShards, name, fault)
     monkeypatch.setenv("WARPTAPE_EMULATOR_LIFETIMES", "0")  # which would end the process at the first
     try:
         got = trained("sgd", 1, offload_policy=CPUOffloadPolicy())
@@ -224,7 +224,7 @@ def test_a_planted_fault_is_found(name: str, fault: Any, monkeypatch: pytest.Mon
 
 
 def test_changing_what_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostParts, "wait_uploaded", lambda self: None)
+    monkeypatch.setattr(HostShards, "wait_uploaded", lambda self: None)
     with pytest.raises(Exception, match="not close"):
         test_parts_may_be_changed_at_once()
     wt.cuda.synchronize()  # of the calls that were given up RankFailed has told

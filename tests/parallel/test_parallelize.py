@@ -534,7 +534,7 @@ def test_gradients_that_are_not_averaged_are_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_dropout_of_the_wrong_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParallelModel, "_part_of_batch", lambda self: nullcontext())
+    monkeypatch.setattr(ParallelModel, "_slice_of_batch", lambda self: nullcontext())
     found("differs")
 
 

@@ -66,7 +66,7 @@ def test_a_wrong_scale_is_found() -> None:
 @pytest.mark.parametrize("planted", ["the whole batch's part", "calls of this stage alone"])
 def test_dropout_of_wrong_numbers_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if planted == "the whole batch's part":
-        monkeypatch.setattr(rng, "part_of_batch", lambda j, n: nullcontext())
+        monkeypatch.setattr(rng, "slice_of_batch", lambda j, n: nullcontext())
     else:
         monkeypatch.setattr(rng, "set_calls", lambda generator, calls: None)
     found = simulate(2, train_in_parts, "dropping", "sgd", "1f1b")

@@ -186,7 +186,7 @@ def test_whole_parameters_are_two_layers_at_most() -> None:
 
         def count(*_: Any) -> None:
             phase = model._sharding.progress.backward
-            most[phase] = max(most[phase], sum(g.is_whole or g.gathering is not None for g in groups))
+            most[phase] = max(most[phase], sum(g.is_unsharded or g.gathering is not None for g in groups))
 
         for m in model:
             m.register_forward_pre_hook(count)
@@ -194,12 +194,12 @@ def test_whole_parameters_are_two_layers_at_most() -> None:
             x = wt.randn(2, 8, requires_grad=True)
             x.register_hook(count)
             y = model(x)
-            assert not any(g.is_whole for g in groups)
+            assert not any(g.is_unsharded for g in groups)
             y.register_hook(count)
             for g in groups:
-                g.entries[0].whole.register_post_accumulate_grad_hook(count)
+                g.entries[0].full.register_post_accumulate_grad_hook(count)
             y.sum().backward()
-            assert not any(g.is_whole or g.gathering for g in groups)
+            assert not any(g.is_unsharded or g.gathering for g in groups)
         return most[0], most[1]
 
     assert simulate(2, rank) == [(2, 2), (2, 2)]
@@ -212,7 +212,7 @@ def test_nothing_stays() -> None:
         for _ in range(2):
             model(tokens).sum().backward()
         model(tokens)  # a graph that no backward frees
-        seen = [weakref.ref(e.whole) for e in model._sharding.group.entries]
+        seen = [weakref.ref(e.full) for e in model._sharding.group.entries]
         del model
         gc.collect()
         return all(r() is None for r in seen)
@@ -341,7 +341,7 @@ def test_layout_of_what_is_split_twice() -> None:
         with pytest.raises(ValueError, match="use regions"):
             _ = layouts["1.weight"].dim
         for k, p in model.named_parameters():
-            assert p.full_tensor().equal(whole[k]) and p.like_whole(whole[k]).to_local().equal(p.to_local())
+            assert p.full_tensor().equal(whole[k]) and p.like_full(whole[k]).to_local().equal(p.to_local())
 
     simulate(4, rank)
 
@@ -374,13 +374,13 @@ def test_parameters_are_put_together_again_after_a_step(ahead: str) -> None:
             model.reshard()
         elif ahead != "nothing":
             y = model(x)
-            assert model._sharding.group.is_whole
+            assert model._sharding.group.is_unsharded
             if ahead == "backward":
                 y.sum().backward()
         with wt.no_grad():
             for p in (*parts, *plain.parameters()):
                 p.mul_(1.5)
-            assert model(x).equal(plain(x)) and not model._sharding.group.is_whole
+            assert model(x).equal(plain(x)) and not model._sharding.group.is_unsharded
         assert model(x).equal(plain(x))
 
     simulate(2, rank)
@@ -435,7 +435,7 @@ def test_keeping_parameters_after_backward() -> None:
         for keep in (True, False):
             model.set_reshard_after_backward(not keep)
             model(wt.ones(2, 6)).sum().backward()
-            found.append(model._sharding.group.is_whole)
+            found.append(model._sharding.group.is_unsharded)
         return found
 
     assert simulate(2, rank) == [[True, False]] * 2
@@ -534,7 +534,7 @@ def stale_parameters(patch: pytest.MonkeyPatch) -> Way:
     return WAYS["zero2"]
 
 
-def norm_of_parts(patch: pytest.MonkeyPatch) -> Way:
+def norm_of_shards(patch: pytest.MonkeyPatch) -> Way:
     patch.setattr(tp.DTensor, "norm_groups", ())
     return WAYS["zero3"]
 
@@ -561,7 +561,7 @@ BUGS = (
     not_divided,
     copies_not_summed,
     stale_parameters,
-    norm_of_parts,
+    norm_of_shards,
     kept_gradient_lost,
     dropout_of_each_rank,
 )

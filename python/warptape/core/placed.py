@@ -15,7 +15,7 @@ class Placed:
     Args:
         device_mesh: over whose ranks it lies.
         placements: one for each axis of the mesh.
-        shape: of the whole.
+        shape: of the full tensor.
     """
 
     __slots__ = ()
@@ -45,20 +45,20 @@ class Placed:
         """What this rank holds of another tensor that lies as this one.
 
         Args:
-            local: this rank's part.
+            local: this rank's shard.
         """
         raise NotImplementedError
 
-    def like_whole(self, whole: Tensor) -> Any:
+    def like_full(self, full_tensor: Tensor) -> Any:
         """A tensor of this shape, whole or placed otherwise, placed as this one.
 
         Args:
-            whole: of this shape.
+            full_tensor: of this shape.
         """
         raise NotImplementedError
 
-    def filled_as_whole(self, fill: Callable[[Any], Any]) -> Any:
-        """Takes this rank's part of a whole tensor that `fill` has filled.
+    def filled_as_full(self, fill: Callable[[Any], Any]) -> Any:
+        """Takes this rank's shard of a full tensor that `fill` has filled.
 
         Args:
             fill: of a plain tensor; every rank must fill alike.
@@ -66,8 +66,8 @@ class Placed:
         raise NotImplementedError
 
     def held_slices(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-        """Where in the whole this rank's part lies: the shape of the whole, and (start, shape) of the slices
-        that lie one after the other along a dim of the part."""
+        """Where in the full tensor this rank's shard lies: the shape of the full tensor, and (start, shape)
+        of the slices that lie one after the other along a dim of the shard."""
         raise NotImplementedError
 
 
@@ -125,7 +125,7 @@ def set_replicas(parameter: Any, group: Any) -> None:
 
 
 def is_gathered(parameter: Any) -> bool:
-    """Whether it is a whole that fully_shard has gathered for a pass, and that goes after it.
+    """Whether it is a full tensor that fully_shard has gathered for a pass, and that goes after it.
 
     Args:
         parameter: of any model.
@@ -137,6 +137,6 @@ def mark_gathered(parameter: Any) -> None:
     """Tells that the parameter is gathered for a pass.
 
     Args:
-        parameter: a whole.
+        parameter: a full tensor.
     """
     parameter._is_gathered = True

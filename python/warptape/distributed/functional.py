@@ -31,14 +31,14 @@ def _summed(x: Tensor, group: Group) -> Tensor:
 
 
 def _gathered(x: Tensor, dim: int, group: Group) -> Tensor:
-    """Along `dim`, the parts of all ranks in their order."""
+    """Along `dim`, the shards of all ranks in their order."""
     n = resolve(group).size()
-    parts = wt.empty((n, *x.shape), dtype=x.dtype, device=x.device)
-    collectives.all_gather_into_tensor(parts, x.detach(), group)
-    return wt.cat(list(parts.unbind(0)), dim)
+    shards = wt.empty((n, *x.shape), dtype=x.dtype, device=x.device)
+    collectives.all_gather_into_tensor(shards, x.detach(), group)
+    return wt.cat(list(shards.unbind(0)), dim)
 
 
-def _own_part(x: Tensor, dim: int, group: Group) -> Tensor:
+def _own_shard(x: Tensor, dim: int, group: Group) -> Tensor:
     pg = resolve(group)
     length = x.shape[dim]
     if length % pg.size():
@@ -48,14 +48,14 @@ def _own_part(x: Tensor, dim: int, group: Group) -> Tensor:
 
 
 def _split(x: Tensor, dim: int, group: Group) -> Tensor:
-    return _own_part(x, dim, group).clone(memory_format=wt.contiguous_format)
+    return _own_shard(x, dim, group).clone(memory_format=wt.contiguous_format)
 
 
 def _reduce_scattered(x: Tensor, dim: int, group: Group) -> Tensor:
-    parts = x.detach().chunk(resolve(group).size(), dim)
-    own = _own_part(x, dim, group)
+    shards = x.detach().chunk(resolve(group).size(), dim)
+    own = _own_shard(x, dim, group)
     out = wt.empty(own.shape, dtype=x.dtype, device=x.device)
-    collectives.reduce_scatter(out, list(parts), group=group)
+    collectives.reduce_scatter(out, list(shards), group=group)
     return out
 
 
@@ -153,18 +153,18 @@ def all_reduce_all_reduce(x: Tensor, group: Group = None) -> Tensor:
 
 
 def all_gather_split(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
-    """The parts of all ranks along `dim`; of the gradient, its own. Where all then do the same work.
+    """The shards of all ranks along `dim`; of the gradient, its own. Where all then do the same work.
 
     Args:
         x: of the same shape on all ranks.
-        dim: along which the parts are joined.
+        dim: along which the shards are joined.
         group: the ranks; all if None.
     """
     return _all_gather_split(x, dim, group)
 
 
 def split_all_gather(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
-    """This rank's part along `dim`; the gradients of all parts are gathered.
+    """This rank's shard along `dim`; the gradients of all shards are gathered.
 
     Args:
         x: the same on all ranks; the ranks' number divides its size.
@@ -175,18 +175,18 @@ def split_all_gather(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
 
 
 def all_gather_reduce_scatter(x: Tensor, dim: int = 0, group: Group = None) -> Tensor:
-    """The parts of all ranks along `dim`; of the summed gradients each rank gets its part.
+    """The shards of all ranks along `dim`; of the summed gradients each rank gets its shard.
 
     Args:
         x: of the same shape on all ranks.
-        dim: along which the parts are joined.
+        dim: along which the shards are joined.
         group: the ranks; all if None.
     """
     return _all_gather_reduce_scatter(x, dim, group)
 
 
 def reduce_scatter_all_gather(x: Tensor, dim: int = 0, group: Group = None) -> Tensor:
-    """The sum over the ranks, of which each keeps its part along `dim`; the gradients are gathered.
+    """The sum over the ranks, of which each keeps its shard along `dim`; the gradients are gathered.
 
     Args:
         x: of the same shape on all ranks; their number divides its size.

@@ -1,4 +1,4 @@
-"""Norms of tensors that ranks hold parts of."""
+"""Norms of tensors that ranks hold shards of."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..core import Tensor
 from .collectives import ReduceOp, all_reduce
 
 
-def norm_of_parts(norm: Tensor, norm_type: float, groups: Iterable[Any]) -> Tensor:
-    """The norms of what is split among the ranks of each group, from those of this rank's parts.
+def norm_of_shards(norm: Tensor, norm_type: float, groups: Iterable[Any]) -> Tensor:
+    """The norms of what is split among the ranks of each group, from those of this rank's shards.
     Collective."""
     p, dtype = float(norm_type), norm.dtype
     power = 1.0 if p == 0 else p  # of order 0 is the number of elements that are not 0

@@ -15,7 +15,7 @@ from ..core import Tensor
 from ..models import Decoder
 from .linear import PackedLinear
 from .pipeline_parallel import stage_of
-from .tensor_parallel import part_of_adapter, ranks_of, whole_config
+from .tensor_parallel import full_config, ranks_of, shard_of_adapter
 
 if TYPE_CHECKING:
     from ..models.adapters import Factors
@@ -139,7 +139,7 @@ class Adapters:
         model = self._model
         if stage_of(model) is None and ranks_of(model) == 1:
             return model
-        return Decoder(whole_config(model), device="meta")
+        return Decoder(full_config(model), device="meta")
 
     def _load(self, path: str) -> dict[str, Factors]:
         """By the modules of this model. Every rank checks all factors, so that all of them raise."""
@@ -153,7 +153,7 @@ class Adapters:
         for name, factors in every.items():
             here = name if stage is None else stage.name_of(name)
             if here is not None:
-                module, own = part_of_adapter(model, here, factors)
+                module, own = shard_of_adapter(model, here, factors)
                 out[module] = own.to(model.embed_tokens.weight)
         return out
 

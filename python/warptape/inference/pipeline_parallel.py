@@ -19,7 +19,7 @@ from warptape import core as wt
 from .. import nn
 from ..core import Tensor
 from ..models import Decoder
-from .tensor_parallel import whole_config
+from .tensor_parallel import full_config
 
 if TYPE_CHECKING:
     from warptape.core.types import Device
@@ -105,7 +105,7 @@ class Stage:
         return logits
 
 
-def whole_name(model: object, name: str) -> str:
+def full_name(model: object, name: str) -> str:
     """What a weight of a rank's part of a model is called in the whole one.
 
     Args:
@@ -180,7 +180,7 @@ def stage_(model: Decoder, group: Any) -> Decoder:
     if config.experts is not None and config.experts.layers is not None:
         own_experts = config.experts.layers[own.start : own.stop]
         by_layer["experts"] = replace(config.experts, layers=own_experts)
-    model.config_of_whole = whole_config(model)
+    model.config_of_full_model = full_config(model)
     model.config = replace(config, num_hidden_layers=len(own), **by_layer)
     model.pipeline_stage = stage
     return model.eval()

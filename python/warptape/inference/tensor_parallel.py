@@ -153,17 +153,17 @@ def _shard_of(name: str, shards: dict[str, parallel.tensor.Shard]) -> parallel.t
     return next((shard for pattern, shard in shards.items() if fnmatchcase(name, pattern)), None)
 
 
-def whole_config(model: Decoder) -> DecoderConfig:
+def full_config(model: Decoder) -> DecoderConfig:
     """The config of the model of which `model` is a rank's part, or is whole.
 
     Args:
         model: whole, or a part.
     """
-    config: DecoderConfig = getattr(model, "config_of_whole", model.config)
+    config: DecoderConfig = getattr(model, "config_of_full_model", model.config)
     return config
 
 
-def part_of_adapter(model: Decoder, name: str, factors: Factors) -> tuple[str, Factors]:
+def shard_of_adapter(model: Decoder, name: str, factors: Factors) -> tuple[str, Factors]:
     """Which module of this rank's part of a model adds what of an adapter's factors for a layer: the rows of
     B where the layer's outputs are split; where its inputs are, the columns of A, before the sum over the
     ranks.
@@ -171,7 +171,7 @@ def part_of_adapter(model: Decoder, name: str, factors: Factors) -> tuple[str, F
     ranks = ranks_of(model)
     if ranks == 1:
         return name, factors
-    group, shards = model.layers[0].self_attn.o_proj.group, _shards(whole_config(model))
+    group, shards = model.layers[0].self_attn.o_proj.group, _shards(full_config(model))
     if (shard := _shard_of(name, shards)) is None:
         return name, factors
     part = shard.take(factors.a if shard.dim else factors.b, group.rank(), ranks)
@@ -182,7 +182,7 @@ def part_of_adapter(model: Decoder, name: str, factors: Factors) -> tuple[str, F
     return f"{name}.part" if inside else name, own
 
 
-def part_of_weight(model: Any, name: str, whole: Tensor) -> Tensor:
+def shard_of_weight(model: Any, name: str, whole: Tensor) -> Tensor:
     """What this rank's part of a model holds of a weight.
 
     Args:
@@ -198,7 +198,7 @@ def part_of_weight(model: Any, name: str, whole: Tensor) -> Tensor:
         return whole.chunk(ranks)[rank]
     shard = parallel.tensor.Shard(0)
     if layer != "embed_tokens":
-        found = _shard_of(layer, _shards(whole_config(model)))
+        found = _shard_of(layer, _shards(full_config(model)))
         if found is None:
             return whole
         shard = found
@@ -244,7 +244,7 @@ def split_(model: Decoder, mesh: Any) -> Decoder:
             attention.sinks = nn.Parameter(own.clone(), requires_grad=False)
     head: Any = GatheredLinear(model.lm_head, config.vocab_size, group)
     model.lm_head = head
-    model.config_of_whole = config
+    model.config_of_full_model = config
     parts: dict[str, Any] = {name: getattr(config, name) // ranks for name in _DIVIDED}
     if (experts := config.experts) is not None:
         parts["experts"] = replace(experts, **{name: getattr(experts, name) // ranks for name in _OF_EXPERTS})

@@ -17,9 +17,9 @@ from ..utils.safetensors import SafetensorError, load_file
 from .answers import Request
 from .linear import Float8Linear, PackedLinear, QuantLinear
 from .outputs import RequestOutput
-from .pipeline_parallel import stage_of, whole_name
+from .pipeline_parallel import full_name, stage_of
 from .ranks import Ranks
-from .tensor_parallel import part_of_weight, ranks_of, whole_config
+from .tensor_parallel import full_config, ranks_of, shard_of_weight
 
 if TYPE_CHECKING:
     from ..models.adapters import Factors
@@ -79,21 +79,21 @@ def _places(model: nn.Module) -> Iterator[tuple[str, _Place]]:
             if isinstance(module, PackedLinear):
                 dtype = module.packed.dtype
             shape = module.out_features, module.in_features
-            yield whole_name(model, f"{dot}weight"), _Place(module, "weight", shape, dtype)
+            yield full_name(model, f"{dot}weight"), _Place(module, "weight", shape, dtype)
             if module.bias is not None:
                 bias = _Place(module, "bias", shape[:1], module.bias.dtype)
-                yield whole_name(model, f"{dot}bias"), bias
+                yield full_name(model, f"{dot}bias"), bias
             continue
         for name, t in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if f"{dot}{name}" in held:
-                yield whole_name(model, f"{dot}{name}"), _Place(module, name, tuple(t.shape), t.dtype)
+                yield full_name(model, f"{dot}{name}"), _Place(module, name, tuple(t.shape), t.dtype)
 
 
 def _shapes(model: Any, places: Mapping[str, _Place]) -> dict[str, tuple[int, ...]]:
     """Of the whole model's weights, in one order on all ranks."""
     if stage_of(model) is None and ranks_of(model) == 1:
         return {name: place.shape for name, place in places.items()}
-    whole = Decoder(whole_config(model), device="meta")
+    whole = Decoder(full_config(model), device="meta")
     return {name: tuple(t.shape) for name, t in whole.state_dict().items()}
 
 
@@ -155,7 +155,7 @@ def _given(model: Any, weights: Any, shapes: Mapping[str, Any]) -> dict[str, Any
 
 def _put_into(model: Any, name: str, t: Tensor, place: _Place) -> list[tuple[nn.Module, str, Tensor | None]]:
     """What changes in this rank's model by a whole weight."""
-    part = part_of_weight(model, name, t.detach()).to(place.dtype or t.dtype)
+    part = shard_of_weight(model, name, t.detach()).to(place.dtype or t.dtype)
     if place.name == "weight" and isinstance(place.module, (PackedLinear, QuantLinear, Float8Linear)):
         return _layer(place.module, part)
     old = getattr(place.module, place.name)

@@ -20,13 +20,14 @@ from warptape.core import Tensor
 from ..core.placed import Placed
 
 
-def _as_whole(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function; of a tensor that ranks hold parts of it fills the whole, and this rank's part is kept."""
+def _on_full_tensor(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function; of a tensor that ranks hold shards of it fills the full tensor, and this rank's shard is
+    kept."""
 
     @functools.wraps(function)
     def fill(tensor: Any, *args: Any, **kwargs: Any) -> Tensor:
         if isinstance(tensor, Placed):
-            return tensor.filled_as_whole(lambda whole: function(whole, *args, **kwargs))
+            return tensor.filled_as_full(lambda full_tensor: function(full_tensor, *args, **kwargs))
         return function(tensor, *args, **kwargs)
 
     return fill
@@ -69,7 +70,7 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
     return fan_in if mode == "fan_in" else fan_out
 
 
-@_as_whole
+@_on_full_tensor
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: wt.Generator | None = None) -> Tensor:
     """Values between `a` and `b`, each as likely.
 
@@ -80,7 +81,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: wt.Gener
         return tensor.uniform_(a, b, generator=generator)
 
 
-@_as_whole
+@_on_full_tensor
 def normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: wt.Generator | None = None
 ) -> Tensor:
@@ -93,7 +94,7 @@ def normal_(
         return tensor.normal_(mean, std, generator=generator)
 
 
-@_as_whole
+@_on_full_tensor
 def _embedding_(tensor: Tensor, padding_idx: int | None) -> Tensor:
     """Normal rows, but zeros in the row `padding_idx`."""
     normal_(tensor)
@@ -103,7 +104,7 @@ def _embedding_(tensor: Tensor, padding_idx: int | None) -> Tensor:
     return tensor
 
 
-@_as_whole
+@_on_full_tensor
 def trunc_normal_(
     tensor: Tensor,
     mean: float = 0.0,
@@ -134,7 +135,7 @@ def trunc_normal_(
 def _draw_normal_inside(
     tensor: Tensor, mean: float, std: float, a: float, b: float, generator: wt.Generator
 ) -> Tensor:
-    """Draws normal values until all have come out inside [a, b]; every round draws for the whole tensor."""
+    """Draws normal values until all have come out inside [a, b]; every round draws for the full tensor."""
     low, high = wt.tensor([a, b], dtype=tensor.dtype).tolist()  # as the tensor can hold them
     tensor.normal_(mean, std, generator=generator)
     while bool((outside := (tensor < low) | (tensor > high)).any()):
@@ -197,7 +198,7 @@ def zeros_(tensor: Tensor) -> Tensor:
         return tensor.zero_()
 
 
-@_as_whole
+@_on_full_tensor
 def eye_(tensor: Tensor) -> Tensor:
     """[n, m] -> ones on the diagonal, zeros elsewhere.
 
@@ -218,7 +219,7 @@ def eye_(tensor: Tensor) -> Tensor:
     return tensor
 
 
-@_as_whole
+@_on_full_tensor
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     """[out, in, *kernel] -> a convolution that hands its input channels through, in each of `groups`.
 
@@ -250,7 +251,7 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
     return gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
 
 
-@_as_whole
+@_on_full_tensor
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: wt.Generator | None = None) -> Tensor:
     """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
 
@@ -261,7 +262,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: wt.Generator |
     return uniform_(tensor, -bound, bound, generator)
 
 
-@_as_whole
+@_on_full_tensor
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: wt.Generator | None = None) -> Tensor:
     """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
 
@@ -279,7 +280,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
 
 
-@_as_whole
+@_on_full_tensor
 def kaiming_uniform_(
     tensor: Tensor,
     a: float = 0,
@@ -296,7 +297,7 @@ def kaiming_uniform_(
     return tensor if std is None else uniform_(tensor, -math.sqrt(3.0) * std, math.sqrt(3.0) * std, generator)
 
 
-@_as_whole
+@_on_full_tensor
 def kaiming_normal_(
     tensor: Tensor,
     a: float = 0,
@@ -313,7 +314,7 @@ def kaiming_normal_(
     return tensor if std is None else normal_(tensor, 0.0, std, generator)
 
 
-@_as_whole
+@_on_full_tensor
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: wt.Generator | None = None) -> Tensor:
     """[rows, *rest] -> a (semi-)orthogonal matrix [rows, prod(rest)], times `gain` (Saxe et al. 2013).
 
@@ -339,7 +340,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: wt.Generator | None 
         return tensor.copy_(wt.from_numpy(q).reshape(tensor.shape)).mul_(gain)
 
 
-@_as_whole
+@_on_full_tensor
 def sparse_(
     tensor: Tensor, sparsity: float, std: float = 0.01, generator: wt.Generator | None = None
 ) -> Tensor:

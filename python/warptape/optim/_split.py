@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     pass
 
 
-def whole_of(t: Any) -> Any:
+def full_tensor_of(t: Any) -> Any:
     """The whole of a DTensor, any other tensor as it is. Collective; not recorded."""
     return t.detach().full_tensor() if isinstance(t, Placed) else t  # type: ignore[attr-defined]
 
 
 def _local(t: Any) -> Any:
-    """This rank's part of a DTensor, any other tensor as it is."""
+    """This rank's shard of a DTensor, any other tensor as it is."""
     return t.to_local() if isinstance(t, Placed) else t
 
 
@@ -28,49 +28,49 @@ def _local_gradient(grad: Any, p: Any) -> Any:
     return _local(grad)
 
 
-def update_parts(optimizer: Any, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
-    """An update that reads of each parameter single elements: on this rank's parts, which are plain tensors.
+def update_shards(optimizer: Any, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
+    """An update that reads of each parameter single elements: on this rank's shards, which are plain tensors.
     States stay DTensors."""
     if group.get("differentiable") or not any(isinstance(p, Placed) for p in params):
         optimizer._update(group, params, grads)
         return
-    states, parts = optimizer.state, [_local(p) for p in params]
+    states, shards = optimizer.state, [_local(p) for p in params]
     given: list[dict[str, Any]] = []
-    for p, part in zip(params, parts):
+    for p, shard in zip(params, shards):
         given.append({k: _local(v) for k, v in states[p].items()})
-        if part is not p:
-            states[part] = dict(given[-1])
+        if shard is not p:
+            states[shard] = dict(given[-1])
     try:
-        optimizer._update(group, parts, [_local_gradient(grad, p) for p, grad in zip(params, grads)])
+        optimizer._update(group, shards, [_local_gradient(grad, p) for p, grad in zip(params, grads)])
     finally:
-        for p, part, before in zip(params, parts, given):
-            if part is not p:
-                now, state = states.pop(part), states[p]
+        for p, shard, before in zip(params, shards, given):
+            if shard is not p:
+                now, state = states.pop(shard), states[p]
                 for k, v in now.items():
                     if k not in before or v is not before[k]:
-                        laid = isinstance(v, Tensor) and v.shape == part.shape and v.ndim
+                        laid = isinstance(v, Tensor) and v.shape == shard.shape and v.ndim
                         state[k] = p.detach().like_local(v) if laid else v
 
 
-def update_wholes(
+def update_full_tensors(
     optimizer: Any, group: dict[str, Any], params: list[Any], grads: list[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """An update that reads all of a parameter: of what is split the whole, one after the other, on every
-    rank, which keeps its part. Returns the others. Collective."""
+    """An update that reads all of a parameter: of what is split the full tensor, one after the other, on
+    every rank, which keeps its shard. Returns the others. Collective."""
     left: tuple[list[Any], list[Any]] = [], []
     for p, grad in zip(params, grads):
         if not isinstance(p, Placed):
             left[0].append(p)
             left[1].append(grad)
             continue
-        whole, state = whole_of(p).clone(), optimizer.state[p]
-        state |= {name: whole_of(state[name]) for name in optimizer._laid_as_parameter if name in state}
-        optimizer.state[whole] = state
+        full, state = full_tensor_of(p).clone(), optimizer.state[p]
+        state |= {name: full_tensor_of(state[name]) for name in optimizer._laid_as_parameter if name in state}
+        optimizer.state[full] = state
         try:
-            optimizer._update(group, [whole], [whole_of(grad)])
+            optimizer._update(group, [full], [full_tensor_of(grad)])
         finally:
-            del optimizer.state[whole]
+            del optimizer.state[full]
             laid = [name for name in optimizer._laid_as_parameter if name in state]
-            state |= {name: p.detach().like_whole(state[name]) for name in laid}
-        p.copy_(p.detach().like_whole(whole))
+            state |= {name: p.detach().like_full(state[name]) for name in laid}
+        p.copy_(p.detach().like_full(full))
     return left

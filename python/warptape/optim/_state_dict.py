@@ -10,7 +10,7 @@ from warptape.core import Tensor
 
 from ..core.placed import Placed
 from ..core.wrappers import is_wrapper
-from ._split import whole_of
+from ._split import full_tensor_of
 
 _COUNTERS = ("step", "mu_product", "mu", "eta")  # of all optimizers, NAdam and ASGD
 
@@ -38,10 +38,10 @@ def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: wt.dtyp
         elif not param.is_floating_point():
             dtype = value.dtype
         if isinstance(param, Placed) and value.ndim and value.shape == param.shape:
-            value = param.like_whole(value)  # type: ignore[attr-defined]
-            part: Any = cast_state(param.detach().to_local(), value.to_local(), key, dtype)  # type: ignore[attr-defined]
-            return value.like_local(part)  # type: ignore[attr-defined]
-        value = whole_of(value)
+            value = param.like_full(value)  # type: ignore[attr-defined]
+            shard: Any = cast_state(param.detach().to_local(), value.to_local(), key, dtype)  # type: ignore[attr-defined]
+            return value.like_local(shard)  # type: ignore[attr-defined]
+        value = full_tensor_of(value)
         moved = value.to(dtype=dtype or param.dtype, device=param.device)
         return moved.clone() if moved is given and not is_wrapper(given) else moved
     if isinstance(value, Iterable):

@@ -12,7 +12,7 @@ from warptape import core as wt
 from warptape.core import Tensor
 
 from ..core.placed import Placed
-from ._split import whole_of
+from ._split import full_tensor_of
 from .optimizer import Optimizer, ParamsT, as_real, options
 
 __all__ = ["LBFGS"]
@@ -174,16 +174,16 @@ class LBFGS(Optimizer):
         with wt.enable_grad():
             loss = closure()
         grads = [wt.zeros_like(p) if p.grad is None else p.grad for p in self._params]
-        return loss, float(loss), wt.cat([as_real(whole_of(g)).reshape(-1) for g in grads])
+        return loss, float(loss), wt.cat([as_real(full_tensor_of(g)).reshape(-1) for g in grads])
 
     def _copies(self) -> list[Tensor]:
-        return [as_real(whole_of(p)).clone() for p in self._params]
+        return [as_real(full_tensor_of(p)).clone() for p in self._params]
 
     def _move(self, origin: list[Tensor], t: float, d: Tensor) -> None:
         """Sets the parameters to origin + t * d."""
         for p, start, step in zip(self._params, origin, d.split([start.numel() for start in origin])):
             moved = start.add(step.view(start.shape), alpha=t)
-            as_real(p).copy_(p.detach().like_whole(moved) if isinstance(p, Placed) else moved)  # type: ignore[attr-defined]
+            as_real(p).copy_(p.detach().like_full(moved) if isinstance(p, Placed) else moved)  # type: ignore[attr-defined]
 
 
 class _Point(NamedTuple):

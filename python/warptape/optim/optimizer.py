@@ -22,7 +22,7 @@ from warptape.core import Tensor
 from ..autograd.ranges import is_recording, record_function
 from ..core.hooks import RemovableHandle, add_hook
 from ..core.placed import is_gathered
-from ._split import update_parts, update_wholes
+from ._split import update_full_tensors, update_shards
 from ._state_dict import cast_state
 
 __all__ = [
@@ -108,8 +108,8 @@ class Optimizer:
     #: What the update of an element reads: "element", its own gradient and state alone, as SGD and Adam;
     #: "parameter", all elements of its parameter, as Muon's orthogonalisation or a norm of the parameter;
     #: "all", other parameters, as LBFGS. It says how ``BucketOptimizer`` updates DTensors: by elements on
-    #: this rank's parts, else on wholes. ``step`` of any other class sees DTensors, whose ops are of the
-    #: whole.
+    #: this rank's shards, else on full tensors. ``step`` of any other class sees DTensors, whose ops are of
+    #: the whole.
     update_scope: Literal["element", "parameter", "all"] = "element"
     # What GradScaler sets around a step: the gradients' scale, and whether one of them is inf or nan.
     grad_scale: Tensor | None = None
@@ -479,8 +479,8 @@ class BucketOptimizer(Optimizer):
                         self._update_sparse(group, params, grads)
                         continue
                     if self.update_scope == "parameter":
-                        params, grads = update_wholes(self, group, params, grads)
-                    update_parts(self, group, params, grads)
+                        params, grads = update_full_tensors(self, group, params, grads)
+                    update_shards(self, group, params, grads)
         finally:
             _C._set_grad_enabled(recording)
         return loss

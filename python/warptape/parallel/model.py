@@ -19,7 +19,7 @@ from ..nn.modules.state import _IncompatibleKeys
 from ..nn.parallel import DistributedDataParallel
 from ..optim import Optimizer
 from .context import SharedSequence, shard_sequence
-from .dtensor.tensor import DTensor, plain, whole_of
+from .dtensor.tensor import DTensor, full_tensor_of, plain
 from .pipeline import PipelineSchedule, rng
 from .pipeline.partition import chunk_batch
 from .tensor import split_randomness
@@ -127,7 +127,7 @@ class ParallelModel(nn.Module):
                 raise RuntimeError(
                     f"ParallelModel: with {axis!r} a model is not called; use step() or evaluate()"
                 )
-        with self._part_of_batch():
+        with self._slice_of_batch():
             return self._runner(*args, **kwargs)
 
     def step(self, *args: Any, target: Any, **kwargs: Any) -> Tensor:
@@ -140,7 +140,7 @@ class ParallelModel(nn.Module):
         micro-batches, where ranks along "dp" have not as many, and for sequences that do not divide.
         """
         args, kwargs, target, parts = self._cut(args, kwargs, target, self.n_microbatches)
-        with self._part_of_batch(), self._averaging() as average:
+        with self._slice_of_batch(), self._averaging() as average:
             if isinstance(self._runner, PipelineSchedule):
                 losses: list[Tensor] = []
                 self._runner.step(
@@ -160,7 +160,7 @@ class ParallelModel(nn.Module):
         losses: list[Tensor] = []
         piped = isinstance(self._runner, PipelineSchedule)
         args, kwargs, target, _ = self._cut(args, kwargs, target, self.n_microbatches if piped else 1)
-        with self._part_of_batch(), wt.no_grad():
+        with self._slice_of_batch(), wt.no_grad():
             if piped:
                 self._runner.eval(*args, target=target, losses=losses, **kwargs)
             else:
@@ -230,7 +230,7 @@ class ParallelModel(nn.Module):
         out = self.state_dict()
         for p in self._own:
             if isinstance(p, DTensor):
-                out |= dict.fromkeys(self._names.parameters[id(p)], whole_of(p))
+                out |= dict.fromkeys(self._names.parameters[id(p)], full_tensor_of(p))
         if "pp" in self._axes:
             all_: list[Any] = [None] * self._axes["pp"].size()
             values = {name: value.detach() for name, value in out.items()}
@@ -259,13 +259,13 @@ class ParallelModel(nn.Module):
             for name, mine in self.state_dict(keep_vars=True).items():
                 given = state_dict.get(name, mine)
                 if given is not mine:
-                    mine.copy_(mine.like_whole(given) if isinstance(mine, DTensor) else given)
+                    mine.copy_(mine.like_full(given) if isinstance(mine, DTensor) else given)
         return _IncompatibleKeys(missing, unexpected)
 
     # ---- parts of a step ----
 
     @contextmanager
-    def _part_of_batch(self) -> Iterator[None]:
+    def _slice_of_batch(self) -> Iterator[None]:
         with ExitStack() as around:
             if "dp" in self._axes:
                 around.enter_context(split_randomness(self._axes["dp"], 0))
@@ -337,7 +337,7 @@ class ParallelModel(nn.Module):
             with ExitStack() as around:
                 if n > 1:
                     rng.set_calls(generator, calls)
-                    around.enter_context(rng.part_of_batch(j, n))
+                    around.enter_context(rng.slice_of_batch(j, n))
                 if j < n - 1 and isinstance(self._runner, DistributedDataParallel):
                     around.enter_context(self._runner.no_sync())
                 loss = self._loss_fn(self._runner(*inputs, **named), wanted)

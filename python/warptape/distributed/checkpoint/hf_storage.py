@@ -209,7 +209,7 @@ class HuggingFaceStorageReader:
                 )
             into: Any = target
             if isinstance(into, Placed):
-                yield into.to_local().detach(), into.like_whole(value).to_local()
+                yield into.to_local().detach(), into.like_full(value).to_local()
             else:
                 yield into.detach(), value
 

@@ -329,7 +329,7 @@ class StateMixin:
         if tensor.dim() == 0 and value.dim() == 1 and value.shape[0] == 1:
             value = value[0]  # checkpoints of old kept scalars as one element
         if isinstance(tensor, Placed) and value.shape == tensor.shape:  # a DTensor
-            value = tensor.like_whole(value)
+            value = tensor.like_full(value)
         if value.shape != tensor.shape:
             errors.append(
                 f"size mismatch for {key}: copying a param with shape {value.shape} from checkpoint, "

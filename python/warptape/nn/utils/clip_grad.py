@@ -61,9 +61,9 @@ def _total_norm(
         for over, alike in split.items():
             own = [norm.to(device) for norm in _norms(alike, p, bool(over), foreach)]
             if over:
-                norm_of_parts = offered("norms").norm_of_parts
+                norm_of_shards = offered("norms").norm_of_shards
 
-                own = list(norm_of_parts(wt.stack(own), p, over))
+                own = list(norm_of_shards(wt.stack(own), p, over))
             norms += own
         return wt.stack(norms).norm(p)
 
@@ -169,10 +169,10 @@ def clip_grad_norm_(
             groups.append(over)
     total_norm = _total_norm(grads, groups, norm_type, foreach)
     if stages:  # of one dtype on all of them, also where a stage has no gradients
-        norm_of_parts = offered("norms").norm_of_parts
+        norm_of_shards = offered("norms").norm_of_shards
 
         total_norm = total_norm.to(parameters[0].device, wt.float64)
-        total_norm = norm_of_parts(total_norm, norm_type, stages).to(parameters[0].dtype)
+        total_norm = norm_of_shards(total_norm, norm_type, stages).to(parameters[0].dtype)
     if error_if_nonfinite:
         _check_finite(total_norm, float(norm_type))
     clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)

@@ -20,7 +20,7 @@ from .ulysses import ulysses_attention
 ATTENTIONS = ("ring", "ulysses")
 _rotation = ROTATIONS[0]
 # Ops that have attention inside.
-_WHOLE = (F.multi_head_attention_forward, _C._private.multi_head_attention)
+_FULL = (F.multi_head_attention_forward, _C._private.multi_head_attention)
 
 
 def set_rotate_method(rotate_method: str) -> None:
@@ -57,7 +57,7 @@ class SharedSequence(TorchFunctionMode):
             if self.attention == "ulysses":
                 return ulysses_attention(*args, **kwargs, mesh=self.mesh)
             return ring_attention(*args, **kwargs, group=self.mesh.get_group(), rotate=self.rotation)
-        if func in _WHOLE:
+        if func in _FULL:
             raise ValueError(
                 "multi_head_attention_forward: it would attend to this rank's part of the sequence alone; "
                 "where ranks share a sequence, call scaled_dot_product_attention"
@@ -127,19 +127,19 @@ def context_parallel(
                 f"context_parallel: expected contiguous buffers that need no gradient, got {list(b.shape)} "
                 f"with strides {list(b.stride())}, requires_grad={b.requires_grad}; give a detached copy"
             )
-    whole: list[tuple[Tensor, Tensor]] = []
+    saved: list[tuple[Tensor, Tensor]] = []
     try:
         with wt.no_grad():
             for b, dim in zip(given, dims, strict=True):
-                part = shard_sequence(b, dim, mesh.get_group())
+                shard = shard_sequence(b, dim, mesh.get_group())
                 if id(b) not in stay:
-                    whole.append((b, b.clone()))
-                _become(b, part)
+                    saved.append((b, b.clone()))
+                _become(b, shard)
         with mode:
             yield
     finally:
         with wt.no_grad():
-            for b, before in whole:
+            for b, before in saved:
                 _become(b, before)
 
 

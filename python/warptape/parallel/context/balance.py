@@ -112,9 +112,9 @@ def _cut(buffer: Tensor, dim: int, mesh: DeviceMesh, indices: Tensor | None) -> 
     if own.shape[0] == 1:
         return buffer.index_select(dim, own[0])
     shape = [own.shape[0] if d == 0 else -1 if d == dim else 1 for d in range(buffer.ndim)]
-    whole = list(buffer.shape)
-    whole[dim] = own.shape[1]
-    return buffer.gather(dim, own.reshape(shape).expand(whole))
+    index_shape = list(buffer.shape)
+    index_shape[dim] = own.shape[1]
+    return buffer.gather(dim, own.reshape(shape).expand(index_shape))
 
 
 def _cut_mask(mask: BlockMask, mesh: DeviceMesh, indices: Tensor | None) -> BlockMask:
@@ -124,14 +124,14 @@ def _cut_mask(mask: BlockMask, mesh: DeviceMesh, indices: Tensor | None) -> Bloc
         raise NotImplementedError(
             f"_context_parallel_shard: {queries} queries are no multiple of {n} ranks times blocks of {rows}"
         )
-    start, whole = mesh.get_local_rank() * (queries // n), mask.mask_mod
+    start, full_mask = mesh.get_local_rank() * (queries // n), mask.mask_mod
 
     def seen(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         q_idx = q_idx + start
         if indices is not None:
             order = indices[0] if indices.shape[0] == 1 else indices[b]
-            return whole(b, h, order[..., q_idx], order[..., kv_idx])
-        return whole(b, h, q_idx, kv_idx)
+            return full_mask(b, h, order[..., q_idx], order[..., kv_idx])
+        return full_mask(b, h, q_idx, kv_idx)
 
     batch, heads = mask.kv_num_blocks.shape[:2]
     device = mask.kv_num_blocks.device

@@ -94,6 +94,6 @@ def unshard_sequence(x: Tensor, dim: int, group: Group = None) -> Tensor:
     not recorded."""
     pg = resolve(group)
     own: Any = x.detach().contiguous()
-    parts = wt.empty((pg.size(), *own.shape), dtype=own.dtype, device=own.device)
-    all_gather_into_tensor(parts, own, pg)
-    return in_order(wt.cat(list(parts.unbind(0)), dim), dim, pg.size())
+    shards = wt.empty((pg.size(), *own.shape), dtype=own.dtype, device=own.device)
+    all_gather_into_tensor(shards, own, pg)
+    return in_order(wt.cat(list(shards.unbind(0)), dim), dim, pg.size())

@@ -102,7 +102,7 @@ class Alone:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Tile:
     """A block of keys for some of the queries, and what the kernels take besides."""
 
     rows: slice
@@ -135,7 +135,7 @@ class How:
     dropout_p: float = 0.0
     drawn: tuple[int, ...] = ()
 
-    def parts(self, owner: int, queries: int, keys: int) -> list[_Part]:
+    def tiles(self, owner: int, queries: int, keys: int) -> list[_Tile]:
         """Of this rank's queries and the owner's keys.
 
         Args:
@@ -145,7 +145,7 @@ class How:
         n, rank = self.group.size(), self.group.rank()
         if not self.dropout_p:
             first, length, masked = _seen(self.causal, rank, owner, queries, keys)
-            return [_Part(slice(first, queries), slice(0, length), masked)]
+            return [_Tile(slice(first, queries), slice(0, length), masked)]
         # Each within a slice of the sequence, whose numbers of dropout follow each other.
         out, t, s = [], queries // 2, keys // 2
         for i, j in itertools.product(range(2), range(2)):
@@ -153,7 +153,7 @@ class How:
             if b <= a or not self.causal:
                 drawn = (*self.drawn, n * queries, n * keys, a * t, b * s)
                 rows, columns = slice(i * t, (i + 1) * t), slice(j * s, (j + 1) * s)
-                out.append(_Part(rows, columns, self.causal and a == b, drawn))
+                out.append(_Tile(rows, columns, self.causal and a == b, drawn))
         return out
 
     def mask_of(self, owner: int, mask: Tensor | None, travelled: Sequence[Tensor]) -> Tensor | None:
@@ -181,17 +181,17 @@ class _RingAttention(Function):
         lse: Any = None
         for owner, (key, value, *travelled) in _blocks(moves, how.group, how.rotate):
             seen = how.mask_of(owner, mask, travelled)
-            for part in how.parts(owner, queries, keys):
-                rows, columns = part.rows, part.columns
+            for tile in how.tiles(owner, queries, keys):
+                rows, columns = tile.rows, tile.columns
                 more, its_lse = _forward(
                     q[:, :, rows],
                     key[:, :, columns],
                     value[:, :, columns],
-                    part.causal,
+                    tile.causal,
                     how.scale,
-                    part.mask(seen),
+                    tile.mask(seen),
                     how.dropout_p,
-                    part.drawn,
+                    tile.drawn,
                 )
                 if out is None:
                     b, h, _, e = more.shape  # which lies as [B, T, H, E]
@@ -217,12 +217,12 @@ class _RingAttention(Function):
         for owner, (key, value, *travelled) in _blocks(moves, how.group, how.rotate):
             seen = how.mask_of(owner, mask, travelled)
             found = []
-            for part in how.parts(owner, q.shape[2], k.shape[2]):
-                rows, columns = part.rows, part.columns
+            for tile in how.tiles(owner, q.shape[2], k.shape[2]):
+                rows, columns = tile.rows, tile.columns
                 cut = [x[:, :, rows] for x in (g, q)] + [x[:, :, columns] for x in (key, value)]
                 cut += [out[:, :, rows], lse[:, :, rows]]
-                how_drawn = part.mask(seen), how.dropout_p, part.drawn
-                gq, gk, gv = _backward(*cut, part.causal, how.scale, *how_drawn)
+                how_drawn = tile.mask(seen), how.dropout_p, tile.drawn
+                gq, gk, gv = _backward(*cut, tile.causal, how.scale, *how_drawn)
                 dq[:, :, rows].add_(gq)
                 found.append((columns, gk, gv))
             # Those of these keys that the ranks before have found: they left one step after the keys did.

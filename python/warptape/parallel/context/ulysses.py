@@ -40,7 +40,7 @@ def _to_sequence(x: Tensor, group: Any) -> Tensor:
 
 
 @contextmanager
-def _part_of_heads(rank: int, ranks: int) -> Iterator[None]:
+def _shard_of_heads(rank: int, ranks: int) -> Iterator[None]:
     """Inside, attention's dropout draws for part of the heads, which may be a part of all already."""
     before = list(_set(()))
     _set((*before[:4], before[4] * ranks + rank, before[5] * ranks, *before[6:]))
@@ -89,7 +89,7 @@ def ulysses_attention(
     if mask is not None:
         mask = unshard_sequence(mask, -1 if mask.shape[-1] == key.shape[2] else -2, group)
         mask = mask.chunk(n, 1)[group.rank()] if mask.shape[1] > 1 else mask
-    with _part_of_heads(group.rank(), n):
+    with _shard_of_heads(group.rank(), n):
         if mask is not None and is_causal:  # which scaled_dot_product_attention does not take together
             return _to_sequence(attend(q, k, v, mask, dropout_p, True, scale, Alone()), group)
         out = F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""DTensor: a tensor whose parts lie on the ranks of a mesh, used as if it were whole."""
+"""DTensor: a tensor whose shards lie on the ranks of a mesh, used as if it were whole."""
 
 from . import attributes, ops_linalg, ops_nn, ops_pointwise, ops_reduce, ops_shape
 from .api import distribute_module, distribute_tensor, empty, full, ones, rand, randn, zeros

@@ -1,4 +1,4 @@
-"""How DTensors are made: of whole tensors, of modules, and anew."""
+"""How DTensors are made: of full tensors, of modules, and anew."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def distribute_tensor(
     *,
     src_data_rank: int | None = 0,
 ) -> DTensor:
-    """A whole tensor, split among the ranks of a mesh as the placements say; replicated by default.
+    """A full tensor, split among the ranks of a mesh as the placements say; replicated by default.
 
     Args:
         src_data_rank: whose values count along each axis, as a rank of that axis: they are sent to all.
@@ -43,20 +43,22 @@ def distribute_tensor(
         raise RuntimeError(
             "`distribute_tensor` should be used to distribute leaf tensors! but found non-leaf tensor!"
         )
-    whole = plain(tensor).detach()
+    full_tensor = plain(tensor).detach()
     layout = Layout(mesh, (Replicate(),) * mesh.ndim, tuple(tensor.shape), tensor.dtype)
-    if src_data_rank is not None and mesh.get_coordinate() is not None and not whole.is_meta:
-        whole = whole.clone(memory_format=wt.contiguous_format)
+    if src_data_rank is not None and mesh.get_coordinate() is not None and not full_tensor.is_meta:
+        full_tensor = full_tensor.clone(memory_format=wt.contiguous_format)
         for axis in range(mesh.ndim):
             if mesh.size(axis) > 1:
-                dist.broadcast(whole, group=mesh.get_group(axis), group_src=src_data_rank)
+                dist.broadcast(full_tensor, group=mesh.get_group(axis), group_src=src_data_rank)
     if mesh.get_coordinate() is None:
-        part = whole.new_empty((0,) * max(whole.ndim, 1))
+        shard = full_tensor.new_empty((0,) * max(full_tensor.ndim, 1))
     else:
-        part = move(whole, layout, where)
-        # Ranks of one process may share the whole, and a part must not keep the memory of all.
-        part = part.clone() if part.data_ptr() == plain(tensor).data_ptr() or part is whole else part
-    out: Any = DTensor(part, layout.with_placements(where), requires_grad=tensor.requires_grad)
+        shard = move(full_tensor, layout, where)
+        # Ranks of one process may share the full tensor, and a part must not keep the memory of all.
+        shard = (
+            shard.clone() if shard.data_ptr() == plain(tensor).data_ptr() or shard is full_tensor else shard
+        )
+    out: Any = DTensor(shard, layout.with_placements(where), requires_grad=tensor.requires_grad)
     if isinstance(tensor, nn.Parameter):
         out._is_param = True
     return out
@@ -77,16 +79,16 @@ def distribute_module(
         input_fn, output_fn: (module, inputs or outputs, mesh), before and after the forward.
     """
     mesh = _mesh(device_mesh, "distribute_module")
-    for name, part in module.named_modules():
+    for name, submodule in module.named_modules():
         if partition_fn is not None:
-            partition_fn(name, part, mesh)
-        for key, value in list(part._parameters.items()):
+            partition_fn(name, submodule, mesh)
+        for key, value in list(submodule._parameters.items()):
             if value is not None and not isinstance(value, DTensor):
                 made = distribute_tensor(value.detach(), mesh)
-                part.register_parameter(key, nn.Parameter(made, value.requires_grad))
-        for key, value in list(part._buffers.items()):
+                submodule.register_parameter(key, nn.Parameter(made, value.requires_grad))
+        for key, value in list(submodule._buffers.items()):
             if value is not None and not isinstance(value, DTensor):
-                part._buffers[key] = distribute_tensor(value, mesh)
+                submodule._buffers[key] = distribute_tensor(value, mesh)
     if input_fn is not None:
         module.register_forward_pre_hook(lambda m, inputs: input_fn(m, inputs, mesh))
     if output_fn is not None:
@@ -118,8 +120,8 @@ def _factory(name: str, make: Callable[..., Tensor], random: bool, doc: str) -> 
         lies = Layout(mesh, where, shape, dtype or wt.get_default_dtype())
         options = {"dtype": dtype, "device": mesh.device_type, **more}
         if random:
-            whole = lies.with_placements((Replicate(),) * mesh.ndim)
-            local = move(make(shape, **options), whole, where)
+            replicated = lies.with_placements((Replicate(),) * mesh.ndim)
+            local = move(make(shape, **options), replicated, where)
             local = local.clone()
         else:
             local = make(lies.local_shape(), **options)
@@ -142,10 +144,10 @@ randn = _factory("randn", wt.randn, True, f"Normal numbers, of the whole's size.
 
 
 def full(size: Any, fill_value: Any, **options: Any) -> DTensor:
-    """A DTensor of one value, of the whole's size.
+    """A DTensor of one value, of the full tensor's size.
 
     Args:
-        size: of the whole.
+        size: of the full tensor.
         fill_value: a number.
         **options: device_mesh, placements, dtype and the like.
     """

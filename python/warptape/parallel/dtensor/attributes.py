@@ -1,4 +1,4 @@
-"""What a DTensor says of itself, and what takes its values out: of the whole, not of the part."""
+"""What a DTensor says of itself, and what takes its values out: of the full tensor, not of the shard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ... import _C
 from ... import core as wt
 from ...core import Tensor
 from ...core.by_name import map_tensors, name_of
-from .calls import to_whole, without_partial
+from .calls import to_full_tensor, without_partial
 from .layout import Layout, normalized
 from .placement import Replicate
 from .tensor import HANDLERS, DTensor, plain, wrap
@@ -20,8 +20,8 @@ _handles = HANDLERS.handles
 
 @_handles("get.dtype get.device get.layout get.is_meta get.is_cuda get.is_cpu get.is_sparse get.is_quantized")
 @_handles("get.is_mkldnn get.is_mps get.is_xpu get.is_nested get.names get.itemsize get.is_inference")
-def _of_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The same for the part and the whole: dtype, device, history."""
+def _of_shard(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The same for the shard and the full tensor: dtype, device, history."""
     args, kwargs = map_tensors((args, kwargs), plain)
     return func(*args, **kwargs)
 
@@ -67,7 +67,7 @@ def _nbytes(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
 
 @_handles("stride")
 def _stride(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Of the whole, if it lay in memory in the order of the part."""
+    """Of the full tensor, if it lay in memory in the order of the shard."""
     local, shape = plain(args[0]).stride(), args[0]._spec.shape
     order = sorted(range(len(shape)), key=lambda d: (local[d], -d))
     out, step = [0] * len(shape), 1
@@ -119,16 +119,16 @@ def _transposed(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 @_handles("item is_nonzero allclose nonzero")
 @_handles("argwhere unique masked_select")
-def _of_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What reads values reads those of the whole."""
-    args, kwargs = map_tensors((args, kwargs), to_whole)
+def _of_full(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What reads values reads those of the full tensor."""
+    args, kwargs = map_tensors((args, kwargs), to_full_tensor)
     return func(*args, **kwargs)
 
 
 @_handles("equal")
 def _equal(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     a, b = args[0], args[1] if len(args) > 1 else kwargs["other"]
-    return bool(func(to_whole(a), to_whole(b)))
+    return bool(func(to_full_tensor(a), to_full_tensor(b)))
 
 
 @_handles("zeros_like ones_like empty_like full_like")
@@ -144,14 +144,14 @@ def _blank(t: DTensor) -> Tensor:
 
 @_handles("dropout")
 def _dropout(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The mask of the whole is drawn, as one process draws it, and each rank takes its part."""
+    """The mask of the full tensor is drawn, as one process draws it, and each rank takes its shard."""
     t = without_partial(args[0])
     named = dict(zip(("p", "training", "inplace"), args[1:], strict=False)) | kwargs
     if not named.get("training", named.get("train", True)) or named.get("p", 0.5) == 0:
         return t
-    whole = Layout(t._spec.mesh, (Replicate(),) * t._spec.mesh.ndim, t._spec.shape, t._spec.dtype)
+    replicated = Layout(t._spec.mesh, (Replicate(),) * t._spec.mesh.ndim, t._spec.shape, t._spec.dtype)
     mask = func(_blank(t).fill_(1), named.get("p", 0.5), True)
-    return wrap(plain(t) * moved(mask, whole, t.placements), t._spec)
+    return wrap(plain(t) * moved(mask, replicated, t.placements), t._spec)
 
 
 @_handles("new_empty new_zeros new_ones new_full new_tensor")
@@ -199,8 +199,8 @@ def _aligned(g: Any, out: Tensor) -> Any:
 
 
 @_handles("_fused_sgd_ _fused_adam_ _fused_adamw_ _foreach_zero_")
-def _per_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """An optimizer's step: parameters, gradients and states lie alike, so parts do for the whole."""
+def _per_shard(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An optimizer's step: parameters, gradients and states lie alike, so parts do for the full tensor."""
     first = args[0]
     lists = [a for a in args if isinstance(a, list | tuple) and len(a) == len(first)]
     for items in zip(*lists, strict=True):

@@ -1,4 +1,4 @@
-"""Runs an op on DTensors: brings its inputs to where its rule wants them and calls it on the parts."""
+"""Runs an op on DTensors: brings its inputs to where its rule wants them and calls it on the shards."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         args, kwargs: of the call.
     """
     name = name_of(func)
-    if tells_facts(name):  # the same for the part and the whole; those that differ have handlers
+    if tells_facts(name):  # the same for the shard and the full tensor; those that differ have handlers
         args, kwargs = map_tensors((args, kwargs), plain)
         return func(*args, **kwargs)
     if getattr(func, "_is_random", False):
@@ -71,10 +71,10 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     else:
         rule = RULES.find(call.name)
         made = rule(call) if rule is not None else None
-    if made is None and all(_is_whole(x) for x in call.layouts):
-        return _run_whole(call, tensors)
+    if made is None and all(_is_full(x) for x in call.layouts):
+        return _run_on_full(call, tensors)
     if made is not None and not fits(call, made):
-        _check_whole(call, tensors)
+        _check_full(call, tensors)
     chosen = choose(call, made) if made is not None and "out" not in kwargs else None
     if chosen is None and call.inplace and made is not None and _is_partial(args[0]):
         return _change_partial(func, args, kwargs)
@@ -86,7 +86,7 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             "Replicate() before, or work on to_local()"
         )
     assert made is not None
-    return _run_parts(call, made, tensors, *chosen)
+    return _run_on_shards(call, made, tensors, *chosen)
 
 
 def _is_partial(t: Any) -> bool:
@@ -104,20 +104,20 @@ def _change_partial(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return t
 
 
-def _check_whole(call: Call, tensors: list[Tensor]) -> None:
-    """Raises what the op itself does for the whole tensors: their parts may fit each other where they do not.
+def _check_full(call: Call, tensors: list[Tensor]) -> None:
+    """Raises what the op itself does for the full tensors: their shards may fit each other where they do not.
     Of other ops, as attention of grouped heads, dims of one label may differ."""
     shapes = zip(call.shapes, tensors, strict=True)
-    whole = iter([wt.empty(s, dtype=t.dtype, device="meta") for s, t in shapes])
-    args, kwargs = map_tensors((call.args, call.kwargs), lambda _: next(whole))
+    full = iter([wt.empty(s, dtype=t.dtype, device="meta") for s, t in shapes])
+    args, kwargs = map_tensors((call.args, call.kwargs), lambda _: next(full))
     call.func(*args, **kwargs)
 
 
-def _is_whole(layout: Layout | None) -> bool:
+def _is_full(layout: Layout | None) -> bool:
     return layout is None or all(isinstance(p, Replicate) for p in layout.placements)
 
 
-def _run_whole(call: Call, tensors: list[Tensor]) -> Any:
+def _run_on_full(call: Call, tensors: list[Tensor]) -> Any:
     """As one process does it, on every rank."""
     mesh = next(x.mesh for x in call.layouts if x is not None)
     args, kwargs = map_tensors((call.args, call.kwargs), plain)
@@ -128,7 +128,7 @@ def _run_whole(call: Call, tensors: list[Tensor]) -> Any:
     return map_tensors(out, lambda t: wrap(t, Layout(mesh, replicated, tuple(t.shape), t.dtype)))
 
 
-def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outputs: Any) -> Any:
+def _run_on_shards(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outputs: Any) -> Any:
     mesh = next(x.mesh for x in call.layouts if x is not None)
     # On these axes the ranks' work differs: the gradients of what is replicated there add up.
     divided = [any(not isinstance(w[axis], Replicate) for w in outputs) for axis in range(mesh.ndim)]
@@ -149,8 +149,8 @@ def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outpu
     args, kwargs = map_tensors((call.args, call.kwargs), lambda _: next(left))
     if made.localize is not None:
         shapes = made.shapes or []
-        parts = [Layout(mesh, w, s).local_shape() for w, s in zip(outputs, shapes, strict=False)]
-        args, kwargs = made.localize(args, kwargs, parts)
+        shapes_of_shards = [Layout(mesh, w, s).local_shape() for w, s in zip(outputs, shapes, strict=False)]
+        args, kwargs = made.localize(args, kwargs, shapes_of_shards)
     run = made.run or call.func
     if made.layout_of is not None:
         layout = call.layouts[made.layout_of]
@@ -200,33 +200,33 @@ def _one_by_one(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _draw(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """An op that draws: every rank draws the whole, as one process does, and keeps its part."""
+    """An op that draws: every rank draws the full tensor, as one process does, and keeps its shard."""
     fills = name.endswith("_") and "dropout" not in name and "rrelu" not in name
     if fills and not any(isinstance(a, Tensor) for a in (*args[1:], *kwargs.values())):
-        return args[0].filled_as_whole(lambda whole: func(whole, *args[1:], **kwargs))
+        return args[0].filled_as_full(lambda full: func(full, *args[1:], **kwargs))
     t = args[0] if isinstance(args[0], DTensor) else next(a for a in args if isinstance(a, DTensor))
     reduced = t if name.endswith("_") else without_partial(t)
     spec = reduced._spec
-    whole = spec.with_placements((Replicate(),) * spec.mesh.ndim)
+    replicated = spec.with_placements((Replicate(),) * spec.mesh.ndim)
     if name.endswith(("_like", "_")):
         local = plain(t)
         source: Any = wt.empty(spec.shape, dtype=local.dtype, device=local.device)
         if name.endswith("_"):
-            source.copy_(to_whole(wrap(plain(t).detach(), t._spec)))
+            source.copy_(to_full_tensor(wrap(plain(t).detach(), t._spec)))
         drawn = func(source, *args[1:], **kwargs)
     else:
-        args, kwargs = map_tensors((args, kwargs), to_whole)
+        args, kwargs = map_tensors((args, kwargs), to_full_tensor)
         drawn = func(*args, **kwargs)
     if tuple(drawn.shape) != spec.shape:
-        return wrap(drawn, Layout(spec.mesh, whole.placements, tuple(drawn.shape), drawn.dtype))
-    part = moved(drawn, whole, spec.placements)
+        return wrap(drawn, Layout(spec.mesh, replicated.placements, tuple(drawn.shape), drawn.dtype))
+    shard = moved(drawn, replicated, spec.placements)
     if not name.endswith("_"):
-        return wrap(part, Layout(spec.mesh, spec.placements, spec.shape, part.dtype))
-    plain(t).copy_(part)
+        return wrap(shard, Layout(spec.mesh, spec.placements, spec.shape, shard.dtype))
+    plain(t).copy_(shard)
     return t
 
 
-def to_whole(t: Tensor) -> Tensor:
+def to_full_tensor(t: Tensor) -> Tensor:
     """The whole of a DTensor, a plain tensor as it is.
 
     Args:

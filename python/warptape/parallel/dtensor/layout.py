@@ -20,12 +20,12 @@ REDUCE_OPS = ("sum", "avg", "max", "min", "product")
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape and placements of a whole tensor, and the mesh.
+    """Shape and placements of a full tensor, and the mesh.
 
     Args:
         mesh: over whose ranks it lies.
         placements: one for each axis of the mesh.
-        shape: of the whole.
+        shape: of the full tensor.
         dtype: None where it does not matter.
     """
 
@@ -53,8 +53,8 @@ class Layout:
         return split_order(self.placements)
 
     def regions(self, coordinate: Sequence[int] | None = None, until: int | None = None) -> list[Ranges]:
-        """For each dim the (start, length) in the whole of what a rank holds, by default this one; as it is
-        before axis `until` splits, if given."""
+        """For each dim the (start, length) in the full dim of what a rank holds, by default this one; as it
+        is before axis `until` splits, if given."""
         at = self.mesh.get_coordinate() if coordinate is None else coordinate
         if at is None:  # a rank outside of the mesh holds nothing
             return [[(0, 0)] for _ in self.shape]
@@ -87,7 +87,7 @@ class Layout:
         assert isinstance(where, Shard)
         return sum(n for _, n in self.regions(until=axis)[where.dim])
 
-    def parts_of(self, dim: int) -> int:
+    def shards_of(self, dim: int) -> int:
         """Into how many parts a dim is cut.
 
         Args:
@@ -153,10 +153,10 @@ def normalized(placements: Any, mesh: DeviceMesh, ndim: int, where: str) -> tupl
 def compute_local_shape_and_global_offset(
     global_shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of what this rank holds of a tensor, and where it starts in the whole.
+    """The shape of what this rank holds of a tensor, and where it starts in the full tensor.
 
     Args:
-        global_shape: of the whole.
+        global_shape: of the full tensor.
         mesh: over whose ranks it lies.
         placements: one for each axis of the mesh.
     """
@@ -171,7 +171,7 @@ def compute_local_shape(
     """The shape of what this rank holds of a tensor.
 
     Args:
-        global_shape: of the whole.
+        global_shape: of the full tensor.
         mesh: over whose ranks it lies.
         placements: one for each axis of the mesh.
     """

@@ -1,4 +1,4 @@
-"""Functions of plain tensors that run on the parts of DTensors."""
+"""Functions of plain tensors that run on the shards of DTensors."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ def _run(
         raise AssertionError(
             f"in_placements length {len(in_placements)} does not match the number of input args {len(flat)}!"
         )
-    whole = [arg for arg in flat if isinstance(arg, DTensor)]
-    parts = []
+    placed = [arg for arg in flat if isinstance(arg, DTensor)]
+    shards = []
     for place, arg in enumerate(flat):
         if isinstance(arg, DTensor):
-            parts.append(_local(arg, place, in_placements, in_grad_placements, redistribute_inputs))
+            shards.append(_local(arg, place, in_placements, in_grad_placements, redistribute_inputs))
             continue
         if in_placements is not None and not isinstance(arg, Tensor) and in_placements[place] is not None:
             raise AssertionError(
                 f"Non-Tensor input {arg} expects None placements but received {in_placements[place]}!"
             )
-        parts.append(arg)
-    out = func(*tree_unflatten(parts, spec), **kwargs)
-    return _joined(out, out_placements, mesh or whole[0].device_mesh) if whole else out
+        shards.append(arg)
+    out = func(*tree_unflatten(shards, spec), **kwargs)
+    return _joined(out, out_placements, mesh or placed[0].device_mesh) if placed else out
 
 
 def _joined(out: Any, placements: Any, mesh: DeviceMesh) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core import Tensor
 from ...nn import functional as F
-from .calls import to_whole
+from .calls import to_full_tensor
 from .rules import Call, Labels, Rule, rule
 
 
@@ -70,14 +70,14 @@ def attention(call: Call) -> Rule | None:
         # A rank's queries need its keys: both counts must be cut alike.
         fits = call.divides(n - 3, 0) and call.divides(n - 3, 1)
         names = (*names[:-1], n - 3 if fits else None)
-    whole: Labels = (*names, None, None)
-    inputs: list[Labels] = [whole, whole, whole]
+    full: Labels = (*names, None, None)
+    inputs: list[Labels] = [full, full, full]
     for shape in call.shapes[3:]:
         ahead = n - len(shape)
         inputs.append(
             tuple(None if s == 1 or i + ahead >= n - 2 else names[i + ahead] for i, s in enumerate(shape))
         )
-    made = Rule(inputs, [whole])
+    made = Rule(inputs, [full])
     if call.kwargs.get("enable_gqa"):
         made.shapes = [(*q[:-1], v[-1])]
     return made
@@ -94,10 +94,10 @@ def embedding(call: Call) -> Rule:
     if any(call.kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq", "sparse")):
         inputs[table] = (None, "c")
         return Rule(inputs, [(*lead, "c")])
-    return Rule(inputs, [(*lead, "c")], sums={"v": "sum"}, run=_rows_of_part, layout_of=table)
+    return Rule(inputs, [(*lead, "c")], sums={"v": "sum"}, run=_batch_of_shard, layout_of=table)
 
 
-def _rows_of_part(
+def _batch_of_shard(
     table: Any, input: Tensor, weight: Tensor, padding_idx: int | None = None, *more: Any, **named: Any
 ) -> Tensor:
     """Rows of a table of which a rank holds some; zeros for those of others."""
@@ -143,7 +143,8 @@ def pointwise_loss(call: Call) -> Rule | None:
 
 @rule("kl_div")
 def kl_div(call: Call) -> Rule | None:
-    """As the other losses element by element; "batchmean" is the sum, divided by the rows of the whole."""
+    """As the other losses element by element; "batchmean" is the sum, divided by the rows of the full
+    tensor."""
     if _reduction(call) != "batchmean":
         return pointwise_loss(call)
     made = pointwise_loss(replace(call, kwargs={**call.kwargs, "reduction": "sum"}))
@@ -171,11 +172,11 @@ def cross_entropy(call: Call) -> Rule | None:
     if kind == "sum":
         return Rule([names, rows], [()], sums=dict.fromkeys(rows, "sum"))
     ignored = call.kwargs.get("ignore_index", -100)
-    whole: Any = next(a for a in (*call.args[1:], *call.kwargs.values()) if isinstance(a, Tensor))
+    classes: Any = next(a for a in (*call.args[1:], *call.kwargs.values()) if isinstance(a, Tensor))
     cut = any(call.splits(t, d) > 1 for t in (0, 1) for d in range(len(call.shapes[t])))
     if not cut:
         return Rule([(None,) * len(logits), (None,) * len(target)], [()])
-    counted = (to_whole(whole) != ignored).sum()
+    counted = (to_full_tensor(classes) != ignored).sum()
 
     def run(*args: Any, **kwargs: Any) -> Tensor:
         return call.func(*args, **{**kwargs, "reduction": "sum"}) / counted

@@ -100,8 +100,8 @@ def addmm(call: Call) -> Rule:
     """beta * input + alpha * a @ b"""
     first, second, out = _matmul_labels(call.shapes[1], call.shapes[2])
     lengths = dict(zip((*first, *second), (*call.shapes[1], *call.shapes[2]), strict=True))
-    whole = tuple(lengths[x] for x in out)
-    added = tuple(None if at is None else out[int(str(at))] for at in aligned(call.shapes[0], whole))
+    shape = tuple(lengths[x] for x in out)
+    added = tuple(None if at is None else out[int(str(at))] for at in aligned(call.shapes[0], shape))
     made = _product(call, [added, first, second], out, addends=frozenset({0}))
     made.linear = []
     return made

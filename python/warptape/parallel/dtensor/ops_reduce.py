@@ -8,7 +8,7 @@ from typing import Any
 from warptape import core as wt
 
 from ...core import Tensor
-from .calls import to_whole
+from .calls import to_full_tensor
 from .ops_pointwise import pointwise
 from .rules import Call, Labels, Rule, rule
 
@@ -33,8 +33,8 @@ def reduction(kind: str) -> Callable[[Call], Rule]:
     """A rule for reductions over dims, whose split leaves a result that is still to be reduced as `kind`
     says.
 
-    Largest, smallest and product have no gradient that way: they are taken of whole dims where one is wanted,
-    and so are averages of parts that are not equal.
+    Largest, smallest and product have no gradient that way: they are taken of full dims where one is wanted,
+    and so are averages of shards that are not equal.
     """
 
     def made(call: Call) -> Rule:
@@ -109,9 +109,9 @@ rule("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")(along(keeps=True))
 
 
 def _largest(call: Call) -> int:
-    """The largest element of a whole tensor of integers; -1 of none."""
-    whole = to_whole(next(a for a in (*call.args, *call.kwargs.values()) if isinstance(a, Tensor)))
-    return int(whole.max()) if whole.numel() else -1
+    """The largest element of a full tensor of integers; -1 of none."""
+    values = to_full_tensor(next(a for a in (*call.args, *call.kwargs.values()) if isinstance(a, Tensor)))
+    return int(values.max()) if values.numel() else -1
 
 
 @rule("bincount")

@@ -13,7 +13,7 @@ def _moving(inputs: list[Labels], outputs: list[Labels], **more: Any) -> Rule:
     return Rule(inputs, outputs, linear=[set(range(len(inputs)))], moves=True, **more)
 
 
-def _whole_dims(call: Call, *dims: int) -> Labels:
+def _unsplit_dims(call: Call, *dims: int) -> Labels:
     """Labels of the first tensor's dims, but for some that must not be split."""
     n = len(call.shapes[0])
     return tuple(None if i in {d % n for d in dims} else i for i in range(n))
@@ -106,14 +106,14 @@ def expand(call: Call) -> Rule:
             sizes[ahead + i] = n
         if n == 1 and sizes[ahead + i] != 1:
             out[ahead + i] = names[i] = None
-    whole = tuple(sizes)
+    expanded = tuple(sizes)
     return Rule(
         [tuple(names)] + [(None,) * len(s) for s in call.shapes[1:]],
         [tuple(out)],
         linear=[{0}],
         moves=True,
-        shapes=[whole],
-        localize=lambda args, kwargs, parts: ((args[0], parts[0]), {}),
+        shapes=[expanded],
+        localize=lambda args, kwargs, shapes: ((args[0], shapes[0]), {}),
         run=lambda x, size: x.expand(size),
     )
 
@@ -152,11 +152,11 @@ def reshaped(call: Call, after: Sequence[int]) -> Rule:
     if math.prod(before):
         for left, right in _groups(before, after):
             plain = len(left) == len(right) == 1
-            parts = max(call.splits(0, left[0]), 1)
+            shards = max(call.splits(0, left[0]), 1)
             every = mesh.size()
-            fits = before[left[0]] % parts == 0 and after[right[0]] % parts == 0
+            fits = before[left[0]] % shards == 0 and after[right[0]] % shards == 0
             fits_all = before[left[0]] % every == 0 and after[right[0]] % every == 0
-            if plain or (fits if parts > 1 else fits_all):
+            if plain or (fits if shards > 1 else fits_all):
                 names[left[0]] = out[right[0]] = left[0]
     elif list(before) == list(after):
         names = out = list(range(len(before)))
@@ -164,7 +164,7 @@ def reshaped(call: Call, after: Sequence[int]) -> Rule:
         [tuple(names)],
         [tuple(out)],
         shapes=[tuple(after)],
-        localize=lambda args, kwargs, parts: ((args[0], parts[0]), {}),
+        localize=lambda args, kwargs, shapes: ((args[0], shapes[0]), {}),
         run=lambda x, size: x.reshape(size),
     )
 
@@ -211,7 +211,7 @@ def along_dim(call: Call) -> Rule:
     """Works along a dim, which must not be split."""
     late = "split" in call.name or "chunk" in call.name  # sizes or a count come first
     dim = call.arg(2 if late else 1, "dim", 0) % len(call.shapes[0])
-    labels = _whole_dims(call, dim)
+    labels = _unsplit_dims(call, dim)
     gone = call.name in ("select", "unbind")
     out = tuple(x for i, x in enumerate(labels) if not (gone and i == dim))
     more = [(None,) * len(s) for s in call.shapes[1:]]
@@ -221,7 +221,7 @@ def along_dim(call: Call) -> Rule:
 @rule("triu", "tril")
 def triangle(call: Call) -> Rule:
     """The last two dims must not be split."""
-    labels = _whole_dims(call, -1, -2)
+    labels = _unsplit_dims(call, -1, -2)
     return _moving([labels], [labels])
 
 
@@ -231,7 +231,7 @@ def complex_pairs(call: Call) -> Rule:
     if call.name == "view_as_real":
         labels: Labels = tuple(range(len(call.shapes[0])))
         return _moving([labels], [(*labels, None)])
-    labels = _whole_dims(call, -1)
+    labels = _unsplit_dims(call, -1)
     return _moving([labels], [labels[:-1]])
 
 
@@ -240,7 +240,7 @@ def diagonal(call: Call) -> Rule:
     """Two dims, which must not be split, become the last one."""
     n = len(call.shapes[0])
     gone = {call.arg(2, "dim1", 0) % n, call.arg(3, "dim2", 1) % n}
-    labels = _whole_dims(call, *gone)
+    labels = _unsplit_dims(call, *gone)
     return _moving([labels], [(*(x for i, x in enumerate(labels) if i not in gone), None)])
 
 
@@ -259,7 +259,7 @@ def turned(call: Call) -> Rule | None:
     """Dims that are turned must not be split."""
     if call.name == "roll" and call.arg(2, "dims") in (None, (), []):
         return None
-    labels = _whole_dims(call, *(_ints(call, 1, "dims") if call.name == "flip" else call.dims(2, "dims")))
+    labels = _unsplit_dims(call, *(_ints(call, 1, "dims") if call.name == "flip" else call.dims(2, "dims")))
     return _moving([labels], [labels])
 
 
@@ -291,7 +291,7 @@ def gather(call: Call) -> Rule | None:
     if dim is None:
         return None
     if call.name.startswith("index"):
-        labels = _whole_dims(call, dim)
+        labels = _unsplit_dims(call, dim)
         own = [labels if len(s) == n else (None,) * len(s) for s in call.shapes[1:]]
         return Rule([labels, *own], [labels])
     alike = tuple(len({s[i] for s in call.shapes if len(s) == n}) == 1 for i in range(n))
@@ -303,7 +303,7 @@ def gather(call: Call) -> Rule | None:
 def unfold(call: Call) -> Rule:
     """Windows along a dim, which must not be split; of images (nn.functional.unfold) by the batch alone."""
     if isinstance(call.arg(1, "dimension"), int) and len(call.args) + len(call.kwargs) == 4:
-        labels = _whole_dims(call, call.arg(1, "dimension"))
+        labels = _unsplit_dims(call, call.arg(1, "dimension"))
         return Rule([labels], [(*labels, None)], linear=[{0}], moves=True)
     n = len(call.shapes[0])
     batch = 0 if n == 4 else None
@@ -336,8 +336,8 @@ def getitem(call: Call) -> Rule | None:
         elif isinstance(item, int):
             names.append(None)
         elif isinstance(item, slice):
-            whole = item.indices(shape[dim]) == (0, shape[dim], 1)
-            names.append(dim if whole else None)
+            all_of_dim = item.indices(shape[dim]) == (0, shape[dim], 1)
+            names.append(dim if all_of_dim else None)
             out.append(names[-1])
         else:
             tensors += 1

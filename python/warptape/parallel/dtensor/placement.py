@@ -41,7 +41,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Every rank holds the whole tensor, and the whole of its gradient.
+    """Every rank holds the full tensor, and the whole of its gradient.
 
     >>> from warptape.distributed.tensor import Replicate
     >>> Replicate().is_replicate()
@@ -96,7 +96,7 @@ class Shard(Placement):
         """The parts of a whole `size`.
 
         Args:
-            size: of the whole dim.
+            size: of the full dim.
         """
         if self.parts is None:
             return [size]
@@ -108,7 +108,7 @@ class Shard(Placement):
         """Raises ValueError if `what`, of that size, cannot be split.
 
         Args:
-            size: of the whole dim.
+            size: of the full dim.
             ranks: how many.
             what: names the dim in the error.
         """
@@ -124,10 +124,10 @@ class Shard(Placement):
                 )
 
     def ranges(self, size: int, rank: int, ranks: int) -> list[tuple[int, int]]:
-        """(start, length) in the whole of what a rank holds, in order.
+        """(start, length) in the full dim of what a rank holds, in order.
 
         Args:
-            size: of the whole dim.
+            size: of the full dim.
             rank, ranks: which of how many.
 
         >>> from warptape.distributed.tensor import Shard
@@ -144,7 +144,7 @@ class Shard(Placement):
 
     @staticmethod
     def local_shard_size_and_offset(curr_local_size: int, num_chunks: int, rank: int) -> tuple[int, int]:
-        """(length, start) of a rank's part of a dim of that size.
+        """(length, start) of a rank's shard of a dim of that size.
 
         Args:
             curr_local_size: of the dim.
@@ -155,10 +155,10 @@ class Shard(Placement):
         return length, start
 
     def take(self, full: Tensor, rank: int, ranks: int) -> Tensor:
-        """What a rank holds of the whole, in memory of its own.
+        """What a rank holds of the full tensor, in memory of its own.
 
         Args:
-            full: the whole.
+            full: the full tensor.
             rank, ranks: which of how many.
         """
         ranges = self.ranges(int(full.shape[self.dim]), rank, ranks)
@@ -169,7 +169,7 @@ class Shard(Placement):
 
         Args:
             held: of all ranks, in order.
-            size: of the whole dim.
+            size: of the full dim.
         """
         parts = self.sizes(size)
         by_rank = [x.split([-(-part // len(held)) for part in parts], self.dim) for x in held]
@@ -182,7 +182,7 @@ class Shard(Placement):
 
         Args:
             held: what the rank holds.
-            size: of the whole dim.
+            size: of the full dim.
             ranks: how many.
         """
         most = sum(-(-part // ranks) for part in self.sizes(size))
@@ -198,7 +198,7 @@ class Shard(Placement):
 @dataclass(frozen=True)
 class _StridedShard(Shard):
     """A split that comes after those of later axes of the mesh: as fully_shard's of what tensor parallelism,
-    on a later axis, split along the same dim before. `split_factor` is the number of parts there were."""
+    on a later axis, split along the same dim before. `split_factor` is the number of shards there were."""
 
     split_factor: int = 1
 
@@ -213,11 +213,11 @@ Ranges = list[tuple[int, int]]  # (start, length) along a dim, in order
 
 
 def within(held: Ranges, start: int, length: int) -> Ranges:
-    """Of what ranges make up, joined, a part, as ranges of the whole.
+    """Of what ranges make up, joined, a part, as ranges of the full tensor.
 
     Args:
         held: (start, length) pairs.
-        start, length: of the part.
+        start, length: of the shard.
     """
     out, at = [], 0
     for begin, n in held:

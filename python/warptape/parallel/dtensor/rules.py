@@ -33,8 +33,8 @@ class Rule:
         linear: groups of inputs in which the op is linear, together: they may all be Partial.
         moves: the op only moves elements, so that they may be Partial of any kind.
         addends: inputs that are added to the result; where that is a partial sum, they are one too.
-        localize: changes (args, kwargs) to those of the parts: gets the whole outputs' shapes' local ones.
-        shapes: of the whole outputs, where they do not follow from labels.
+        localize: changes (args, kwargs) to those of the shards: gets the full outputs' shapes' local ones.
+        shapes: of the full outputs, where they do not follow from labels.
         run: called in place of the op.
         layout_of: a tensor whose layout, as chosen, `run` gets before the arguments.
     """
@@ -70,7 +70,7 @@ class Call:
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    shapes: list[tuple[int, ...]]  # of the whole tensors
+    shapes: list[tuple[int, ...]]  # of the full tensors
     layouts: list[Layout | None]  # None for plain numbers in tensors
     places: dict[Any, list[int]]  # by position or keyword, which tensors an argument has
     inplace: bool = False
@@ -114,7 +114,7 @@ class Call:
             dim: of the tensor.
         """
         layout = self.layouts[tensor]
-        return layout.parts_of(dim) if layout else 1
+        return layout.shards_of(dim) if layout else 1
 
     def divides(self, dim: int, tensor: int = 0) -> bool:
         """Whether a dim gives equal parts on whatever axes of the mesh.
@@ -149,7 +149,7 @@ def rule(*names: str, indexed: bool = False) -> Callable[[Any], Any]:
 
 def _forms(rule: Rule, here: Sequence[Sequence[Placement]], axis: int) -> dict[Label, set[Shard]]:
     """By label, the splits in an order of their own (of joined parts, or strided) that inputs have on an
-    axis. An op may keep them where nothing but the lengths of parts depends on the split."""
+    axis. An op may keep them where nothing but the lengths of shards depends on the split."""
     out: dict[Label, set[Shard]] = {}
     if rule.localize is None and rule.run is None and rule.shapes is None:
         for labels, where in zip(rule.inputs, here, strict=True):
@@ -254,7 +254,7 @@ def choose(call: Call, rule: Rule) -> tuple[list[tuple[Placement, ...]], list[tu
 
 
 def shape_of(labels: Labels, rule: Rule, call: Call, local: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a whole output: labelled dims are as long as the inputs', the others as on every rank.
+    """The shape of a full output: labelled dims are as long as the inputs', the others as on every rank.
 
     Args:
         labels: of the output.

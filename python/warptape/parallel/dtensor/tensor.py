@@ -1,4 +1,4 @@
-"""The class DTensor: an object that is what this rank holds, and answers for the whole.
+"""The class DTensor: an object that is what this rank holds, and answers for the full tensor.
 
 The memory and the history of a DTensor are those of its local part, so that autograd and optimizers work on
 it as on any tensor; what it says of itself (shape, size, ..), and every op on it, is taken over by
@@ -49,9 +49,9 @@ def implicit_replication() -> Iterator[None]:
 
 
 class DTensor(Placed, OwnGradients, HandledTensor):
-    """A tensor whose parts lie on the ranks of a mesh.
+    """A tensor whose shards lie on the ranks of a mesh.
 
-    Made by distribute_tensor, DTensor.from_local and the factories. Ops run on the parts, with collectives
+    Made by distribute_tensor, DTensor.from_local and the factories. Ops run on the shards, with collectives
     where the placements ask for them, and are recorded; an op without a sharding rule raises
     NotImplementedError, unless all that it gets is replicated.
     """
@@ -63,7 +63,7 @@ class DTensor(Placed, OwnGradients, HandledTensor):
     def __new__(
         cls, local_tensor: Tensor, spec: Layout | None = None, *, requires_grad: bool = False
     ) -> DTensor:
-        """This rank's part, by its layout; for code that has both."""
+        """This rank's shard, by its layout; for code that has both."""
         if not isinstance(spec, Layout):
             raise TypeError("DTensor: make one with DTensor.from_local or distribute_tensor")
         made = Tensor._make_subclass(cls, local_tensor, requires_grad)
@@ -76,7 +76,7 @@ class DTensor(Placed, OwnGradients, HandledTensor):
         with _C.DisableTorchFunctionSubclass():
             return HANDLERS["autograd.grad"](grad, args, {})
 
-    # ---- between ranks and the whole ----
+    # ---- between ranks and the full tensor ----
 
     @staticmethod
     def from_local(
@@ -94,18 +94,18 @@ class DTensor(Placed, OwnGradients, HandledTensor):
         Args:
             placements: for each axis of the mesh; replicated on all if None.
             run_check: sends rank 0's values to all ranks of an axis on which the tensor is replicated.
-            shape: of the whole, for parts that are not all of one size.
+            shape: of the full tensor, for shards that are not all of one size.
             grad_placements: where the gradient that `local_tensor` gets shall lie, in place of Note
                 [gradients].
         """
         mesh = _mesh(device_mesh, "DTensor.from_local")
         local = plain(local_tensor)
         where = normalized(placements, mesh, local.ndim, "DTensor.from_local")
-        whole = list(local.shape)
+        full_shape = list(local.shape)
         for axis, each in enumerate(where):
             if each.is_shard() and shape is None:
-                whole[each.dim] *= mesh.size(axis)  # type: ignore[attr-defined]
-        layout = Layout(mesh, where, tuple(whole if shape is None else shape), local.dtype)
+                full_shape[each.dim] *= mesh.size(axis)  # type: ignore[attr-defined]
+        layout = Layout(mesh, where, tuple(full_shape if shape is None else shape), local.dtype)
         if mesh.get_coordinate() is None:
             local = local.new_empty((0,)) if local.numel() else local
         elif tuple(local.shape) != layout.local_shape():
@@ -165,12 +165,12 @@ class DTensor(Placed, OwnGradients, HandledTensor):
         Args:
             grad_placements: how the gradient lies; replicated if None.
         """
-        whole = self.redistribute(placements=[Replicate()] * self._spec.mesh.ndim)
-        return whole.to_local(grad_placements=grad_placements)
+        full_tensor = self.redistribute(placements=[Replicate()] * self._spec.mesh.ndim)
+        return full_tensor.to_local(grad_placements=grad_placements)
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The DeviceMesh over which its parts lie."""
+        """The DeviceMesh over which its shards lie."""
         return self._spec.mesh
 
     @property
@@ -261,17 +261,17 @@ class DTensor(Placed, OwnGradients, HandledTensor):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """As Tensor.backward, of the whole. Collective.
+        """As Tensor.backward, of the full tensor. Collective.
 
         Args:
-            gradient: of the whole; 1 if None.
+            gradient: of the full tensor; 1 if None.
             retain_graph, create_graph, inputs: as of Tensor.backward.
         """
-        whole = self.redistribute(placements=of_gradient(self.placements))
+        full_tensor = self.redistribute(placements=of_gradient(self.placements))
         if isinstance(gradient, DTensor):
-            gradient = moved(plain(gradient), gradient._spec, whole.placements)
+            gradient = moved(plain(gradient), gradient._spec, full_tensor.placements)
         with _C.DisableTorchFunctionSubclass():
-            Tensor.backward(plain(whole), gradient, retain_graph, create_graph, inputs)
+            Tensor.backward(plain(full_tensor), gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: Callable[[Any], Any]) -> Any:
         """hook(gradient) -> gradient or None, of DTensors.
@@ -303,46 +303,46 @@ class DTensor(Placed, OwnGradients, HandledTensor):
         """What this rank holds of another tensor that lies as this one.
 
         Args:
-            local: this rank's part.
+            local: this rank's shard.
         """
         return wrap(local, replace(self._spec, dtype=local.dtype))
 
-    def like_whole(self, whole: Tensor) -> DTensor:
+    def like_full(self, full_tensor: Tensor) -> DTensor:
         """A tensor of this shape, which all ranks have or which is a DTensor, placed as this one. Collective
         for a DTensor that lies otherwise."""
-        if tuple(whole.shape) != self._spec.shape:
-            raise ValueError(f"expected a tensor of {list(self._spec.shape)}, got {list(whole.shape)}")
+        if tuple(full_tensor.shape) != self._spec.shape:
+            raise ValueError(f"expected a tensor of {list(self._spec.shape)}, got {list(full_tensor.shape)}")
         spec = self._spec
-        if isinstance(whole, DTensor):
-            if whole.device_mesh != spec.mesh:
-                return self.like_whole(whole_of(whole))
-            if whole.placements == spec.placements:
-                return whole
-            return self.like_local(move(plain(whole).detach(), whole._spec, spec.placements))
+        if isinstance(full_tensor, DTensor):
+            if full_tensor.device_mesh != spec.mesh:
+                return self.like_full(full_tensor_of(full_tensor))
+            if full_tensor.placements == spec.placements:
+                return full_tensor
+            return self.like_local(move(plain(full_tensor).detach(), full_tensor._spec, spec.placements))
         everywhere = spec.with_placements((Replicate(),) * spec.mesh.ndim)
-        return self.like_local(move(plain(whole).detach(), everywhere, spec.placements).clone())
+        return self.like_local(move(plain(full_tensor).detach(), everywhere, spec.placements).clone())
 
-    def filled_as_whole(self, fill: Callable[[Tensor], Any]) -> DTensor:
-        """Takes its part of a whole tensor that `fill` has filled, as initial values are that depend on the
-        shape or are drawn. Ranks that have the same part take it from the first, by a collective."""
+    def filled_as_full(self, fill: Callable[[Tensor], Any]) -> DTensor:
+        """Takes its shard of a full tensor that `fill` has filled, as initial values are that depend on the
+        shape or are drawn. Ranks that have the same shard take it from the first, by a collective."""
         local, spec = plain(self).detach(), self._spec
         with wt.no_grad(), _C.DisableTorchFunctionSubclass():
             if local.is_meta or all(isinstance(where, Replicate) for where in spec.placements):
                 fill(local)
                 return self
-            whole = wt.empty(spec.shape, dtype=local.dtype, device=local.device)
-            fill(whole)
+            full_tensor = wt.empty(spec.shape, dtype=local.dtype, device=local.device)
+            fill(full_tensor)
             everywhere = spec.with_placements((Replicate(),) * spec.mesh.ndim)
-            part = move(whole, everywhere, spec.placements).contiguous()
+            shard = move(full_tensor, everywhere, spec.placements).contiguous()
             for axis, where in enumerate(spec.placements):
                 if isinstance(where, Replicate) and spec.mesh.size(axis) > 1:
-                    dist.broadcast(part, group=spec.mesh.get_group(axis), group_src=0)
-            local.copy_(part)
+                    dist.broadcast(shard, group=spec.mesh.get_group(axis), group_src=0)
+            local.copy_(shard)
         return self
 
     def held_slices(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-        """Where in the whole this rank's part lies: the shape of the whole, and (start, shape) of the slices
-        that lie one after the other along a dim of the part."""
+        """Where in the full tensor this rank's shard lies: the shape of the full tensor, and (start, shape)
+        of the slices that lie one after the other along a dim of the shard."""
         if any(isinstance(p, Partial) for p in self.placements):
             raise ValueError(
                 f"a tensor with placements {list(self.placements)} is still to be summed; redistribute it"
@@ -375,7 +375,7 @@ def plain(t: Tensor) -> Tensor:
     return _C._as_subclass(t, Tensor) if type(t) is not Tensor else t
 
 
-def whole_of(t: Tensor) -> Tensor:
+def full_tensor_of(t: Tensor) -> Tensor:
     """The whole of a DTensor without history; any other tensor as it is. Collective.
 
     Args:
@@ -385,11 +385,11 @@ def whole_of(t: Tensor) -> Tensor:
 
 
 def wrap(local: Tensor, layout: Layout) -> DTensor:
-    """A plain tensor, with its history, as a part of a whole.
+    """A plain tensor, with its history, as a part of a full tensor.
 
     Args:
         local: what this rank holds.
-        layout: of the whole.
+        layout: of the full tensor.
     """
     made: Any = _C._as_subclass(local, DTensor)
     made._spec = layout

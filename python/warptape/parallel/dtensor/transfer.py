@@ -1,8 +1,8 @@
 """From one layout to another, by collectives, and the same for gradients.
 
-Note [gradients]: a gradient lies as its tensor does: parts of it where the tensor is split, the whole of it
+Note [gradients]: a gradient lies as its tensor does: parts of it where the tensor is split, all of it
 on every rank where the tensor is replicated. Where the tensor is a sum that is still to be taken (Partial),
-every rank has the whole gradient of the sum, which is that of its summand; for an average it is divided by
+every rank has the full gradient of the sum, which is that of its summand; for an average it is divided by
 the number of ranks. So a replicated tensor that goes into work that is split has its gradient summed at once,
 where PyTorch leaves a Partial one.
 """
@@ -48,7 +48,7 @@ def _padded(x: Tensor, dim: int, length: int) -> Tensor:
 
 
 def _gather(x: Tensor, where: Shard, size: int, group: Any) -> Tensor:
-    """The whole, of that size along the dim, of the parts that the ranks hold."""
+    """The full tensor, of that size along the dim, of the shards that the ranks hold."""
     x = where.padded(x, size, group.size())
     held = wt.empty((group.size(), *x.shape), dtype=x.dtype, device=x.device)
     dist.all_gather_into_tensor(held, x, group)
@@ -56,25 +56,25 @@ def _gather(x: Tensor, where: Shard, size: int, group: Any) -> Tensor:
 
 
 def _scatter_sum(x: Tensor, dim: int, op: str, group: Any) -> Tensor:
-    """What all ranks' x come to, of which each keeps its part along `dim`."""
+    """What all ranks' x come to, of which each keeps its shard along `dim`."""
     n, size = group.size(), int(x.shape[dim])
     most = -(-size // n)
-    parts = _padded(x, dim, n * most).unflatten(dim, (n, most)).movedim(dim, 0).contiguous()
-    out = wt.empty(parts.shape[1:], dtype=x.dtype, device=x.device)
-    dist.reduce_scatter_tensor(out, parts.flatten(0, 1), _OPS[op], group)
+    chunks = _padded(x, dim, n * most).unflatten(dim, (n, most)).movedim(dim, 0).contiguous()
+    out = wt.empty(chunks.shape[1:], dtype=x.dtype, device=x.device)
+    dist.reduce_scatter_tensor(out, chunks.flatten(0, 1), _OPS[op], group)
     return out.narrow(dim, 0, Shard(0).ranges(size, group.rank(), n)[0][1])
 
 
 def _exchange(x: Tensor, have: int, size: int, want: int, group: Any) -> Tensor:
-    """Split along dim `have`, where the whole is `size`, to split along `want`, by one all-to-all."""
+    """Split along dim `have`, where the full tensor is `size`, to split along `want`, by one all-to-all."""
     n, across = group.size(), int(x.shape[want])
     most, wide = -(-size // n), -(-across // n)
     x = _padded(_padded(x, have, most), want, n * wide)
     to = x.unflatten(want, (n, wide)).movedim(want, 0).contiguous()
     came = wt.empty_like(to)
     dist.all_to_all_single(came, to, group=group)
-    whole = wt.cat(list(came.unbind(0)), have).narrow(have, 0, size)
-    return whole.narrow(want, 0, Shard(0).ranges(across, group.rank(), n)[0][1])
+    joined = wt.cat(list(came.unbind(0)), have).narrow(have, 0, size)
+    return joined.narrow(want, 0, Shard(0).ranges(across, group.rank(), n)[0][1])
 
 
 def _splits_before(axis: int, placements: Sequence[Placement]) -> list[tuple[int, Placement]]:

@@ -52,7 +52,7 @@ def set_calls(generator: Any, calls: int) -> None:
 
 
 @contextmanager
-def part_of_batch(index: int, count: int) -> Iterator[None]:
+def slice_of_batch(index: int, count: int) -> Iterator[None]:
     """Inside, the inputs of dropout and attention are the part of this index, of equal ones along dim 0; of
     the part that split_randomness(mesh, 0) says is this rank's."""
     before = _set_parts(())

@@ -332,7 +332,7 @@ class PipelineSchedule:
             before[s] = before[s - 1] + self._calls_in_stage[s - 1] if s else 0
         generator, start = rng.generator_of(stage.device), self._base[s] + before[s]
         rng.set_calls(generator, start)
-        with rng.part_of_batch(j, self.n_microbatches):
+        with rng.slice_of_batch(j, self.n_microbatches):
             out = stage.forward(j, args, self._kwargs[j])
         self._calls_in_stage[s] = rng.get_calls(generator) - start
         return out

@@ -28,7 +28,7 @@ class Annotation:
         mesh: the axes along which fully_shard does not split it.
         placements: along each of them.
         summands: the groups along axes of which each rank has a summand of the gradient.
-        notes: attributes, for the whole.
+        notes: attributes, for the full tensor.
     """
 
     mesh: DeviceMesh

@@ -17,7 +17,7 @@ from ..dtensor.tensor import place
 from .annotations import annotation_of
 from .checks import CPUOffloadPolicy, DataParallelMeshDims, check_options, check_parameter, dim_of
 from .group import Entry, MixedPrecisionPolicy, ParameterGroup
-from .offload import HostParts
+from .offload import HostShards
 from .progress import Progress
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -35,8 +35,8 @@ class UnshardHandle:
         self.group = group
 
     def wait(self) -> None:
-        """Modules have whole parameters then."""
-        self.group.make_whole()
+        """Modules have full parameters then."""
+        self.group.unshard()
         self.group.fresh = True
 
 
@@ -85,7 +85,7 @@ class _Sharding:
             self.lead(module)
         assert self.progress is not None
         if self.to_run:  # another module of the group ran before
-            self.group.make_whole()
+            self.group.unshard()
         else:
             if self.is_root:
                 self.progress.optimizer_event, self.optimizer_event = self.optimizer_event, None
@@ -165,7 +165,7 @@ class FSDPModule:
         return None
 
     def reshard(self) -> None:
-        """This module's parameters are parts again."""
+        """This module's parameters are shards again."""
         self._sharding.group.reshard()
 
     def _groups(self, recurse: bool) -> list[ParameterGroup]:
@@ -203,7 +203,7 @@ class FSDPModule:
         """With False, parameters stay whole after backward. They must not be when an optimizer steps.
 
         Args:
-            reshard_after_backward: whether memory of wholes is freed then.
+            reshard_after_backward: whether memory of full tensors is freed then.
             recurse: whether modules inside follow.
         """
         for group in self._groups(recurse):
@@ -213,7 +213,7 @@ class FSDPModule:
         """As fully_shard's argument.
 
         Args:
-            reshard_after_forward: whether memory of wholes is freed then.
+            reshard_after_forward: whether memory of full tensors is freed then.
             recurse: whether modules inside follow.
         """
         for each in _shardings(self) if recurse else [self._sharding]:  # type: ignore[arg-type]
@@ -277,7 +277,7 @@ class FSDPModule:
             group.reduces_unused = reduce_scatter_unused_params
 
     def reset_iter_state(self) -> None:
-        """After a pass that failed: parameters are parts, and what was under way is forgotten."""
+        """After a pass that failed: parameters are shards, and what was under way is forgotten."""
         progress = self._sharding.progress
         if progress is not None:
             progress.forget()
@@ -309,7 +309,7 @@ class FSDPModule:
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of the parts, also between forward and backward, when modules have whole parameters.
+        """Of the shards, also between forward and backward, when modules have full parameters.
 
         Args:
             set_to_none: whether gradients go away.
@@ -349,7 +349,7 @@ def _cast(value: Any, dtype: Any) -> Any:
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
-    """Lets a method of a sharded module be called as its forward is, with whole parameters. Of another module
+    """Lets a method of a sharded module be called as its forward is, with full parameters. Of another module
     nothing changes."""
     if not isinstance(module, FSDPModule):
         return
@@ -373,7 +373,7 @@ def fully_shard(
     ignored_params: Iterable[Any] | None = None,
     dp_mesh_dims: DataParallelMeshDims | None = None,
 ) -> Model | Sequence[Model]:
-    """Keeps of each parameter a part on each rank; whole they are for the time that the module needs them.
+    """Keeps of each parameter a shard on each rank; whole they are for the time that the module needs them.
 
     Call it for the layers and then for the model: parameters of a module are put together at once, without
     those of modules inside that were sharded before. Returns the module, changed in place: it is an
@@ -385,12 +385,12 @@ def fully_shard(
             of them runs and given back after the last.
         mesh: one axis, among whose ranks parameters are split; or two, the first of which has copies
             (hybrid sharding). By default all ranks of the job.
-        reshard_after_forward: True frees whole parameters between forward and backward (ZeRO 3), False keeps
+        reshard_after_forward: True frees full parameters between forward and backward (ZeRO 3), False keeps
             them (ZeRO 2). None is False for the outermost module alone. A number, which divides that of the
             ranks, keeps a whole between as many neighbours, who put it together for backward.
         shard_placement_fn: of a parameter its Shard(dim), the dim along which it is split; None stands for
-            Shard(0), which needs no copy to put the whole together. Sizes need not divide.
-        mp_policy: dtypes of wholes, of reduced gradients and of outputs.
+            Shard(0), which needs no copy to put the full tensor together. Sizes need not divide.
+        mp_policy: dtypes of full tensors, of reduced gradients and of outputs.
         offload_policy: CPUOffloadPolicy keeps parts, gradients and the optimizer's state on the CPU, while
             the mesh's device computes; parameters may be on either before. None or OffloadPolicy does not.
         ignored_params: parameters that are left as they are.
@@ -460,7 +460,7 @@ class _Alone:
 
 
 def _frees(reshard_after_forward: bool | int) -> bool:
-    """Whether wholes go after forward: a single rank that keeps a whole keeps it as it is."""
+    """Whether full tensors go after forward: a single rank that keeps a whole keeps it as it is."""
     return reshard_after_forward if isinstance(reshard_after_forward, bool) else reshard_after_forward > 1
 
 
@@ -497,7 +497,7 @@ def _grouped(
     host = None
     if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
         device = wt.device(mesh.device_type, cuda.current_device())
-        host = HostParts(device, offload_policy.pin_memory)
+        host = HostShards(device, offload_policy.pin_memory)
     noted = [annotation_of(p, where[0][1], others) for p, where in places]
     joined = [
         check_parameter(p, where[0], mesh, host is not None, note)
@@ -513,11 +513,11 @@ def _grouped(
     shard = mesh.ndim - 1 if splits else mesh.ndim
     copies = mesh.get_group(0) if shard and mesh.size(0) > 1 else None
     group = ParameterGroup(entries, mesh.get_group(shard) if splits else _Alone(), copies, mp_policy, host)
-    for entry, whole_mesh in zip(entries, joined, strict=True):
+    for entry, full_mesh in zip(entries, joined, strict=True):
         where: list[Placement] = [*[Replicate()] * shard, *[Shard(entry.dim)] * splits]
-        place(entry.part, whole_mesh, where)
+        place(entry.shard, full_mesh, where)
         if host is not None:
-            host.keep(entry.part)
+            host.keep(entry.shard)
     return group
 
 
@@ -566,7 +566,7 @@ def _own_parameters(
 ) -> list[tuple[Any, list[tuple[nn.Module, str]]]]:
     """(parameter, [(module that has it, its full name)]) of all that no sharded module inside has."""
     out: dict[int, tuple[Any, list[tuple[nn.Module, str]]]] = {}
-    taken = {id(entry.part) for m in modules for s in _shardings(m) for entry in s.group.entries}
+    taken = {id(entry.shard) for m in modules for s in _shardings(m) for entry in s.group.entries}
     named = [pair for module in modules for pair in module.named_modules()]
     inside = {id(x) for _, m in named if isinstance(m, FSDPModule) for x in m.modules()}
     for path, m in named:

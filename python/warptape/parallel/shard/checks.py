@@ -1,4 +1,4 @@
-"""What fully_shard refuses, and its policies of where parts lie."""
+"""What fully_shard refuses, and its policies of where shards lie."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class OffloadPolicy:
 
 @dataclass
 class CPUOffloadPolicy(OffloadPolicy):
-    """Parts, their gradients and so the optimizer's state lie on the CPU, wholes on the mesh's device for the
-    time that a module needs them. With `pin_memory` parts and gradients are in page-locked memory, so that
-    copies run while the device computes."""
+    """Shards, their gradients and so the optimizer's state lie on the CPU, full tensors on the mesh's device
+    for the time that a module needs them. With `pin_memory` shards and gradients are in page-locked memory,
+    so that copies run while the device computes."""
 
     pin_memory: bool = True
 
@@ -61,8 +61,8 @@ class DataParallelMeshDims:
         return _names(self.replicate)
 
     def split(self, mesh: DeviceMesh) -> tuple[DeviceMesh, DeviceMesh | None]:
-        """The axes that fully_shard takes, one for copies and one for parts, and the others. Collective where
-        several become one.
+        """The axes that fully_shard takes, one for copies and one for shards, and the others. Collective
+        where several become one.
 
         Args:
             mesh: with names.

@@ -25,7 +25,7 @@ class Progress:
         self.ended: list[ParameterGroup] = []  # as their forward ended
         self.backward = False
         self.travelling: ParameterGroup | None = None
-        self.optimizer_event: Any = None  # after which parts may be read
+        self.optimizer_event: Any = None  # after which shards may be read
 
     def begin(self) -> None:
         """A forward pass of the root begins."""
@@ -37,7 +37,7 @@ class Progress:
                 return  # an activation checkpoint runs it again
             self.forget()  # the last backward pass ended with an error
         for group in self.groups:
-            # Left whole by a forward pass without backward: an optimizer may have changed the parts since.
+            # Left whole by a forward pass without backward: an optimizer may have changed the shards since.
             if not group.fresh and group.reshard_after_backward:
                 group.reshard()
         self.last_order, self.order, self.ended = self.order, [], []
@@ -51,7 +51,7 @@ class Progress:
             if group.host is not None:
                 group.host.pending.clear()
             for entry in group.entries:
-                entry.whole.grad = None
+                entry.full.grad = None
 
     def enter(self, group: ParameterGroup, ahead: Sequence[ParameterGroup] | None) -> None:
         """A module's forward begins; `ahead` are the groups to put together meanwhile, None for the next.
@@ -60,7 +60,7 @@ class Progress:
             group: the module's parameters.
             ahead: groups, or None.
         """
-        group.make_whole()
+        group.unshard()
         group.fresh = False
         if self.backward:
             return
@@ -94,7 +94,7 @@ class Progress:
         """
         self._note_backward()
         if group.unshard_in_backward:
-            group.make_whole()
+            group.unshard()
         if ahead is None:
             at = len(self.ended) - 1 - self.ended[::-1].index(group) if group in self.ended else 0
             ahead = self.ended[max(at - 1, 0) : at]

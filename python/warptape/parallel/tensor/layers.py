@@ -24,7 +24,7 @@ from ..dtensor.tensor import place, plain
 from .random import split_randomness
 from .redistribute import for_split_work, redistribute
 
-_WHOLE, _LAST = Replicate(), Shard(-1)
+_FULL, _LAST = Replicate(), Shard(-1)
 Layer = TypeVar("Layer", bound="SplitLayer")
 
 
@@ -125,7 +125,7 @@ class ColumnParallelLinear(SplitLayer, nn.Linear):
         *,
         mesh: DeviceMesh,
         parts: int | tuple[int, ...] | None = None,
-        input_layouts: Shard | Replicate = _WHOLE,
+        input_layouts: Shard | Replicate = _FULL,
         output_layouts: Shard | Replicate = _LAST,
         device: Any = None,
         dtype: Any = None,
@@ -163,7 +163,7 @@ class RowParallelLinear(SplitLayer, nn.Linear):
         *,
         mesh: DeviceMesh,
         input_layouts: Shard | Replicate = _LAST,
-        output_layouts: Shard | Replicate = _WHOLE,
+        output_layouts: Shard | Replicate = _FULL,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -228,7 +228,7 @@ class VocabParallelEmbedding(_SplitEmbedding):
     """
 
     split_size, split_dims = "num_embeddings", {"weight": 0}
-    _outputs = _WHOLE
+    _outputs = _FULL
 
     def forward(self, input: Tensor) -> Tensor:
         rows = self.num_embeddings // self.mesh.size()

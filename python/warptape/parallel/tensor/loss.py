@@ -20,7 +20,7 @@ from ... import nn
 from ...autograd import Function
 from ...core import Tensor
 from ...distributed import DeviceMesh
-from ..dtensor.calls import to_whole, without_partial
+from ..dtensor.calls import to_full_tensor, without_partial
 from ..dtensor.layout import Layout
 from ..dtensor.placement import Partial, Placement, Replicate, Shard, check_mesh
 from ..dtensor.tensor import HANDLERS, DTensor, plain, wrap
@@ -215,7 +215,7 @@ def _split_cross_entropy(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     losses = _CrossEntropy.apply(wide, rows, ignored, smoothing, first, size, spec.mesh.get_group(axis))
     counted = (rows != ignored).to(losses.dtype)
     if weight is not None:
-        counted = counted * to_whole(weight).to(losses.dtype)[rows.masked_fill(rows == ignored, 0)]
+        counted = counted * to_full_tensor(weight).to(losses.dtype)[rows.masked_fill(rows == ignored, 0)]
         losses = losses * counted
     shape = (*spec.shape[:dim], *spec.shape[dim + 1 :])
     if kind == "none":

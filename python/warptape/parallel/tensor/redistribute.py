@@ -15,7 +15,7 @@ _ALL = Replicate()
 
 
 class _GatheredAlso(Function):
-    """What was gathered, again: for work that all ranks do alike, each takes its part of the gradient."""
+    """What was gathered, again: for work that all ranks do alike, each takes its shard of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gathered: Tensor, dim: int, group: Any) -> Tensor:
@@ -27,24 +27,24 @@ class _GatheredAlso(Function):
         return C.split_all_gather(g, ctx.dim, ctx.group), None, None, None
 
 
-def _whole(x: Tensor, have: Shard, group: Any) -> Tensor:
+def _gathered(x: Tensor, have: Shard, group: Any) -> Tensor:
     """All of x, for work that all ranks do alike."""
     ranks = group.size()
     lengths = [n // ranks for n in have.sizes(int(x.shape[have.dim]) * ranks)]
-    parts = [C.all_gather_split(p, have.dim, group) for p in x.split(lengths, have.dim)]
-    return wt.cat(parts, have.dim) if len(parts) > 1 else parts[0]
+    shards = [C.all_gather_split(p, have.dim, group) for p in x.split(lengths, have.dim)]
+    return wt.cat(shards, have.dim) if len(shards) > 1 else shards[0]
 
 
 def _check(x: Tensor, want: Shard, group: Any) -> None:
     want.check(int(x.shape[want.dim]), group.size(), f"dim {want.dim} of an activation {list(x.shape)}")
 
 
-def _part(x: Tensor, want: Shard, group: Any) -> Tensor:
-    """This rank's part of x."""
+def _shard(x: Tensor, want: Shard, group: Any) -> Tensor:
+    """This rank's shard of x."""
     _check(x, want, group)
-    whole = x.split(want.sizes(int(x.shape[want.dim])), want.dim)
-    parts = [C.split_all_gather(p, want.dim, group) for p in whole]
-    return wt.cat(parts, want.dim) if len(parts) > 1 else parts[0]
+    sections = x.split(want.sizes(int(x.shape[want.dim])), want.dim)
+    shards = [C.split_all_gather(p, want.dim, group) for p in sections]
+    return wt.cat(shards, want.dim) if len(shards) > 1 else shards[0]
 
 
 def redistribute(x: Tensor, have: Placement, want: Placement, mesh: DeviceMesh) -> Tensor:
@@ -63,10 +63,10 @@ def redistribute(x: Tensor, have: Placement, want: Placement, mesh: DeviceMesh) 
             _check(x, want, group)
             return C.reduce_scatter_all_gather(x, want.dim, group)
     elif isinstance(want, Shard):
-        return _part(_whole(x, have, group) if isinstance(have, Shard) else x, want, group)
+        return _shard(_gathered(x, have, group) if isinstance(have, Shard) else x, want, group)
     elif isinstance(have, Shard) and isinstance(want, Replicate):
         if have.parts is not None:
-            return _whole(x, have, group)
+            return _gathered(x, have, group)
         split = C.all_gather_reduce_scatter(x, have.dim, group)
         return hand_over(_GatheredAlso.apply(x, split.detach(), have.dim, group), split, mesh)
     raise ValueError(

@@ -11,7 +11,7 @@ from ... import nn
 from ...core import Tensor
 from ...distributed import DeviceMesh
 from ..dtensor.placement import Placement, Ranges, Shard
-from ..dtensor.tensor import DTensor, whole_of
+from ..dtensor.tensor import DTensor, full_tensor_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def full_state_dict(model: nn.Module) -> OrderedDict[str, Tensor]:
         p = split.get(name)
         if p is not None:
             if id(p) not in gathered:
-                gathered[id(p)] = whole_of(p)
+                gathered[id(p)] = full_tensor_of(p)
             state[name] = gathered[id(p)]
     return state
 
@@ -89,5 +89,5 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any], strict: boo
         if expected != got:
             raise RuntimeError(f"load_full_state_dict: {name} is {expected} as a whole, got {got}")
     for name in own.keys() & split.keys():
-        own[name] = split[name].like_whole(own[name])
+        own[name] = split[name].like_full(own[name])
     return model.load_state_dict(own, strict=strict)

@@ -19,7 +19,7 @@ from ...distributed.simulation import RankFailed
 from . import causes
 from .compare import Compared, compare, compare_calls
 from .layout import Layout
-from .record import Seen, gradient_of_own_parts, make_model, run
+from .record import Seen, gradient_of_own_shards, make_model, run
 from .report import Difference, Report, Row
 
 SMALL = 1e-4  # of the largest gradient: what is smaller is compared with this, or rounding would be all
@@ -78,7 +78,7 @@ def verify(
         make = partial(make_model, build, seed, dtype, training)
         once = partial(run, make, inputs, target, loss_fn, after)
         plain = simulate(1, once, None, timeout=timeout)[0]
-        own_parts = partial(gradient_of_own_parts, make, inputs, target, loss_fn)
+        own_shards = partial(gradient_of_own_shards, make, inputs, target, loss_fn)
         of_zero = cache(partial(simulate, 1, partial(run, make, inputs, target, _zero(loss_fn), None), None))
         for name, layout in layouts.items():
             row = Row(name, layout.ranks, training)
@@ -90,7 +90,7 @@ def verify(
                 row.difference = Difference("error", name_of, math.inf, (), (), str(error))
                 continue
             added = partial(lambda of: of()[0].gradients, of_zero)
-            _Comparison(plain, ranks, layout, allowed, row, added, own_parts).fill()
+            _Comparison(plain, ranks, layout, allowed, row, added, own_shards).fill()
             agreed = any(r.layout == name and not r.difference and not r.training for r in report.rows[:-1])
             if row.difference and training and agreed:
                 hint = (
@@ -122,10 +122,10 @@ class _Comparison:
         allowed: float,
         row: Row,
         added: Callable[[], dict[str, Tensor | None]],
-        own_parts: Callable[[str, tuple[int, int], int], Tensor | None],
+        own_shards: Callable[[str, tuple[int, int], int], Tensor | None],
     ) -> None:
         self.plain, self.ranks, self.layout, self.allowed, self.row = plain, ranks, layout, allowed, row
-        self.added, self.own_parts = added, own_parts  # reruns: of a loss that is zero; see record
+        self.added, self.own_shards = added, own_shards  # reruns: of a loss that is zero; see record
         self.micro = max(seen.micro_batches for seen in ranks)
         self.right: set[str] = set()  # modules whose outputs agree
         self.split: dict[str, bool] = {}  # whether ranks have parts of a module's output
@@ -256,7 +256,7 @@ class _Comparison:
         likely = causes.of_values(compared, self.layout, self.micro, backward=True)
         if not likely:
             likely = causes.of_added(compared, self.added().get(name), self.layout, self.micro)
-            likely = likely or self.of_own_parts(name, compared)
+            likely = likely or self.of_own_shards(name, compared)
         owner = name.rpartition(".")[0]
         summands = any("summands" in cause for cause in likely)
         if summands and self.split.get(owner) and not any(name in seen.summed for seen in self.ranks):
@@ -273,7 +273,7 @@ class _Comparison:
             )
         return Difference("backward", name, compared.error, self.wrong(compared), tuple(likely))
 
-    def of_own_parts(self, name: str, compared: Compared) -> list[str]:
+    def of_own_shards(self, name: str, compared: Compared) -> list[str]:
         """Whether a gradient lacks what other ranks do with the part that each has of its module's output."""
         owner = name.rpartition(".")[0]
         if compared.split or any(len(self.plain.calls.get(each, ())) != 1 for each in (owner, "")):
@@ -285,7 +285,7 @@ class _Comparison:
         for axis, dim in inner[0].split:
             ranks = self.layout.sizes[self.layout.axes.index(axis)]
             got = next(iter(compared.pairs.values()))[0]
-            alone = self.own_parts(name, (dim, last[axis]), ranks) if axis in last else None
+            alone = self.own_shards(name, (dim, last[axis]), ranks) if axis in last else None
             if alone is not None and causes.near(got, alone):
                 return [
                     f"it lacks what other ranks of the axis {axis!r} do with {owner}'s output, of which each "

@@ -63,12 +63,14 @@ def _pieces(
         for dim, size in enumerate(want.shape):
             if ranks == 1 or size % ranks or size == shape[dim]:
                 continue
-            for part in _parts_along(want, dim, ranks, at, two, parts):
+            for part in _shards_along(want, dim, ranks, at, two, parts):
                 for piece, split in _pieces(part, shape, axes[i + 1 :], parts):
                     yield piece, ((name, dim), *split)
 
 
-def _parts_along(want: Tensor, dim: int, ranks: int, at: int, two: bool, parts: set[Any]) -> Iterable[Tensor]:
+def _shards_along(
+    want: Tensor, dim: int, ranks: int, at: int, two: bool, parts: set[Any]
+) -> Iterable[Tensor]:
     size = want.shape[dim]
     if two:
         if size % (2 * ranks) == 0:

@@ -15,8 +15,8 @@ from ...core import Tensor
 from ...core.pytree import tree_map_only
 from ...nn.parallel import DistributedDataParallel
 from ...nn.parallel.distributed import _tensors_in
-from ..dtensor.tensor import DTensor, whole_of
-from ..pipeline.rng import part_of_batch
+from ..dtensor.tensor import DTensor, full_tensor_of
+from ..pipeline.rng import slice_of_batch
 from ..pipeline.runtime import PipelineSchedule
 from ..tensor.layers import ColumnParallelLinear
 from .layout import Layout
@@ -82,7 +82,7 @@ class Recorder:
 
         def enter(_: Any, args: Any, kwargs: Any) -> None:
             if self.on:
-                self.open.append((name, [_copy(_whole_input(t)) for t in _tensors_in((args, kwargs))]))
+                self.open.append((name, [_copy(_full_input(t)) for t in _tensors_in((args, kwargs))]))
 
         def leave(_: Any, args: Any, output: Any) -> None:
             if self.on:
@@ -110,7 +110,7 @@ def _copy(t: Tensor) -> Tensor:
     return t.detach().clone()
 
 
-def _whole_input(t: Tensor) -> Tensor:
+def _full_input(t: Tensor) -> Tensor:
     """Of an input that stands for another (see tensor.redistribute.hand_over), that one."""
     ready = getattr(t, "_for_split_work", None)
     return t if ready is None or ready[3] != t._version else ready[0]
@@ -165,7 +165,7 @@ def run(
         copies, at = layout.copies, layout.copy_of(get_rank())
         if copies > 1:
             inputs, target = tree_map_only(Tensor, lambda t: t.chunk(copies)[at], (inputs, target))
-            around = part_of_batch(at, copies)
+            around = slice_of_batch(at, copies)
         loss_fn = layout.loss_fn(mesh) if layout.loss_fn else loss_fn
         after = layout.after or after
     recorder, trained = Recorder(seen), {}
@@ -185,12 +185,12 @@ def run(
     except Exception as error:
         error.in_module = recorder.open[-1][0] if recorder.open else ""  # type: ignore[attr-defined]
         raise
-    seen.gradients = {name: _whole_gradient(p) for name, p in trained.items()}
+    seen.gradients = {name: _full_gradient(p) for name, p in trained.items()}
     if after is not None:
         norm = after(result)
-        seen.norm = _copy(whole_of(norm)) if isinstance(norm, Tensor) else None
+        seen.norm = _copy(full_tensor_of(norm)) if isinstance(norm, Tensor) else None
         buffers = {path: b for top in _tops(result) for path, b in top.named_buffers()}
-        seen.state = {name: _copy(whole_of(t)) for name, t in {**trained, **buffers}.items()}
+        seen.state = {name: _copy(full_tensor_of(t)) for name, t in {**trained, **buffers}.items()}
     return seen
 
 
@@ -215,7 +215,7 @@ def _step(
     return _copy(loss)
 
 
-def gradient_of_own_parts(
+def gradient_of_own_shards(
     make: Callable[[], nn.Module],
     inputs: tuple[Any, ...],
     target: Any,
@@ -238,7 +238,7 @@ def gradient_of_own_parts(
     model, at = make(), 0
 
     def own(g: Tensor, dim: int) -> Tensor:
-        parts = [part if i == at else wt.zeros_like(part) for i, part in enumerate(g.chunk(ranks, dim))]
+        parts = [shard if i == at else wt.zeros_like(shard) for i, shard in enumerate(g.chunk(ranks, dim))]
         return wt.cat(parts, dim)
 
     def cut(_: Any, args: Any, output: Any) -> None:
@@ -261,10 +261,10 @@ def _recorded(forward: Callable[..., Any], recorder: Recorder) -> Callable[..., 
     return call
 
 
-def _whole_gradient(p: Any) -> Tensor | None:
+def _full_gradient(p: Any) -> Tensor | None:
     """Collective for parameters that are split."""
     if not p.requires_grad or not isinstance(p, DTensor):
         return None if p.grad is None else _copy(p.grad)
     gradient: Any = wt.zeros_like(p) if p.grad is None else p.grad
-    whole = whole_of(gradient)
-    return None if p.grad is None else _copy(whole)
+    full_tensor = full_tensor_of(gradient)
+    return None if p.grad is None else _copy(full_tensor)

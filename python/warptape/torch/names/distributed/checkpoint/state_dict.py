@@ -177,7 +177,7 @@ def _part(value: Any, target: Any) -> Any:
     if not isinstance(value, Tensor) or target is None or value.shape != target.shape:
         return value
     if isinstance(target, Placed):
-        placed = target.detach().like_whole(value)
+        placed = target.detach().like_full(value)
         return placed.to(target.device_mesh.device_type) if target.is_meta else placed
     return value.full_tensor() if isinstance(value, Placed) else value
 

@@ -14,7 +14,7 @@ from warptape import nn
 from warptape.core import Tensor
 from warptape.distributed import DeviceMesh, broadcast, get_process_group_ranks
 from warptape.distributed.state import resolve
-from warptape.parallel.dtensor.tensor import DTensor, plain, whole_of
+from warptape.parallel.dtensor.tensor import DTensor, full_tensor_of, plain
 from warptape.parallel.shard.api import FSDPModule, fully_shard, group_of
 from warptape.parallel.shard.checks import CPUOffloadPolicy
 from warptape.parallel.shard.group import MixedPrecisionPolicy
@@ -199,7 +199,7 @@ class FullyShardedDataParallel(NamelessWrapper):
         offload_to_cpu: bool = False,
         with_grads: bool = False,
     ) -> Iterator[None]:
-        """Within it modules have whole parameters; what is changed in them is kept if `writeback`.
+        """Within it modules have full parameters; what is changed in them is kept if `writeback`.
         Collective. Raises NotImplementedError for with_grads."""
         if with_grads:
             raise NotImplementedError("summon_full_params: with_grads is not supported")
@@ -214,13 +214,13 @@ class FullyShardedDataParallel(NamelessWrapper):
             for each in modules:
                 group = group_of(each)
                 entries = group.entries
-                wholes = [plain(entry.whole).detach().clone() for entry in entries] if writeback else []
+                written = [plain(entry.full).detach().clone() for entry in entries] if writeback else []
                 for entry in entries:
-                    entry.version = entry.whole._version  # what was written is kept, or not wanted
+                    entry.version = entry.full._version  # what was written is kept, or not wanted
                 each.reshard()
                 with wt.no_grad():
-                    for entry, whole in zip(entries, wholes, strict=False):
-                        entry.write_back(whole, group.ranks)
+                    for entry, full in zip(entries, written, strict=False):
+                        entry.write_back(full, group.ranks)
 
     # ---- checkpoints ----
 
@@ -303,7 +303,7 @@ class FullyShardedDataParallel(NamelessWrapper):
         for name in [name for name in state if name.startswith(prefix)]:
             value = state[name]
             if kind is _FULL and isinstance(value, DTensor):
-                value = whole_of(value)
+                value = full_tensor_of(value)
             elif isinstance(value, Tensor) and not keep and kind is not StateDictType.SHARDED_STATE_DICT:
                 value = value.detach()
             if options.offload_to_cpu and isinstance(value, Tensor) and value.device.type != "cpu":
