@@ -183,7 +183,7 @@ def distill(
     try:
         with (
             _outputs(student, [h.student for h in hints]) as mine,
-            _outputs(teacher, [h.teacher for h in hints]) as theirs,
+            _outputs(teacher, [h.teacher for h in hints]) as of_teacher,
         ):
             for _ in range(epochs):
                 total, count = 0.0, 0
@@ -194,7 +194,7 @@ def distill(
                     for hint in hints:
                         features = mine[hint.student]
                         features = features if hint.regressor is None else hint.regressor(features)
-                        loss = loss + hint.weight * hint.loss(features, theirs[hint.teacher])
+                        loss = loss + hint.weight * hint.loss(features, of_teacher[hint.teacher])
                     optimizer.zero_grad()
                     loss.backward()
                     if max_grad_norm is not None:

@@ -176,8 +176,8 @@ class _Outputs:
 
 
 def _compare(model: Module, reference: Module, batches: list[Any]) -> tuple[list[LayerError], list[str]]:
-    mine, theirs = _leaves(model), _leaves(reference)
-    common = [name for name in mine if name in theirs]
+    of_model, of_reference = _leaves(model), _leaves(reference)
+    common = [name for name in of_model if name in of_reference]
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
     watch = [_Outputs(model, common), _Outputs(reference, common)]
@@ -198,7 +198,7 @@ def _compare(model: Module, reference: Module, batches: list[Any]) -> tuple[list
         return math.inf if n == 0 else 10 * math.log10(s / n) if s > 0 else -math.inf
 
     layers = [LayerError(n, decibels(signal[n], noise[n])) for n in common if n in signal]
-    return layers, [name for name in mine if name not in signal]
+    return layers, [name for name in of_model if name not in signal]
 
 
 @wt.no_grad()

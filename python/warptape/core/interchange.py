@@ -81,10 +81,10 @@ def _wait_for_current(t: Tensor, stream: int | None) -> None:
             "__dlpack__: stream 0 is ambiguous; pass 1 for the default stream or 2 for the thread's own"
         )
     cuda, index = offered("cuda"), t.device.index
-    ours = cuda.current_stream(index)
-    theirs = cuda.default_stream(index) if stream in (None, _LEGACY) else cuda.ExternalStream(stream, index)
-    if theirs != ours:
-        theirs.wait_stream(ours)
+    current = cuda.current_stream(index)
+    foreign = cuda.default_stream(index) if stream in (None, _LEGACY) else cuda.ExternalStream(stream, index)
+    if foreign != current:
+        foreign.wait_stream(current)
 
 
 def frombuffer(
@@ -258,10 +258,10 @@ def from_cuda_array(obj: Any) -> Tensor:
     index = cuda.current_device()
     stream = described.get("stream")
     if stream is not None:
-        theirs = cuda.default_stream(index) if stream == _LEGACY else cuda.ExternalStream(stream, index)
-        ours = cuda.current_stream(index)
-        if theirs != ours:
-            ours.wait_stream(theirs)
+        foreign = cuda.default_stream(index) if stream == _LEGACY else cuda.ExternalStream(stream, index)
+        current = cuda.current_stream(index)
+        if foreign != current:
+            current.wait_stream(foreign)
     return _C._from_memory(obj, described["data"][0], dtype, shape, strides, _C.device("cuda", index))
 
 

@@ -58,7 +58,7 @@ def sampling_defaults(given: Any, model: Any) -> dict[str, Any]:
     if given != "auto" and not os.path.isfile(os.path.join(os.fspath(folder), FILE)):
         raise FileNotFoundError(f"generation_config: {os.path.join(os.fspath(folder), FILE)} is missing")
     config = read_object(folder, FILE)
-    values = {ours: config[theirs] for theirs, ours in NAMES.items() if config.get(theirs) is not None}
+    values = {field: config[key] for key, field in NAMES.items() if config.get(key) is not None}
     try:
         SamplingParams(**values)
     except (ValueError, TypeError) as error:

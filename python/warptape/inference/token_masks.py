@@ -88,7 +88,7 @@ class TokenMask:
         """Whether each token may come next. ValueError where none may."""
         words = list(self._allowed)
         if self._grammar is not None:
-            words = [ours & theirs for ours, theirs in zip(words, self._grammar.mask())]
+            words = [word & allowed for word, allowed in zip(words, self._grammar.mask())]
         free = list(words)
         for token in self._masked():
             words[token // 32] &= ~(1 << token % 32)

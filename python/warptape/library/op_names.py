@@ -107,9 +107,9 @@ def _rearranged(packet: Any, name: str, args: Any, kwargs: Any) -> Any:
     if not losses and any(arg == "reduction" for arg, *_ in declared):
         return None  # whose number means something else
     defaults = {arg: default_value(kind, text) for arg, kind, _, has, _, _, text in declared if has}
-    theirs = [] if losses else _arguments(function)
-    wanted = losses or [arg for arg, _ in theirs]
-    needed = [arg for arg, has in theirs if not has]
+    parameters = [] if losses else _arguments(function)
+    wanted = losses or [arg for arg, _ in parameters]
+    needed = [arg for arg, has in parameters if not has]
     more = {k: v for k, v in (defaults | {"cudnn_enabled": True}).items() if k in needed or losses}
     given = more | dict(zip([arg for arg, *_ in declared], args)) | kwargs
     if "reduction" in given and losses:

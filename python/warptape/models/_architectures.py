@@ -87,7 +87,7 @@ def read(who: str, table: Mapping[str, Architecture], data: Mapping[str, Any]) -
         raise ValueError(f"{who}: a {kind} config needs {', '.join(absent)}")
     out = {name: data.get(key, of.defaults.get(name)) for name, key in of.keys.items()}
     try:
-        out.update({name: each.ours(out[name]) for name, each in of.read.items()})
+        out.update({name: each.from_key(out[name]) for name, each in of.read.items()})
         out.update({name: value(data) if callable(value) else value for name, value in of.implied.items()})
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{who}: a {kind} config with a value of a wrong type: {error}") from error
@@ -190,7 +190,7 @@ def write(of: Architecture, config: Any) -> dict[str, Any]:
     out: dict[str, Any] = {"architectures": [of.name], "model_type": config.architecture}
     for name, key in of.keys.items():
         value = _field(config, name)
-        value = of.read[name].theirs(value) if name in of.read else value
+        value = of.read[name].to_key(value) if name in of.read else value
         out[key] = list(value) if isinstance(value, tuple) else value
     if of.rotary:
         _write_rotary(out, of, config)

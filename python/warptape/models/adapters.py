@@ -204,16 +204,16 @@ def load_factors(model: PreTrained, folder: str | os.PathLike[str]) -> dict[str,
         if not hasattr(layer, "out_features"):
             continue  # not linear, packed or not
         bare = [each.removesuffix(".weight") for each in names.theirs(f"{name}.weight")]
-        theirs = [next((n for n in names.candidates(each) if n in pairs), None) for each in bare]
-        if not any(theirs):
+        hf_names = [next((n for n in names.candidates(each) if n in pairs), None) for each in bare]
+        if not any(hf_names):
             continue
         if id(layer) in of_experts:
-            named = next(each for each in theirs if each)
+            named = next(each for each in hf_names if each)
             raise CheckpointException(f"{path}: {named} is of an expert, which adapters cannot change here")
-        used.update(each for each in theirs if each)
+        used.update(each for each in hf_names if each)
         rows = names.split(f"{name}.weight", [layer.out_features // len(bare)] * len(bare))
         try:
-            factors[name] = _joined(layer, list(zip(theirs, rows)), pairs, scale)
+            factors[name] = _joined(layer, list(zip(hf_names, rows)), pairs, scale)
         except CheckpointException as error:
             raise CheckpointException(f"{path}: {error}") from error
     if unknown := pairs.keys() - used:

@@ -99,8 +99,8 @@ class GGUFDecoder(GGUFFile):
             "o_bias": "blk.0.attn_output.bias" in self.shapes,
         }
         fields |= family.fields(of, fields)
-        for which, theirs in (("bos", "bos"), ("pad", "padding")):
-            fields[f"{which}_token_id"] = self.metadata.get(f"tokenizer.ggml.{theirs}_token_id")
+        for which, key in (("bos", "bos"), ("pad", "padding")):
+            fields[f"{which}_token_id"] = self.metadata.get(f"tokenizer.ggml.{key}_token_id")
         ends = self._end_tokens()
         fields["eos_token_id"] = ends if len(ends) > 1 else next(iter(ends), None)
         turned = of.get("rope.dimension_count", fields["head_dim"])

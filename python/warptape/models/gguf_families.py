@@ -287,13 +287,13 @@ def names_of(config: DecoderConfig, family: Family) -> NameMap:
         "layers.*.self_attn.sinks": "blk.*.attn_sinks.weight",
         "layers.*.mlp.choice_bias": "blk.*.exp_probs_b.bias",
     }
-    for ours, theirs in joined.items():
-        each = (theirs,) if isinstance(theirs, str) else theirs
-        rename[f"layers.*.{ours}.*"] = tuple(f"blk.*.{name}.*" for name in each)
+    for name, gguf_name in joined.items():
+        each = (gguf_name,) if isinstance(gguf_name, str) else gguf_name
+        rename[f"layers.*.{name}.*"] = tuple(f"blk.*.{stem}.*" for stem in each)
     if (experts := config.experts) is not None:
         gate_up = ("gate_up",) if experts.alternating else ("gate", "up")
-        for ours, parts in (("gate_up_proj", gate_up), ("down_proj", ("down",))):
-            rename[f"layers.*.mlp.experts.{ours}.*"] = tuple(
+        for name, parts in (("gate_up_proj", gate_up), ("down_proj", ("down",))):
+            rename[f"layers.*.mlp.experts.{name}.*"] = tuple(
                 f"blk.*.ffn_{part}_exps.*[{i}]" for i in range(experts.count) for part in parts
             )
     ignore = ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"]

@@ -167,16 +167,16 @@ def tensors_of(model: Decoder) -> Iterator[tuple[str, Made, tuple[int, ...]]]:
         if id(p) in seen:
             continue
         seen.add(id(p))
-        for i, (theirs, shaped) in enumerate(
+        for i, (gguf_name, shaped) in enumerate(
             _parts(config, family, names.theirs(name), p.detach().to("meta"))
         ):
 
             def make(name: str = name, p: Tensor = p, i: int = i) -> Tensor:
                 return _parts(config, family, names.theirs(name), p.detach())[i][1]
 
-            yield theirs, make, tuple(shaped.shape)
-    for theirs, table in _rotary_tables(config).items():
-        yield theirs, partial(_same, table), tuple(table.shape)
+            yield gguf_name, make, tuple(shaped.shape)
+    for gguf_name, table in _rotary_tables(config).items():
+        yield gguf_name, partial(_same, table), tuple(table.shape)
 
 
 def _same(x: Tensor) -> Tensor:
@@ -184,10 +184,10 @@ def _same(x: Tensor) -> Tensor:
 
 
 def _parts(
-    config: DecoderConfig, family: Family, theirs: tuple[str, ...], x: Tensor
+    config: DecoderConfig, family: Family, gguf_names: tuple[str, ...], x: Tensor
 ) -> list[tuple[str, Tensor]]:
-    """What of theirs one of ours makes up."""
-    first = theirs[0]
+    """The tensors of the file that a parameter makes up."""
+    first = gguf_names[0]
     if first.endswith("[0]"):
         return _experts(config, first.removesuffix("[0]"), x)
     if ".attn_kv_b." in first and config.latent is not None:
@@ -197,12 +197,12 @@ def _parts(
         return list(zip(names, (keys.transpose(1, 2), values)))
     if ".ffn_gate_inp_shexp." in first:
         x = x[0]
-    rows = [x.shape[0] // len(theirs)] * len(theirs)
-    if len(theirs) == 3:
+    rows = [x.shape[0] // len(gguf_names)] * len(gguf_names)
+    if len(gguf_names) == 3:
         heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
         rows = [count * config.head_dim for count in heads]
-    parts = x.split(rows) if len(theirs) > 1 else (x,)
-    return [(name, _turned(config, family, name, part)) for name, part in zip(theirs, parts)]
+    parts = x.split(rows) if len(gguf_names) > 1 else (x,)
+    return [(name, _turned(config, family, name, part)) for name, part in zip(gguf_names, parts)]
 
 
 def _turned(config: DecoderConfig, family: Family, name: str, x: Tensor) -> Tensor:

@@ -367,25 +367,25 @@ class Optimizer:
         saved = copy.deepcopy(list(state_dict["param_groups"]))
         if len(saved) != len(self.param_groups):
             raise ValueError("loaded state dict has a different number of parameter groups")
-        for ours, theirs in zip(self.param_groups, saved):
-            if len(ours["params"]) != len(theirs["params"]):
+        for current, loaded in zip(self.param_groups, saved):
+            if len(current["params"]) != len(loaded["params"]):
                 raise ValueError(
                     "loaded state dict contains a parameter group that doesn't match the size of "
                     "optimizer's group"
                 )
         param_of = {
             key: p
-            for ours, theirs in zip(self.param_groups, saved)
-            for key, p in zip(theirs["params"], ours["params"])
+            for current, loaded in zip(self.param_groups, saved)
+            for key, p in zip(loaded["params"], current["params"])
         }
         state: defaultdict[Any, Any] = defaultdict(dict)
         for key, value in state_dict["state"].items():
             p = param_of.get(key)
             state[key if p is None else p] = copy.deepcopy(value) if p is None else cast_state(p, value)
-        for ours, theirs in zip(self.param_groups, saved):
-            theirs["params"] = ours["params"]
-            if "param_names" in ours:
-                theirs.setdefault("param_names", ours["param_names"])
+        for current, loaded in zip(self.param_groups, saved):
+            loaded["params"] = current["params"]
+            if "param_names" in current:
+                loaded.setdefault("param_names", current["param_names"])
         self.__setstate__({"state": state, "param_groups": saved})
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)

@@ -415,8 +415,8 @@ class GRPOTrainer:
         if self.adapter is not None:
             with wt.no_grad():
                 for name, factors in self.adapter.factors.items():
-                    for mine, theirs in zip(factors, state["adapter"][name]):
-                        mine.copy_(theirs)
+                    for mine, saved in zip(factors, state["adapter"][name]):
+                        mine.copy_(saved)
         self.steps, self._asked = state["steps"], state["asked"]
         self._send()
 

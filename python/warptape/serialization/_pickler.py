@@ -149,7 +149,7 @@ class Pickler(_PythonPickler):
                 owner, found = found, getattr(found, part, None)
             if found is not obj:
                 raise pickle.PicklingError(f"Can't pickle {obj!r}: attribute lookup {module}.{name} failed")
-            module, short = _names.theirs(module, name, obj)
+            module, short = _names.torch_name(module, name, obj)
             if "." in short:  # a name that protocol 2 cannot write
                 self.save_reduce(_named("builtins", "getattr"), (owner, name.rpartition(".")[2]), obj=obj)
                 return

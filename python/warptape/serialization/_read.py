@@ -132,7 +132,7 @@ def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
             if path.split(".")[0] != "torch":
                 return super().find_class(path, name)
             out = _names.known(path, name)
-            return _names.ours(path, name) if out is None else out
+            return _names.resolve(path, name) if out is None else out
 
         def persistent_load(self, pid: Any) -> Any:
             return pid[1] if _is_module(pid) else persistent_load(pid)

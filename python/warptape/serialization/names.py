@@ -287,7 +287,7 @@ _PLAIN: dict[str, tuple[Any, Callable[..., Any]]] = {
     "torch._dynamo.decorators._DimRange": (Hint, Hint),
 }
 # Of what rebuilds tensors: id of the function -> its first name
-_THEIRS = {id(f): name for name, f in reversed(_REBUILD.items())}
+_TORCH_NAMES = {id(f): name for name, f in reversed(_REBUILD.items())}
 # What a file that is not trusted may call: id of the found object -> what is called in its place
 MAKERS: dict[int, Callable[..., Any]] = {id(f): f for f in _REBUILD.values()}
 MAKERS.update((id(obj), maker) for obj, maker in _PLAIN.values())
@@ -318,7 +318,7 @@ def known(module: str, name: str) -> Any:
     return out if isinstance(out, _C.dtype) else None
 
 
-def ours(module: str, name: str) -> Any:
+def resolve(module: str, name: str) -> Any:
     """What PyTorch calls module.name: from the module of that path here, or what lies above it.
 
     Raises: AttributeError where there is none.
@@ -336,7 +336,7 @@ def ours(module: str, name: str) -> Any:
             path.pop()
 
 
-def theirs(module: str, name: str, obj: object) -> tuple[str, str]:
+def torch_name(module: str, name: str, obj: object) -> tuple[str, str]:
     """The name under which a file refers to an object.
 
     Args:
@@ -346,8 +346,8 @@ def theirs(module: str, name: str, obj: object) -> tuple[str, str]:
     Returns:
         Module and name: for objects of this package the shortest public one of PyTorch, else as given.
     """
-    if id(obj) in _THEIRS:
-        home, _, short = _THEIRS[id(obj)].rpartition(".")
+    if id(obj) in _TORCH_NAMES:
+        home, _, short = _TORCH_NAMES[id(obj)].rpartition(".")
         return home, short
     top, *rest = public_name(module).split(".")
     if top not in ("warptape", "torch"):
@@ -379,7 +379,7 @@ def allowed(module: str, name: str) -> Any:
         # A class of this package has a longer name than files, and under `python -m warptape.torch` torch's.
         if given == full or (given.startswith(("warptape.", "torch.")) and full.startswith("torch.")):
             try:
-                if given == full or ours(module, name) is obj:
+                if given == full or resolve(module, name) is obj:
                     return obj
             except AttributeError:
                 continue

@@ -68,7 +68,7 @@ class Talk(Dialect):
     def read(self, body: dict[str, Any]) -> dict[str, Any]:
         """See Dialect."""
         options = take(body, "options", dict, {})
-        out = {ours: options[name] for name, ours in OPTIONS.items() if options.get(name) is not None}
+        out = {field: options[name] for name, field in OPTIONS.items() if options.get(name) is not None}
         if (take(out, "max_tokens", int) or 1) < 1:  # -1: without an end, -2: what fits
             del out["max_tokens"]
         self._model = take(body, "model", str, "")

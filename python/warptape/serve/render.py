@@ -29,12 +29,12 @@ class _Process:
     """One that renders, a conversation after the other."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_end, child_end = socket.socketpair()
+        with child_end:
             environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # no file of that folder is a module there
-            command, fd = [sys.executable, chat_template.__file__], theirs.fileno()
+            command, fd = [sys.executable, chat_template.__file__], child_end.fileno()
             self._process = subprocess.Popen(command, stdin=fd, stdout=fd, env=environment)
-        self._socket: socket.socket | None = ours
+        self._socket: socket.socket | None = parent_end
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 

@@ -32,10 +32,10 @@ class Template:
         self._begin()
 
     def _begin(self) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._socket, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
             if self._modules is None:
-                fd = theirs.fileno()
+                fd = child_end.fileno()
                 environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # the working folder is no module path
                 command = [sys.executable, "-m", "warptape.serve.template", str(fd)]
                 process = subprocess.Popen(command, pass_fds=[fd], env=environment, stdin=subprocess.DEVNULL)
@@ -46,7 +46,7 @@ class Template:
                 self._socket.close()
                 code = 1
                 try:
-                    _fork_on_demand(theirs, self._modules)
+                    _fork_on_demand(child_end, self._modules)
                     code = 0
                 finally:
                     os._exit(code)

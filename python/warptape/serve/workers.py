@@ -380,19 +380,19 @@ class Worker:
 
     async def _launch(self) -> None:
         """Starts a process and waits until it is ready. WorkerError where it is not."""
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         try:
             if self._spawn is None:
-                process = _spawn(theirs)
+                process = _spawn(child_end)
                 link = _Link(process.pid, process)
             else:
-                link = _Link(self._spawn(theirs), None)
+                link = _Link(self._spawn(child_end), None)
         except BaseException:
-            ours.close()
+            parent_end.close()
             raise
         finally:
-            theirs.close()
-        link.reader, link.writer = await asyncio.open_unix_connection(sock=ours)
+            child_end.close()
+        link.reader, link.writer = await asyncio.open_unix_connection(sock=parent_end)
         self._link = link
         try:
             link.send({"spec": asdict(self.spec)})

@@ -145,8 +145,8 @@ flop_registry: dict[Any, Formula] = {}  # formulas that were registered, by func
 def _key(target: Any) -> Any:
     """What a formula is kept by: functions and ops of a library as they are, ops of `torch.ops.aten`, which
     stand for functions, by their names."""
-    ours = isinstance(target, OpOverloadPacket) and not hasattr(target, "__wrapped__")
-    return target.__name__ if ours else target
+    is_own = isinstance(target, OpOverloadPacket) and not hasattr(target, "__wrapped__")
+    return target.__name__ if is_own else target
 
 
 def _arguments(call: OpCall) -> tuple[list[Any], list[bool]]:

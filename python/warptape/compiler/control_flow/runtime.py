@@ -147,9 +147,9 @@ class _Parts:
     def difference(self, other: _Parts) -> str | None:
         """What keeps one graph from giving both, in words that end in what each has."""
         for name in self.names:
-            ours, theirs = self._kind_of(name), other._kind_of(name)
-            if ours != theirs:
-                return f"'{name}' is {ours} and {theirs}"
+            here, there = self._kind_of(name), other._kind_of(name)
+            if here != there:
+                return f"'{name}' is {here} and {there}"
             for x, y in zip(self.rest[name], other.rest[name], strict=True):
                 if x is not y and (type(x) is not type(y) or not bool(x == y)):
                     return f"'{name}' is {x!r} and {y!r}"

@@ -31,9 +31,9 @@ def cond(
     pred: Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Leaves
 ) -> tuple[Any, ...]:
     """`cond_op` in a trace: both functions run on the operands."""
-    *taken, ours = _graph_of("cond", true_fn, operands)
-    *other, theirs = _graph_of("cond", false_fn, operands)
-    check_alike("cond: the results of the branches", ours, theirs, sizes=False)
+    *taken, of_true = _graph_of("cond", true_fn, operands)
+    *other, of_false = _graph_of("cond", false_fn, operands)
+    check_alike("cond: the results of the branches", of_true, of_false, sizes=False)
     return tuple(_C._tracer().control("cond", [[pred], operands], [taken, other]))
 
 

@@ -58,9 +58,9 @@ def _base(x: Tensor) -> Tensor:
 def check_alike(what: str, first: Leaves, second: Leaves, sizes: bool = True) -> None:
     """Leaves of two trees must agree in number, kind, dtype and number of dims, with `sizes` also in shape
     and device. Raises RuntimeError."""
-    ours, theirs = ([_metadata(x, sizes) for x in leaves] for leaves in (first, second))
-    if ours != theirs:
-        texts = (", ".join(" ".join(map(str, leaf)) for leaf in leaves) for leaves in (ours, theirs))
+    of_first, of_second = ([_metadata(x, sizes) for x in leaves] for leaves in (first, second))
+    if of_first != of_second:
+        texts = (", ".join(" ".join(map(str, leaf)) for leaf in leaves) for leaves in (of_first, of_second))
         raise RuntimeError(f"{what} differ: ({next(texts)}) and ({next(texts)})")
 
 

@@ -318,10 +318,10 @@ def holdings(traces: Sequence[Trace], numel: int) -> list[list[list[int]]]:
         before, now = now, [list(row) for row in now]
         for move in sent:
             for i in range(*move.span) if move.step == step else ():
-                theirs, mine = before[move.source][i], now[move.destination][i]
-                if move.adds and theirs & mine:
+                moved, had = before[move.source][i], now[move.destination][i]
+                if move.adds and moved & had:
                     raise ValueError(f"holdings: step {step} adds a part twice on rank {move.destination}")
-                now[move.destination][i] = theirs | mine if move.adds else theirs
+                now[move.destination][i] = moved | had if move.adds else moved
         out.append(now)
     return out
 

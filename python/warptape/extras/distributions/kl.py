@@ -163,12 +163,12 @@ def _multivariate_normal(p: MultivariateNormal, q: MultivariateNormal) -> Any:
         )
     n = p.event_shape[0]
     batch = wt.broadcast_shapes(p.batch_shape, q.batch_shape)
-    ours, theirs = (
+    p_scale, q_scale = (
         p._unbroadcasted_scale_tril.expand((*batch, n, n)),
         q._unbroadcasted_scale_tril.expand((*batch, n, n)),
     )
-    spread = linalg.solve_triangular(theirs, ours, upper=False).square().sum((-2, -1))
-    away = linalg.solve_triangular(theirs, (q.loc - p.loc).unsqueeze(-1), upper=False)
+    spread = linalg.solve_triangular(q_scale, p_scale, upper=False).square().sum((-2, -1))
+    away = linalg.solve_triangular(q_scale, (q.loc - p.loc).unsqueeze(-1), upper=False)
     return q._half_log_det() - p._half_log_det() + 0.5 * (spread + away.square().sum((-2, -1)) - n)
 
 

@@ -43,9 +43,9 @@ def mm_sparse(x: Any, other: Tensor) -> Any:
     mine = wt.repeat_interleave(counts)  # of each product, the element of x
     before = (counts.cumsum(0) - counts).index_select(0, mine)
     place = wt.arange(mine.size(0), device=mine.device) - before
-    theirs = crow.index_select(0, columns.index_select(0, mine)) + place
-    index = _ops.stack([rows.index_select(0, mine), col.index_select(0, theirs).to(rows.dtype)])
-    products = x._value.index_select(0, mine) * values.index_select(0, theirs)
+    other_at = crow.index_select(0, columns.index_select(0, mine)) + place
+    index = _ops.stack([rows.index_select(0, mine), col.index_select(0, other_at).to(rows.dtype)])
+    products = x._value.index_select(0, mine) * values.index_select(0, other_at)
     found = CooTensor.make(index.long(), products, (x.size(0), other.size(1)), False).coalesce()
     return found if isinstance(x, CooTensor) else to_sparse_csr(found)
 

@@ -67,7 +67,7 @@ def _bert_names(config: Any, prefix: str = "bert.", head: Mapping[str, str] = _L
             "embed_token_types.*": "embeddings.token_type_embeddings.*",
             "embed_norm.*": "embeddings.LayerNorm.*",
             f"{at}.qkv_proj.*": tuple(f"{layer}.attention.self.{part}.*" for part in parts),
-            **{f"layers.*.{ours}.*": f"{layer}.{theirs}.*" for ours, theirs in inside.items()},
+            **{f"layers.*.{name}.*": f"{layer}.{hf_name}.*" for name, hf_name in inside.items()},
             "pooler.*": "pooler.dense.*",
             **head,
         },
@@ -145,7 +145,7 @@ def _modern_names(config: Any) -> NameMap:
         {
             "embed_tokens.*": "embeddings.tok_embeddings.*",
             "embed_norm.*": "embeddings.norm.*",
-            **{f"layers.*.{ours}.*": f"layers.*.{theirs}.*" for ours, theirs in inside.items()},
+            **{f"layers.*.{name}.*": f"layers.*.{hf_name}.*" for name, hf_name in inside.items()},
             "norm.*": "final_norm.*",
             **_LINEAR,
         },

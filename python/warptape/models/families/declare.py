@@ -10,15 +10,15 @@ from ...distributed.checkpoint import LLAMA, NameMap
 
 
 class Read(NamedTuple):
-    """How a field of ours is computed from the value of their key, and back.
+    """How a field is computed from the value of a key of config.json, and back.
 
     Args:
-        ours: of theirs.
-        theirs: of ours.
+        from_key: the field of the value.
+        to_key: the value of the field.
     """
 
-    ours: Callable[[Any], Any]
-    theirs: Callable[[Any], Any]
+    from_key: Callable[[Any], Any]
+    to_key: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Architecture:
         implied: our fields that it has no key for: a value, or a function of their dict.
         written: their keys of which implied fields are computed, from a config.
         other_keys: their key -> another name that it goes by.
-        read: our field -> how its value differs from theirs.
+        read: field -> how it differs from the value of its key.
         only: their keys that change results -> the only value that is supported, which an absent key means.
         slides: of a layer and max_window_layers whether the layer has a sliding window, where configs say
             by use_sliding_window that there are such layers (Qwen), unless `layer_types` says it for each;
@@ -122,10 +122,10 @@ def separate_names(
 
     Args:
         config: says the sizes of what is separate there and joined here.
-        rename: our patterns below a layer -> theirs.
+        rename: own patterns below a layer -> Hugging Face's.
         gate_up: whether gate and up are separate there.
         mixture: what their MLP is called, and the names in it; None: it has no experts.
-        ignore: more of what ours need not have.
+        ignore: more patterns of what models here need not have.
     """
     at, width = "layers.*.self_attn", config.head_dim
     key_rows = config.num_key_value_heads * width
@@ -135,7 +135,7 @@ def separate_names(
     if gate_up:
         joined["layers.*.mlp.gate_up_proj.*"] = ("layers.*.mlp.gate_proj.*", "layers.*.mlp.up_proj.*")
         sizes["layers.*.mlp.gate_up_proj.*"] = (config.intermediate_size,) * 2
-    others = {f"layers.*.{ours}.*": f"layers.*.{theirs}.*" for ours, theirs in rename.items()}
+    others = {f"layers.*.{name}.*": f"layers.*.{hf_name}.*" for name, hf_name in rename.items()}
     if mixture is not None:
         _add_experts(config.experts, *mixture, joined, sizes)
     return NameMap({**joined, **others}, prefix=LLAMA.prefix, ignore=(*LLAMA.ignore, *ignore), sizes=sizes)
@@ -145,16 +145,16 @@ def _add_experts(
     config: Any, mlp: str, there: Expert, joined: dict[str, Any], sizes: dict[str, tuple[int, ...]]
 ) -> None:
     """Names of mixtures, and sizes of what is joined in them."""
-    ours, theirs = "layers.*.mlp", f"layers.*.{mlp}"
+    own, hf_mlp = "layers.*.mlp", f"layers.*.{mlp}"
     gate, up, down = there.parts
-    each = [f"{theirs}.{there.experts}.{i}" for i in range(config.count)]
-    joined[f"{ours}.experts.gate_up_proj.*"] = tuple(f"{e}.{part}.*" for e in each for part in (gate, up))
-    joined[f"{ours}.experts.down_proj.*"] = tuple(f"{e}.{down}.*" for e in each)
-    sizes[f"{ours}.experts.gate_up_proj.*"] = (config.width,) * 2 * config.count
-    joined[f"{ours}.router.*"] = f"{theirs}.{there.router}.*"
-    joined[f"{ours}.choice_bias"] = f"{theirs}.{there.router}.e_score_correction_bias"
-    shared = f"{theirs}.{there.shared}"
-    joined[f"{ours}.shared_mlp.gate_up_proj.*"] = (f"{shared}.gate_proj.*", f"{shared}.up_proj.*")
-    sizes[f"{ours}.shared_mlp.gate_up_proj.*"] = (config.shared_width,) * 2
-    joined[f"{ours}.shared_mlp.down_proj.*"] = f"{shared}.down_proj.*"
-    joined[f"{ours}.shared_gate.*"] = f"{theirs}.shared_expert_gate.*"
+    each = [f"{hf_mlp}.{there.experts}.{i}" for i in range(config.count)]
+    joined[f"{own}.experts.gate_up_proj.*"] = tuple(f"{e}.{part}.*" for e in each for part in (gate, up))
+    joined[f"{own}.experts.down_proj.*"] = tuple(f"{e}.{down}.*" for e in each)
+    sizes[f"{own}.experts.gate_up_proj.*"] = (config.width,) * 2 * config.count
+    joined[f"{own}.router.*"] = f"{hf_mlp}.{there.router}.*"
+    joined[f"{own}.choice_bias"] = f"{hf_mlp}.{there.router}.e_score_correction_bias"
+    shared = f"{hf_mlp}.{there.shared}"
+    joined[f"{own}.shared_mlp.gate_up_proj.*"] = (f"{shared}.gate_proj.*", f"{shared}.up_proj.*")
+    sizes[f"{own}.shared_mlp.gate_up_proj.*"] = (config.shared_width,) * 2
+    joined[f"{own}.shared_mlp.down_proj.*"] = f"{shared}.down_proj.*"
+    joined[f"{own}.shared_gate.*"] = f"{hf_mlp}.shared_expert_gate.*"

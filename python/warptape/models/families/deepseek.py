@@ -69,7 +69,7 @@ def _of_groups(key: str) -> Any:
 
 
 _KEYS = {
-    **{ours: theirs for ours, theirs in KEYS.items() if ours not in ("head_dim", "num_key_value_heads")},
+    **{field: key for field, key in KEYS.items() if field not in ("head_dim", "num_key_value_heads")},
     "qkv_bias": "attention_bias",
     "o_bias": "attention_bias",
     "latent.kv_rank": "kv_lora_rank",
@@ -83,7 +83,7 @@ _KEYS = {
     "experts.scale": "routed_scaling_factor",
 }
 _DEFAULTS = {
-    **{ours: value for ours, value in DEFAULTS.items() if ours in _KEYS},
+    **{field: value for field, value in DEFAULTS.items() if field in _KEYS},
     "qkv_bias": False,
     "o_bias": False,
     "latent.kv_rank": 512,

@@ -21,7 +21,7 @@ def _gpt2_names(config: Any) -> NameMap:
         {
             "embed_tokens.*": "wte.*",
             "embed_positions.*": "wpe.*",
-            **{f"layers.*.{ours}.*": f"h.*.{theirs}.*" for ours, theirs in inside.items()},
+            **{f"layers.*.{name}.*": f"h.*.{hf_name}.*" for name, hf_name in inside.items()},
             "norm.*": "ln_f.*",
         },
         transpose=GPT2.transpose,
@@ -40,7 +40,7 @@ def _neox_names(config: Any) -> NameMap:
     return NameMap(
         {
             "embed_tokens.*": "embed_in.*",
-            **{f"layers.*.{ours}.*": f"layers.*.{theirs}.*" for ours, theirs in inside.items()},
+            **{f"layers.*.{name}.*": f"layers.*.{hf_name}.*" for name, hf_name in inside.items()},
             "norm.*": "final_layer_norm.*",
             "lm_head.*": "embed_out.*",
         },

@@ -71,7 +71,7 @@ _OLMO: dict[str, Any] = {
 }
 _OLMO_DEFAULTS = {**DEFAULTS, **NO_BIASES, "norm_eps": 1e-5, "eos_token_id": 50279, "pad_token_id": 1}
 _GRANITE_KEYS = {
-    **{ours: theirs for ours, theirs in KEYS.items() if ours != "head_dim"},
+    **{field: key for field, key in KEYS.items() if field != "head_dim"},
     **BOTH_BIASES,
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
@@ -132,7 +132,7 @@ LLAMAS: dict[str, Architecture] = {
     "phi3": Architecture(
         "Phi3ForCausalLM",
         {
-            **{ours: theirs for ours, theirs in KEYS.items() if ours != "head_dim"},
+            **{field: key for field, key in KEYS.items() if field != "head_dim"},
             "residual_dropout": "resid_pdrop",
             "embedding_dropout": "embd_pdrop",
             "sliding_window": "sliding_window",

@@ -34,7 +34,7 @@ def _written_layers(config: Any) -> dict[str, Any]:
     return {"decoder_sparse_step": 1, "mlp_only_layers": [i for i, each in enumerate(layers) if not each]}
 
 
-_WITHOUT_HEAD_DIM = {ours: theirs for ours, theirs in KEYS.items() if ours != "head_dim"}
+_WITHOUT_HEAD_DIM = {field: key for field, key in KEYS.items() if field != "head_dim"}
 _EXPERTS = {
     "experts.count": "num_experts",
     "experts.per_token": "num_experts_per_tok",

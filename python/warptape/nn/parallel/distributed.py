@@ -274,13 +274,13 @@ class DistributedDataParallel(Module, Joinable):
         mine = [[n, str(p.dtype), list(p.shape), p.requires_grad] for n, p in named]
         every: list[Any] = [None] * self.process_group.size()
         all_gather_object(every, mine, self.process_group)
-        for rank, theirs in enumerate(every):
-            if len(theirs) != len(every[0]):
+        for rank, of_rank in enumerate(every):
+            if len(of_rank) != len(every[0]):
                 raise RuntimeError(
                     f"DDP expects same model across all ranks, but Rank 0 has {len(every[0])} params, while "
-                    f"rank {rank} has inconsistent {len(theirs)} params."
+                    f"rank {rank} has inconsistent {len(of_rank)} params."
                 )
-            for i, (here, there) in enumerate(zip(every[0], theirs, strict=True)):
+            for i, (here, there) in enumerate(zip(every[0], of_rank, strict=True)):
                 if here[1:] != there[1:]:
                     said = (f"{n}: {d}{s}{'' if g else ', frozen'}" for n, d, s, g in (here, there))
                     raise RuntimeError(

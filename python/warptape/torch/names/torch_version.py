@@ -32,10 +32,10 @@ class TorchVersion(str):
     """
 
     def _compare(self, other: object, how: str) -> Any:
-        mine, theirs = _key(self), _key(other)
-        if mine is None or theirs is None:
+        key, other_key = _key(self), _key(other)
+        if key is None or other_key is None:
             return getattr(str, how)(self, other)
-        return getattr(tuple, how)(mine, theirs)
+        return getattr(tuple, how)(key, other_key)
 
     def __lt__(self, other: object) -> bool:
         return self._compare(other, "__lt__")
