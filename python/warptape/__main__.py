@@ -117,18 +117,18 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: those of the process if None.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     try:
-        if not given or given[0] in ("-h", "--help", "help"):
+        if not argv or argv[0] in ("-h", "--help", "help"):
             print(usage())
-        elif given[0] in ("-V", "--version"):
+        elif argv[0] in ("-V", "--version"):
             print(f"warptape {__version__}")
-        elif given[0] in COMMANDS:
-            run(given[0], given[1:])
+        elif argv[0] in COMMANDS:
+            run(argv[0], argv[1:])
         else:
-            near = difflib.get_close_matches(given[0], COMMANDS, 1)
+            near = difflib.get_close_matches(argv[0], COMMANDS, 1)
             hint = f"; did you mean {near[0]}?" if near else "; warptape alone lists them"
-            raise CommandError(f"there is no command {given[0]!r}{hint}")
+            raise CommandError(f"there is no command {argv[0]!r}{hint}")
     except CommandError as error:
         print(f"warptape: {error}", file=sys.stderr)
         return 2

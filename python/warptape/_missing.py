@@ -283,10 +283,10 @@ sys.meta_path[:0] = [_Moved, _Sources]
 
 def find(path: str) -> Any:
     """What a dotted name of torch stands for here. AttributeError or ImportError where there is nothing."""
-    found: Any = sys.modules[__name__.partition(".")[0]]  # the root serves torch's own names
+    place: Any = sys.modules[__name__.partition(".")[0]]  # the root serves torch's own names
     for part in path.split(".")[1:]:
-        found = getattr(found, part)
-    return found
+        place = getattr(place, part)
+    return place
 
 
 def _is_public(name: str, value: object, known: Collection[str]) -> bool:
@@ -314,10 +314,10 @@ def _nearest(owner: str, name: str, is_module: bool) -> str:
 
     for space in (f"torch{place}" for place in _ELSEWHERE if f"torch{place}" != owner):
         try:
-            found = find(f"{space}.{name}")
+            nearest = find(f"{space}.{name}")
         except (AttributeError, ImportError):
             continue
-        if fits(space, name, found):
+        if fits(space, name, nearest):
             return f"{space}.{name}"
     if name in names.get(owner, ()):
         return ""  # PyTorch's own name, not a slip
@@ -449,20 +449,20 @@ def install_getattr(
         if name in computed:
             return computed[name]()
         if name in homes:
-            found = getattr(importlib.import_module(f"{owner}.{homes[name]}"), name)
-            return vars(home).setdefault(name, found)
+            value = getattr(importlib.import_module(f"{owner}.{homes[name]}"), name)
+            return vars(home).setdefault(name, value)
         public = f"{public_name(owner)}.{name}"
         module = module_name(public.removeprefix("warptape."))
         if not name.startswith("__") and (
             module not in (f"{owner}.{name}", public) or "__path__" in vars(home)
         ):
             if importlib.util.find_spec(module) is not None:
-                found = importlib.import_module(module)
-                return vars(home).setdefault(name, found)  # one that lies elsewhere, too
+                value = importlib.import_module(module)
+                return vars(home).setdefault(name, value)  # one that lies elsewhere, too
         if name == "__path__" and owner in _PACKAGES:
             return []
-        if not name.endswith("__") and (found := listed_value(f"{owner}.{name}", _ABSENT)) is not _ABSENT:
-            return vars(home).setdefault(name, found)
+        if not name.endswith("__") and (value := listed_value(f"{owner}.{name}", _ABSENT)) is not _ABSENT:
+            return vars(home).setdefault(name, value)
         if not name.startswith("__") and _imports_from(sys._getframe(1)):
             raise ImportError(message(owner, name), name=owner)
         raise _Missing(owner, name)

@@ -85,12 +85,12 @@ def _amp_update_scale_(
 
     Written with tensors, so that nobody waits for a device.
     """
-    found = found_inf.reshape(scale.shape) != 0
-    steps = wt.where(found, 0, growth_tracker + 1)
+    overflow = found_inf.reshape(scale.shape) != 0
+    steps = wt.where(overflow, 0, growth_tracker + 1)
     grows = steps == growth_interval
     grown = scale * growth_factor
     grown = wt.where(grows & grown.isfinite(), grown, scale)
-    scale.copy_(wt.where(found, scale * backoff_factor, grown))
+    scale.copy_(wt.where(overflow, scale * backoff_factor, grown))
     growth_tracker.copy_(wt.where(grows, 0, steps))
     return scale
 
@@ -117,20 +117,20 @@ def _found_inf(optimizer: Optimizer, inverse: Any | None, allow_float16: bool = 
     params = [p for p in every if p.grad is not None]
     if inverse is not None and not allow_float16 and any(p.grad.dtype == wt.float16 for p in params):
         raise ValueError("Attempting to unscale FP16 gradients.")
-    found: dict[Any, Any] = {}
+    flags: dict[Any, Any] = {}
     with wt.no_grad():
         for grads in _by_kind(map(_held_gradient, params)):
             device, bad = grads[0].device, _non_finite(grads, inverse)
-            found[device] = bad if device not in found else found[device].maximum(bad)
+            flags[device] = bad if device not in flags else flags[device].maximum(bad)
         groups = {group: None for p in every for group in _groups_of(p)}
         if groups:
             dist = offered("distributed")
             # A stage whose parameters have no gradients takes part, too.
-            found.setdefault(every[0].device, wt.zeros(1, device=every[0].device))
+            flags.setdefault(every[0].device, wt.zeros(1, device=every[0].device))
             for group in groups:
-                for flag in found.values():
+                for flag in flags.values():
                     dist.all_reduce(flag, dist.ReduceOp.MAX, group)
-    return found
+    return flags
 
 
 class GradScaler:
@@ -253,10 +253,10 @@ class GradScaler:
         self, optimizer: Optimizer, inv_scale: wt.Tensor, found_inf: wt.Tensor, allow_fp16: bool
     ) -> dict[Any, Any]:
         """Multiplies the optimizer's gradients by inv_scale: by device, whether one was inf or nan."""
-        found = _found_inf(optimizer, inv_scale, allow_fp16)
-        if (flag := found.get(found_inf.device)) is not None:
+        flags = _found_inf(optimizer, inv_scale, allow_fp16)
+        if (flag := flags.get(found_inf.device)) is not None:
             found_inf.copy_(found_inf.maximum(flag))
-        return found
+        return flags
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """`optimizer.step(*args, **kwargs)` unless a gradient is inf or nan; unscales where that is not done.
@@ -290,8 +290,8 @@ class GradScaler:
         else:
             if state["stage"] is OptState.READY:
                 self.unscale_(optimizer)
-            found = self._found_of(state)
-            result = None if any(flag.item() for flag in found.values()) else optimizer.step(**kwargs)
+            flags = self._found_of(state)
+            result = None if any(flag.item() for flag in flags.values()) else optimizer.step(**kwargs)
         state["stage"] = OptState.STEPPED
         return result
 
@@ -354,9 +354,9 @@ class GradScaler:
         if not flags:
             raise AssertionError("No inf checks were recorded prior to update.")
         scale, tracker = self._scale, self._growth_tracker
-        found = wt.stack([f.to(scale.device, non_blocking=True).reshape(()) for f in flags]).any()
+        overflow = wt.stack([f.to(scale.device, non_blocking=True).reshape(()) for f in flags]).any()
         _amp_update_scale_(
-            scale, tracker, found, self._growth_factor, self._backoff_factor, self._growth_interval
+            scale, tracker, overflow, self._growth_factor, self._backoff_factor, self._growth_interval
         )
 
     def get_scale(self) -> float:

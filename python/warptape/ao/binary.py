@@ -247,8 +247,10 @@ def pack_binary_(model: Module) -> Module:
         raise ValueError("pack_binary_: the model has no BinaryLinear and no BinaryConv2d")
     for parent, name, child in places:
         if id(child) not in packed:
-            made = PackedBinaryConv2d(child) if isinstance(child, BinaryConv2d) else PackedBinaryLinear(child)
-            packed[id(child)] = made
+            packed_layer = (
+                PackedBinaryConv2d(child) if isinstance(child, BinaryConv2d) else PackedBinaryLinear(child)
+            )
+            packed[id(child)] = packed_layer
             packed[id(child)].training = child.training
         setattr(parent, name, packed[id(child)])
     return model

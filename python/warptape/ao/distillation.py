@@ -70,8 +70,8 @@ def kd_loss(
             f"kd_loss: expected targets {list(student.shape[:-1])}, got {list(targets.shape)}"
         )
     seen = student if places is None else student.gather(-1, places)
-    given = (teacher.detach() / temperature).log_softmax(-1)
-    rows = (given.exp() * (given - (seen / temperature).log_softmax(-1))).sum(-1)
+    teacher_log_p = (teacher.detach() / temperature).log_softmax(-1)
+    rows = (teacher_log_p.exp() * (teacher_log_p - (seen / temperature).log_softmax(-1))).sum(-1)
     if targets is None:
         return temperature**2 * rows.mean()
     keep = targets != ignore_index

@@ -81,11 +81,11 @@ def _copied(model: Module) -> Module:
         for value in module.__dict__.values():
             if isinstance(value, wt.Tensor) and not value.is_leaf:  # masked weights are computed
                 memo[id(value)] = value.detach().clone()
-    made = copy.deepcopy(model, memo)
-    for module in made.modules():
+    copied = copy.deepcopy(model, memo)
+    for module in copied.modules():
         for name in prune.pruned_names(module):
             prune.remove(module, name)
-    return made
+    return copied
 
 
 def _run(model: Module, args: tuple[Any, ...]) -> list[wt.Tensor]:
@@ -243,14 +243,14 @@ def _shrunk(model: Module, args: tuple[Any, ...]) -> tuple[Module, ChannelGraph,
     kept: list[str] = []
     blocked: set[int] = set()
     while True:
-        made = _copied(model).eval()
-        expected = _run(made, args)
-        graph = _followed(made, args)
+        small = _copied(model).eval()
+        expected = _run(small, args)
+        graph = _followed(small, args)
         gone = _removable(graph) - blocked
         problem = ""
         try:
-            _smaller(made, graph, gone)
-            problem = _difference(_run(made, args), expected)
+            _smaller(small, graph, gone)
+            problem = _difference(_run(small, args), expected)
         except ShrinkError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
@@ -269,10 +269,10 @@ def _shrunk(model: Module, args: tuple[Any, ...]) -> tuple[Module, ChannelGraph,
         kept = sorted(
             {n for h in heads if set(graph.labels.roots(h.keys).tolist()) & sets for n in _owners(graph, h)}
         )
-    _configured(made)
-    for module, mode in zip(made.modules(), modes):
+    _configured(small)
+    for module, mode in zip(small.modules(), modes):
         module.training = mode
-    return made, graph, gone, kept
+    return small, graph, gone, kept
 
 
 def shrink(model: Module, example_inputs: Any, *, return_report: bool = False) -> Any:
@@ -294,17 +294,17 @@ def shrink(model: Module, example_inputs: Any, *, return_report: bool = False) -
     differ. The model is never changed.
     """
     args = _example(example_inputs)
-    made, graph, _, kept = _shrunk(model, args)
+    small, graph, _, kept = _shrunk(model, args)
     if not return_report:
-        return made
-    after = {**dict(made.named_parameters()), **dict(made.named_buffers())}
+        return small
+    after = {**dict(small.named_parameters()), **dict(small.named_buffers())}
     shapes = {
         name: (value.sizes, tuple(after[name].shape))
         for name, value in graph.params.items()
         if tuple(after[name].shape) != value.sizes
     }
-    counts = [sum(p.numel() for p in m.parameters()) for m in (model, made)]
-    return made, ShrinkReport(shapes, kept, sorted(graph.unknown), (counts[0], counts[1]))
+    counts = [sum(p.numel() for p in m.parameters()) for m in (model, small)]
+    return small, ShrinkReport(shapes, kept, sorted(graph.unknown), (counts[0], counts[1]))
 
 
 def _importance(graph: ChannelGraph, params: dict[str, Any], kind: str) -> dict[int, float]:
@@ -326,7 +326,7 @@ def _importance(graph: ChannelGraph, params: dict[str, Any], kind: str) -> dict[
 
 def _coupled(graph: ChannelGraph) -> list[tuple[list[str], list[int]]]:
     """The weights whose channels are the same, or overlap, and their sets."""
-    found: list[tuple[list[str], set[int]]] = []
+    coupled: list[tuple[list[str], set[int]]] = []
     for name, dim in graph.outs:
         labels = graph.params[name].dims[dim]
         mine = set() if labels is None else set(graph.labels.roots(labels).tolist()) - {0}
@@ -334,13 +334,13 @@ def _coupled(graph: ChannelGraph) -> list[tuple[list[str], list[int]]]:
             continue
         names = [name]
         apart = []
-        for each in found:
+        for each in coupled:
             if each[1] & mine:
                 names, mine = each[0] + [n for n in names if n not in each[0]], mine | each[1]
             else:
                 apart.append(each)
-        found = [*apart, (names, mine)]
-    return [(names, sorted(sets)) for names, sets in found]
+        coupled = [*apart, (names, mine)]
+    return [(names, sorted(sets)) for names, sets in coupled]
 
 
 @wt.no_grad()

@@ -32,14 +32,14 @@ class _Walk:
             if mine:
                 self.result.params[name] = self.values[i]
         for (name, args, outputs, _), pointwise in zip(self.graph.calls, self.graph.pointwise, strict=True):
-            given = Arguments(
+            arguments = Arguments(
                 self,
                 name,
                 {key: self.argument(x) for key, x in args.items()},
                 [None if i is None else self.sizes(i) for i in outputs],
             )
-            made = self.call(name, given, pointwise)
-            for i, value in zip(outputs, made):
+            results = self.call(name, arguments, pointwise)
+            for i, value in zip(outputs, results):
                 if i is not None:
                     self.values[i] = value
         for i in self.graph.outputs:
@@ -55,9 +55,9 @@ class _Walk:
         rule: Rule | None = RULES.find(name)
         if rule is None and pointwise:
             rule = RULES["role=pointwise"]
-        made = rule(args) if rule is not None else None
-        if made is not None:
-            return made
+        labels = rule(args) if rule is not None else None
+        if labels is not None:
+            return labels
         if any(d is not None for t in args.tensors() for d in t.dims):
             self.result.unknown.add(name)
         for t in args.tensors():

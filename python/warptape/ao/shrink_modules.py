@@ -58,14 +58,14 @@ class NarrowMultiheadAttention(Module):
             old: what it replaces.
             num_heads: how many are left.
         """
-        made = cls.__new__(cls)
-        Module.__init__(made)
-        made.embed_dim, made.num_heads, made.head_dim = old.embed_dim, num_heads, old.head_dim
-        made.dropout, made.batch_first, made.training = old.dropout, old.batch_first, old.training
-        made.in_proj_weight = old.in_proj_weight
-        made.register_parameter("in_proj_bias", old.in_proj_bias)
-        made.out_proj = old.out_proj
-        return made
+        layer = cls.__new__(cls)
+        Module.__init__(layer)
+        layer.embed_dim, layer.num_heads, layer.head_dim = old.embed_dim, num_heads, old.head_dim
+        layer.dropout, layer.batch_first, layer.training = old.dropout, old.batch_first, old.training
+        layer.in_proj_weight = old.in_proj_weight
+        layer.register_parameter("in_proj_bias", old.in_proj_bias)
+        layer.out_proj = old.out_proj
+        return layer
 
     def _mask(self, attn_mask: Tensor | None, key_padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
         """Both masks as one to add, [.., T, S]."""

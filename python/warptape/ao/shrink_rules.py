@@ -127,12 +127,12 @@ def _known_pointwise(a: Arguments, tensors: list[Any]) -> tuple[Any, int]:
     op = a.op.rstrip("_")
     if op in ("mul", "multiply"):
         unknown &= ~zero
-    found = getattr(wt, op, None) or getattr(functional, op, None)
-    if found is None or op in ("where", "prelu"):
+    function = getattr(wt, op, None) or getattr(functional, op, None)
+    if function is None or op in ("where", "prelu"):
         return None, 1
     (_, first), *rest = [(k, vectors.get(id(x), x)) for k, x in a.named.items() if k != "inplace"]
     try:
-        result = found(first, **dict(rest)).double().nan_to_num(0.0).numpy()
+        result = function(first, **dict(rest)).double().nan_to_num(0.0).numpy()
     except (TypeError, RuntimeError, ValueError, NotImplementedError):
         return None, 1
     result = np.where(unknown, math.nan, result)
@@ -388,8 +388,8 @@ def _view(a: Arguments) -> Any:
                 q, j = q * out[j], j + 1
             else:
                 return None
-        made, kept = _regroup(a, x, range(first_i, i), [out[k] for k in range(first_j, j)])
-        dims[first_j:j] = made
+        grouped, kept = _regroup(a, x, range(first_i, i), [out[k] for k in range(first_j, j)])
+        dims[first_j:j] = grouped
         if kept is not None:
             known, along = kept[0], first_j + kept[1]
     a.labels.fix(*x.dims[i:])  # of size 1
@@ -466,16 +466,16 @@ def _cut(a: Arguments) -> Any:
         start, lengths = indices.start, [len(indices)]
     else:
         return None
-    at, step, made = start, a["step"] or 1, []
+    at, step, picked = start, a["step"] or 1, []
     for which, sizes in enumerate(a.out_sizes):
         part = slice(at, at + (lengths[which] - 1) * step + 1, step)
         dims = list(x.dims)
         if dims[dim] is not None:
             dims[dim] = dims[dim][part]
         known = x.known[part] if x.known is not None and x.dim == dim else x.known
-        made.append(None if sizes is None else a.made(dims, known, x.dim, which))
+        picked.append(None if sizes is None else a.made(dims, known, x.dim, which))
         at += lengths[which]
-    return made
+    return picked
 
 
 @rule("scaled_dot_product_attention")

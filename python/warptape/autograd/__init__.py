@@ -97,8 +97,8 @@ def backward(
     retain = create_graph if retain_graph is None else retain_graph
     if create_graph:
         warnings.warn(_CYCLE, stacklevel=2)
-    found = _C._run_backward(outputs, gradients, inputs, retain, create_graph, True, True)
-    for leaf, gradient in zip(inputs, found, strict=False):
+    grads = _C._run_backward(outputs, gradients, inputs, retain, create_graph, True, True)
+    for leaf, gradient in zip(inputs, grads, strict=False):
         if not leaf.is_leaf and gradient is not None:
             leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
 
@@ -126,9 +126,9 @@ def grad(
     (tensor(6.),)
     """
     outputs, inputs = _as_tuple(outputs), _as_tuple(inputs)  # once: they may be generators
-    given = (*outputs, *inputs)
-    own = next((t.autograd_grad for t in given if isinstance(t, OwnGradients)), None)
-    if own is not None and _C._has_torch_function(given):  # a class whose tensors lie on several ranks
+    tensors = (*outputs, *inputs)
+    own = next((t.autograd_grad for t in tensors if isinstance(t, OwnGradients)), None)
+    if own is not None and _C._has_torch_function(tensors):  # a class whose tensors lie on several ranks
         more = (grad_outputs, retain_graph, create_graph, only_inputs, allow_unused, is_grads_batched)
         return own(grad, outputs, inputs, *more, materialize_grads)
     if is_grads_batched:
@@ -143,20 +143,20 @@ def grad(
         )
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True")
-    outs, given = outputs, inputs
-    ins = tuple(i.taped_value() if isinstance(i, TapedByValue) else i for i in given)
+    outs, tensors = outputs, inputs
+    ins = tuple(i.taped_value() if isinstance(i, TapedByValue) else i for i in tensors)
     retain = create_graph if retain_graph is None else retain_graph
     unused = materialize_grads if allow_unused is None else allow_unused
-    found = _C._run_backward(
+    grads = _C._run_backward(
         outs, _gradients(outs, grad_outputs, "grad"), ins, retain, create_graph, unused, False
     )
     if materialize_grads:
-        found = tuple(
-            _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
+        grads = tuple(
+            _C._functions.zeros_like(i) if g is None else g for g, i in zip(grads, ins, strict=True)
         )
     return tuple(
         g if i is place or g is None else place.taped_gradient(g)
-        for g, i, place in zip(found, ins, given, strict=True)
+        for g, i, place in zip(grads, ins, tensors, strict=True)
     )
 
 
@@ -164,7 +164,7 @@ def _grad_of_each(outputs: Any, inputs: Any, batches: Any, retain: bool, *option
     """`grad` for one row after the other of each of `batches`, stacked."""
     create_graph, allow_unused, materialize = options
     rows = list(zip(*_as_tuple(batches)))
-    found = [
+    grads = [
         grad(
             outputs,
             inputs,
@@ -178,4 +178,4 @@ def _grad_of_each(outputs: Any, inputs: Any, batches: Any, retain: bool, *option
         )
         for i, row in enumerate(rows)
     ]
-    return tuple(None if each[0] is None else _C._functions.stack(each) for each in zip(*found))  # type: ignore[misc]
+    return tuple(None if each[0] is None else _C._functions.stack(each) for each in zip(*grads))  # type: ignore[misc]

@@ -122,21 +122,21 @@ class FunctionCtx:
         function = self._function
         name = function.__name__
         call = function.vjp if function.backward is Function.backward else function.backward
-        found = call(self, *full)
-        found = found if isinstance(found, tuple | list) else (found,)
+        grads = call(self, *full)
+        grads = grads if isinstance(grads, tuple | list) else (grads,)
         count = len(self.needs_input_grad)
-        if len(found) > count and all(g is None for g in found[count:]):
-            found = found[:count]
-        if len(found) != count:
+        if len(grads) > count and all(g is None for g in grads[count:]):
+            grads = grads[:count]
+        if len(grads) != count:
             raise RuntimeError(
                 f"function {name}Backward returned an incorrect number of gradients (expected {count}, "
-                f"got {len(found)})"
+                f"got {len(grads)})"
             )
         out = []
         for i in self._tensor_inputs:
-            if found[i] is not None and not isinstance(found[i], _C.TensorBase):
-                raise TypeError(f"{name}Backward: expected Variable or None (got {type(found[i]).__name__})")
-            out.append(found[i])
+            if grads[i] is not None and not isinstance(grads[i], _C.TensorBase):
+                raise TypeError(f"{name}Backward: expected Variable or None (got {type(grads[i]).__name__})")
+            out.append(grads[i])
         return tuple(out)
 
 
@@ -293,11 +293,11 @@ def context_class(cls: type[Function]) -> type[FunctionCtx]:
     Args:
         cls: the Function's class.
     """
-    made = cls.__dict__.get("_backward_cls")
-    if made is None:
-        made = type(f"{cls.__name__}Backward", (FunctionCtx,), {"_function": cls})
-        cls._backward_cls = made
-    return made
+    backward_class = cls.__dict__.get("_backward_cls")
+    if backward_class is None:
+        backward_class = type(f"{cls.__name__}Backward", (FunctionCtx,), {"_function": cls})
+        cls._backward_cls = backward_class
+    return backward_class
 
 
 def _has(items: Sequence[Any], item: object) -> bool:
@@ -388,14 +388,14 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapper(ctx: Any, *gradients: Any) -> Any:
         with no_grad():
-            found = backward(ctx, *gradients)
+            grads = backward(ctx, *gradients)
         if not _C.is_grad_enabled() or not any(
             isinstance(g, _C.TensorBase) and g.requires_grad for g in gradients
         ):
-            return found
-        several = isinstance(found, tuple)
+            return grads
+        several = isinstance(grads, tuple)
         out = tuple(
-            _Refusal.apply(g) if isinstance(g, _C.TensorBase) else g for g in (found if several else (found,))
+            _Refusal.apply(g) if isinstance(g, _C.TensorBase) else g for g in (grads if several else (grads,))
         )
         return out if several else out[0]
 

@@ -190,17 +190,17 @@ def _generated(cls: type[Function], info: VmapInfo, in_dims: list[int | None]) -
         def backward(ctx: Any, *grad_outputs: Any) -> Any:
             with _level(info) as level:
                 ctx.inner._saved = tuple(_wrap_all(ctx.saved_tensors, ctx.saved_dims, level))
-                found = cls.backward(ctx.inner, *_wrap_all(grad_outputs, Mapped.out_dims, level))
-                found = found if isinstance(found, (tuple, list)) else (found,)
-                return tuple(_gradient(x, dim, level) for x, dim in zip(found, in_dims))
+                grads = cls.backward(ctx.inner, *_wrap_all(grad_outputs, Mapped.out_dims, level))
+                grads = grads if isinstance(grads, (tuple, list)) else (grads,)
+                return tuple(_gradient(x, dim, level) for x, dim in zip(grads, in_dims))
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:
             with _level(info) as level:
                 ctx.inner._saved = tuple(_wrap_all(ctx.saved_tensors, ctx.forward_dims, level))
-                found = cls.jvp(ctx.inner, *_wrap_all(tangents, in_dims, level))
-                several = isinstance(found, (tuple, list))
-                pairs = zip(found if several else (found,), Mapped.out_dims)
+                tangents_out = cls.jvp(ctx.inner, *_wrap_all(tangents, in_dims, level))
+                several = isinstance(tangents_out, (tuple, list))
+                pairs = zip(tangents_out if several else (tangents_out,), Mapped.out_dims)
                 out = [x if dim is None else _C._remove_batch_dim(x, level, 0) for x, dim in pairs]
                 return tuple(out) if several else out[0]
 

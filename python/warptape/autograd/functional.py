@@ -15,11 +15,11 @@ __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 
 def _tuple(x: object, what: str) -> tuple[Tensor, ...]:
-    found = x if isinstance(x, tuple) else tuple(x) if isinstance(x, list) else (x,)
-    for each in found:
+    values = x if isinstance(x, tuple) else tuple(x) if isinstance(x, list) else (x,)
+    for each in values:
         if not isinstance(each, Tensor):
             raise TypeError(f"The {what} must be given as a Tensor or a tuple of Tensors, got {type(each)}")
-    return found
+    return values
 
 
 def _call(
@@ -31,9 +31,9 @@ def _call(
             "torch.autograd.functional: called inside of a function that torch.func transforms, where its "
             "variables are not the transform's; take torch.func.jvp, vjp, jacrev, jacfwd or hessian"
         )
-    given = _tuple(inputs, "inputs given to the function")
+    values = _tuple(inputs, "inputs given to the function")
     variables = tuple(
-        x.view_as(x) if create_graph and x.requires_grad else x.detach().requires_grad_() for x in given
+        x.view_as(x) if create_graph and x.requires_grad else x.detach().requires_grad_() for x in values
     )
     out = func(*variables)
     return variables, _tuple(out, "outputs of the user-provided function"), isinstance(out, Tensor)
@@ -53,9 +53,9 @@ def _grads(
     what: str,
 ) -> tuple[Tensor, ...]:
     recorded = [(o, v) for o, v in zip(outputs, vectors) if o.requires_grad]
-    found: Any = [None] * len(inputs)
+    grads: Any = [None] * len(inputs)
     if recorded:
-        found = grad(
+        grads = grad(
             [o for o, _ in recorded],
             inputs,
             [v for _, v in recorded],
@@ -63,12 +63,12 @@ def _grads(
             retain_graph=True,
             allow_unused=True,
         )
-    if strict and (any(g is None for g in found) or len(recorded) < len(outputs)):
+    if strict and (any(g is None for g in grads) or len(recorded) < len(outputs)):
         raise RuntimeError(
             f"{what}: an output of the user-provided function is independent of an input. "
             "This is not allowed in strict mode."
         )
-    return tuple(wt.zeros_like(x) if g is None else g for g, x in zip(found, inputs))
+    return tuple(wt.zeros_like(x) if g is None else g for g, x in zip(grads, inputs))
 
 
 def _detached(x: Any, create_graph: bool) -> Any:
@@ -82,10 +82,10 @@ def _vectors(
         if len(outputs) != 1 or outputs[0].numel() != 1:
             raise RuntimeError(f"The vector v can only be None if the {what} has a single element")
         return (wt.ones_like(outputs[0]),)
-    given = _tuple(v, "v")
-    if [t.shape for t in given] != [o.shape for o in outputs]:
+    vectors = _tuple(v, "v")
+    if [t.shape for t in vectors] != [o.shape for o in outputs]:
         raise RuntimeError(f"v has invalid size: expected that of the {what}")
-    return given
+    return vectors
 
 
 def vjp(
@@ -109,8 +109,8 @@ def vjp(
     """
     with wt.enable_grad():
         x, out, one = _call(func, inputs, create_graph)
-        found = _grads(out, x, _vectors(v, out, "output of the function"), create_graph, strict, "vjp")
-    return _like(_detached(out, create_graph), one), _like(_detached(found, create_graph), inputs)
+        grads = _grads(out, x, _vectors(v, out, "output of the function"), create_graph, strict, "vjp")
+    return _like(_detached(out, create_graph), one), _like(_detached(grads, create_graph), inputs)
 
 
 def jvp(
@@ -137,8 +137,8 @@ def jvp(
         direction = _vectors(v, x, "input of the function")
         weights = tuple(wt.zeros_like(o).requires_grad_() for o in out)
         rows = _grads(out, x, weights, True, strict, "jvp")
-        found = _grads(rows, weights, direction, create_graph, False, "jvp")
-    return _like(_detached(out, create_graph), one), _like(_detached(found, create_graph), one)
+        products = _grads(rows, weights, direction, create_graph, False, "jvp")
+    return _like(_detached(out, create_graph), one), _like(_detached(products, create_graph), one)
 
 
 def jacobian(
@@ -192,8 +192,8 @@ def hessian(
     scalar = _scalar(func)
 
     def first(*x: Any) -> Any:
-        found = jacobian(scalar, x, create_graph=True, strict=strict)
-        return found[0] if isinstance(inputs, Tensor) else found
+        gradient = jacobian(scalar, x, create_graph=True, strict=strict)
+        return gradient[0] if isinstance(inputs, Tensor) else gradient
 
     return jacobian(first, inputs, create_graph, strict)
 
@@ -217,8 +217,8 @@ def vhp(
     with wt.enable_grad():
         x, out, _ = _call(_scalar(func), inputs, create_graph)
         slopes = _grads(out, x, [wt.ones_like(out[0])], True, strict, "vhp")
-        found = _grads(slopes, x, _vectors(v, x, "input of the function"), create_graph, strict, "vhp")
-    return _like(_detached(out, create_graph), True), _like(_detached(found, create_graph), inputs)
+        products = _grads(slopes, x, _vectors(v, x, "input of the function"), create_graph, strict, "vhp")
+    return _like(_detached(out, create_graph), True), _like(_detached(products, create_graph), inputs)
 
 
 def hvp(

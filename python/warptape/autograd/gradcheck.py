@@ -42,8 +42,8 @@ def _differentiable(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
-    found = (o for o in _as_tuple(outputs) if isinstance(o, _C.TensorBase))
-    return [o for o in found if o.is_floating_point() or o.is_complex()]
+    tensors = (o for o in _as_tuple(outputs) if isinstance(o, _C.TensorBase))
+    return [o for o in tensors if o.is_floating_point() or o.is_complex()]
 
 
 def _array(t: Tensor) -> np.ndarray:
@@ -61,11 +61,11 @@ def _shown(jacobian: np.ndarray) -> str:
 
 
 def _check_inputs(inputs: tuple[Any, ...]) -> None:
-    found = False
+    any_double = False
     for i, x in enumerate(inputs):
         if not isinstance(x, _C.TensorBase) or not x.requires_grad:
             continue
-        found = True
+        any_double = True
         if x.dtype not in (_C.float64, _C.complex128):
             warnings.warn(
                 f"Input #{i} requires gradient and is not a double precision floating point or complex. "
@@ -80,7 +80,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
                 ".contiguous on the input before passing it to gradcheck."
             )
         x.retain_grad()
-    if not found:
+    if not any_double:
         raise ValueError(
             "gradcheck expects at least one input tensor to require gradient, "
             "but none of the them have requires_grad=True."
@@ -122,13 +122,13 @@ def _numerical(func: Callable[..., Any], inputs: tuple[Any, ...], eps: float) ->
 
 
 def _vjp(output: Tensor, inputs: list[Tensor], gradient: Tensor) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = _C._run_backward((output,), (gradient,), tuple(inputs), True, False, True, False)
-    for x, g in zip(inputs, found, strict=True):
+    grads: tuple[Any, ...] = _C._run_backward((output,), (gradient,), tuple(inputs), True, False, True, False)
+    for x, g in zip(inputs, grads, strict=True):
         if g is not None and g.shape != x.shape:
             raise GradcheckError(
                 f"Analytical gradient has incorrect size: got {tuple(g.shape)}, not {tuple(x.shape)}"
             )
-    return found
+    return grads
 
 
 def _analytical(output: Tensor, inputs: list[Tensor], check_dtypes: bool) -> list[np.ndarray]:
@@ -215,18 +215,18 @@ def _check_batched(func: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         batch = _C._functions.stack([_random_like(output, generator, False).detach() for _ in range(2)])
 
         def of_output(v: Tensor, output: Tensor = output) -> tuple[Tensor, ...]:
-            found = _C._gradients([output], wanted, [v], False, True)
+            grads = _C._gradients([output], wanted, [v], False, True)
             return tuple(
-                _C._functions.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)
+                _C._functions.zeros_like(x) if g is None else g for x, g in zip(wanted, grads, strict=True)
             )
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of ops that are looped over
             try:
-                found = offered("func").vmap(of_output)(batch)
+                batched = offered("func").vmap(of_output)(batch)
             except RuntimeError as error:
                 raise GradcheckError(f"While computing batched gradients, got: {error}") from error
-        for one, each in zip(found, zip(*(of_output(v) for v in batch)), strict=True):
+        for one, each in zip(batched, zip(*(of_output(v) for v in batch)), strict=True):
             if not _C._functions.allclose(one, _C._functions.stack(each)):
                 raise GradcheckError(
                     f"For output {k}, the gradient computed with vmap over a batch of gradients differs from "
@@ -243,10 +243,10 @@ def _check_forward(func: Callable[..., Any], inputs: tuple[Any, ...], options: d
     primals = tuple(inputs[i].detach() for i in places)
 
     def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
-        given = list(inputs)
+        args = list(inputs)
         for i, value in zip(places, values, strict=True):
-            given[i] = value
-        return tuple(_tensors(func(*given)))
+            args[i] = value
+        return tuple(_tensors(func(*args)))
 
     numerical = _numerical(func, inputs, options["eps"])
     for j, x in enumerate(primals):
@@ -255,10 +255,10 @@ def _check_forward(func: Callable[..., Any], inputs: tuple[Any, ...], options: d
             tangents = [_C._functions.zeros_like(p) for p in primals]
             _parts(tangents[j])[at] = 1.0
             try:
-                found = jvp(of_wanted, primals, tuple(tangents))[1]
+                tangents_out = jvp(of_wanted, primals, tuple(tangents))[1]
             except RuntimeError as error:
                 raise GradcheckError(f"While computing forward gradients, got: {error}") from error
-            for row, tangent in zip(rows, found, strict=True):
+            for row, tangent in zip(rows, tangents_out, strict=True):
                 row.append(_array(tangent))
         for i, row in enumerate(rows):
             n = numerical[i][j]
@@ -387,12 +387,12 @@ def gradgradcheck(
         gradients = _as_tuple(grad_outputs)
 
     def first_gradients(*args: Any) -> tuple[Any, ...]:
-        given, cotangents = args[: len(inputs)], args[len(inputs) :]
-        outputs = _differentiable(_tensors(func(*given)))
-        found = _C._run_backward(
-            tuple(outputs), cotangents, tuple(_differentiable(given)), True, True, True, False
+        primals, cotangents = args[: len(inputs)], args[len(inputs) :]
+        outputs = _differentiable(_tensors(func(*primals)))
+        grads = _C._run_backward(
+            tuple(outputs), cotangents, tuple(_differentiable(primals)), True, True, True, False
         )
-        return tuple(g for g in found if g is not None)
+        return tuple(g for g in grads if g is not None)
 
     options = {
         "eps": eps,
@@ -428,14 +428,14 @@ def _gradients_by_vjp(func: Callable[..., Any], inputs: tuple[Any, ...]) -> Call
     kept = [i for i, o in enumerate(_tensors(func(*inputs))) if o.requires_grad]
 
     def gradients(*args: Any) -> Any:
-        given = list(args[: len(inputs)])
+        primals = list(args[: len(inputs)])
 
         def outputs(*values: Tensor) -> tuple[Tensor, ...]:
             for i, value in zip(places, values, strict=True):
-                given[i] = value
-            found = _tensors(func(*given))
-            return tuple(found[k] for k in kept)
+                primals[i] = value
+            results = _tensors(func(*primals))
+            return tuple(results[k] for k in kept)
 
-        return vjp(outputs, *(given[i] for i in places))[1](tuple(args[len(inputs) :]))
+        return vjp(outputs, *(primals[i] for i in places))[1](tuple(args[len(inputs) :]))
 
     return gradients

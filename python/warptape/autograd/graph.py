@@ -224,10 +224,10 @@ def draw(tensors: object, params: dict[str, Any] | None = None) -> Any:
     """
     draw_tape = offered("pictures").draw_tape
 
-    found: list[Any] = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
-    if not found or not all(isinstance(t, _C.TensorBase) for t in found):
+    roots: list[Any] = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+    if not roots or not all(isinstance(t, _C.TensorBase) for t in roots):
         raise TypeError(f"autograd.graph.draw: expected a tensor or a list of them, got {tensors!r}")
-    return draw_tape(found, params)
+    return draw_tape(roots, params)
 
 
 _install_getattr(__name__, allow_mutation_on_saved_tensors=lambda: offered("allow_mutation_on_saved_tensors"))

@@ -152,14 +152,14 @@ class profile:
         python = profiler_python.PythonRecord(self.clock_start_ns)
         for thread, found, memory, calls in threads:
             first_of_thread.append(len(events))
-            made = _events_of(thread, found, len(events), self.clock_start_ns)
+            events_of_thread = _events_of(thread, found, len(events), self.clock_start_ns)
             called = python.add(thread, calls) if calls else []
             if self.with_modules:
-                python.name_modules(made, called)
-            events += made
+                python.name_modules(events_of_thread, called)
+            events += events_of_thread
             self.memory_events += [(thread, *m) for m in memory]
             if self.notes is not None:
-                self.notes.add(memory, made)
+                self.notes.add(memory, events_of_thread)
             events += _frees(thread, memory, len(events), self.clock_start_ns)
         _link_backward(events)
         if self.notes is not None:
@@ -376,12 +376,12 @@ def _frees(thread: int, memory: list[Any], first: int, origin: int) -> list[Func
         if event >= 0:
             continue
         us = (at - origin) / 1e3
-        made = FunctionEvent(first + len(out), MEMORY_EVENT_NAME, "memory", thread, Interval(us, us))
+        memory_event = FunctionEvent(first + len(out), MEMORY_EVENT_NAME, "memory", thread, Interval(us, us))
         if device.type == "cpu":
-            made.self_cpu_memory_usage = size
+            memory_event.self_cpu_memory_usage = size
         else:
-            made.self_device_memory_usage = size
-        out.append(made)
+            memory_event.self_device_memory_usage = size
+        out.append(memory_event)
     return out
 
 
@@ -411,8 +411,8 @@ def _count_flops(events: list[FunctionEvent]) -> None:
         while outer is not None and not outer.flops:
             outer = outer.cpu_parent
         if e.kind == "op" and outer is None and e.output_shapes:
-            given = [shape or value for shape, value in zip(e.input_shapes, e.concrete_inputs, strict=True)]
-            e.flops = formula_flops(e.name.removeprefix("aten::"), given, e.output_shapes[0])
+            args = [shape or value for shape, value in zip(e.input_shapes, e.concrete_inputs, strict=True)]
+            e.flops = formula_flops(e.name.removeprefix("aten::"), args, e.output_shapes[0])
 
 
 class emit_nvtx:

@@ -79,26 +79,26 @@ class PythonRecord:
         self.dropped += dropped
         names = [f"{_short(c.co_filename)}({c.co_firstlineno}): {c.co_name}" for c in codes]
         numbers = [self._number(m) for m in modules]
-        made: list[PythonEvent] = []
+        events: list[PythonEvent] = []
         for code, parent, module, start, end in calls:
             span = Interval((start - self._origin) / 1e3, (end - self._origin) / 1e3)
             number = numbers[module] if module >= 0 else -1
             name = self._names[number] if module >= 0 else names[code]
-            outer = made[parent] if parent >= 0 else None
-            place = len(self.events) + len(made)
-            made.append(PythonEvent(place, name, thread, span, outer, codes[code], number))
-        self.events += made
-        return made
+            outer = events[parent] if parent >= 0 else None
+            place = len(self.events) + len(events)
+            events.append(PythonEvent(place, name, thread, span, outer, codes[code], number))
+        self.events += events
+        return events
 
     def _number(self, module: Any) -> int:
-        found = self._numbers.get(id(module))
-        if found is None:
+        number = self._numbers.get(id(module))
+        if number is None:
             kind = type(module).__name__
-            found = self._numbers[id(module)] = len(self._names)
+            number = self._numbers[id(module)] = len(self._names)
             self._names.append(f"nn.Module: {kind}_{self._of_class[kind]}")
             self._of_class[kind] += 1
             self.modules.append(module)
-        return found
+        return number
 
     def _step(self, outer: int, inner: int) -> str:
         module, kind = self.modules[inner], type(self.modules[inner]).__name__

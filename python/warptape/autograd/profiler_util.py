@@ -440,11 +440,11 @@ class EventList(list):
 
         `group_by_overload_name` changes nothing: an op has one form here.
         """
-        found: dict[Any, FunctionEventAvg] = {}
+        averages: dict[Any, FunctionEventAvg] = {}
         for e in self:
             stack = e.stack[:group_by_stack_n]
             shapes = e.input_shapes if group_by_input_shapes else []
-            row = found.setdefault(
+            row = averages.setdefault(
                 (e.key, e.device_type, str(shapes), tuple(stack)),
                 FunctionEventAvg(
                     e.key,
@@ -455,7 +455,7 @@ class EventList(list):
                 ),
             )
             row.add(e)
-        return self._like(found.values())
+        return self._like(averages.values())
 
     def total_average(self) -> FunctionEventAvg:
         """One sum over all events of the CPU.
@@ -561,13 +561,13 @@ class EventList(list):
             raise ValueError(
                 f"export_stacks: expected metric to be one of {', '.join(known)}, got {metric!r}"
             )
-        found: dict[str, float] = defaultdict(float)
+        stacks: dict[str, float] = defaultdict(float)
         for e in self:
             frames = [frame.translate(str.maketrans(" ;\t\n", "____")) for frame in reversed(e.stack)]
             if frames:
-                found[";".join(frames)] += getattr(e, metric.replace("cuda", "device"))
+                stacks[";".join(frames)] += getattr(e, metric.replace("cuda", "device"))
         with open(path, "w") as file:
-            file.writelines(f"{stack} {value:.0f}\n" for stack, value in found.items() if value >= 1)
+            file.writelines(f"{stack} {value:.0f}\n" for stack, value in stacks.items() if value >= 1)
 
     def __str__(self) -> str:
         return self.table()

@@ -33,10 +33,10 @@ class record_function(contextlib.ContextDecorator):
 
     def __enter__(self) -> record_function:
         if running is not None:
-            for given, name in ((self.name, "name"), (self.args, "args")):
-                if not isinstance(given, str) and (name == "name" or given is not None):
+            for value, name in ((self.name, "name"), (self.args, "args")):
+                if not isinstance(value, str) and (name == "name" or value is not None):
                     raise RuntimeError(
-                        f"record_function: expected {name} of type str, got {type(given).__name__}"
+                        f"record_function: expected {name} of type str, got {type(value).__name__}"
                     )
             self._event = _C._profiler_begin(self.name)
         return self

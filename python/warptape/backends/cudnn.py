@@ -13,8 +13,8 @@ from ..core.switches import Precision, Switch
 
 def version() -> int | None:
     """The version of the cuDNN found, as 90200 for 9.2.0; None where there is none."""
-    found = [text for name, text in _C._cuda_module().versions() if name.lower() == "cudnn"]
-    numbers = found[0].split(" ")[0].split(".") if found else []
+    versions = [text for name, text in _C._cuda_module().versions() if name.lower() == "cudnn"]
+    numbers = versions[0].split(" ")[0].split(".") if versions else []
     if len(numbers) < 3 or not all(n.isdigit() for n in numbers[:3]):
         return None
     major, minor, patch = (int(n) for n in numbers[:3])
@@ -44,15 +44,15 @@ def flags(
         benchmark, benchmark_limit, fp32_precision, depthwise_kernel: of a search.
     """
     module = sys.modules[__name__]
-    given = {
+    wanted = {
         "enabled": enabled,
         "benchmark": benchmark,
         "deterministic": deterministic,
         "allow_tf32": allow_tf32,
     }
-    before = {name: getattr(module, name) for name in given}
+    before = {name: getattr(module, name) for name in wanted}
     try:
-        for name, value in given.items():
+        for name, value in wanted.items():
             if value is not None:
                 setattr(module, name, value)
         yield

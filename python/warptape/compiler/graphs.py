@@ -158,9 +158,9 @@ class GraphFunction:
         Args:
             graph: of the same inputs and outputs.
         """
-        made = copy.copy(self)
-        made.graph = graph
-        return made
+        copied = copy.copy(self)
+        copied.graph = graph
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphFunction:
         graph = self.graph.copy()
@@ -328,9 +328,11 @@ def record(
             else:
                 aliases[name] = known[id(tensor)]
         own = iter(tracer.inputs)
-        given, named = tree_unflatten([next(own) if isinstance(x, Tensor) else x for x in leaves], in_spec)
+        positional, named = tree_unflatten(
+            [next(own) if isinstance(x, Tensor) else x for x in leaves], in_spec
+        )
         with _same_buffers(fn):
-            results, out_spec = tree_flatten(fn(*given, **named))
+            results, out_spec = tree_flatten(fn(*positional, **named))
         for x in results:
             if not isinstance(x, (Tensor, int, float, complex, str, type(None))):
                 raise RuntimeError(f"a graph returns tensors, numbers and strings, not {type(x).__name__}")
@@ -347,9 +349,11 @@ def record(
         {i: x for i, x in enumerate(list_) if not isinstance(x, Tensor)} for list_ in (leaves, results)
     )
     state = {"transient": _transient(fn), "fixed": fixed, "aliases": aliases}
-    made = GraphFunction(graph, in_spec, out_spec, in_values, out_values, positional_names(fn, args), state)
-    made.sizes_told, made.number_of_dims_told = tracer.sizes_told, tracer.number_of_dims_told
-    return made
+    function = GraphFunction(
+        graph, in_spec, out_spec, in_values, out_values, positional_names(fn, args), state
+    )
+    function.sizes_told, function.number_of_dims_told = tracer.sizes_told, tracer.number_of_dims_told
+    return function
 
 
 def _other_values(x: object, change: str) -> Any:
@@ -467,17 +471,17 @@ class GraphModule(Module):
         return self._recorded.with_graph(graph)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphModule:
-        made = self.__class__.__new__(self.__class__)
-        memo[id(self)] = made
-        made.__dict__.update(
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__.update(
             copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "_constants"}, memo)
         )
         # The memo has the copies of the dicts that the tensors are in, and of the tensors.
-        made.__dict__["_constants"] = [
+        copied.__dict__["_constants"] = [
             (number, memo[id(space)], name, copy.deepcopy(tensor, memo))
             for number, space, name, tensor in self._constants
         ]
-        return made
+        return copied
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph."""

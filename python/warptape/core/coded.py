@@ -40,9 +40,9 @@ class CodedTensor(HandledTensor):
         """An object that holds the parts and settings; its device is the parts'."""
         like = _C._functions.empty(0, dtype=dtype, device=held[cls._parts[0]].device)
         with _C.DisableTorchFunctionSubclass():
-            made = Tensor._make_subclass(cls, _C._private._stand_in(like, tuple(shape)))
-        made.__dict__.update(held)
-        return made
+            tensor = Tensor._make_subclass(cls, _C._private._stand_in(like, tuple(shape)))
+        tensor.__dict__.update(held)
+        return tensor
 
     def _like(self, dtype: Any = None, change: Callable[..., Any] | None = None) -> Any:
         """The same, with each part changed by a function, and another dtype of the matrix."""
@@ -190,10 +190,10 @@ class QuantizedTensor(CodedTensor):
         bits: int,
         group: int,
     ) -> QuantizedTensor:
-        made: QuantizedTensor = cls._of(
+        tensor: QuantizedTensor = cls._of(
             shape, dtype, packed=packed, scales=scales, minima=minima, bits=bits, group=group
         )
-        return made
+        return tensor
 
     @classmethod
     def from_codes(cls, matrix: Codes, dtype: _C.dtype) -> QuantizedTensor:
@@ -287,10 +287,10 @@ class Float8Tensor(CodedTensor):
                 raise ValueError("Float8Tensor: weight has values that are not finite")
             most = values.abs().amax(dim=1, keepdim=True) if values.numel() else values[:, :1].abs()
             scale = (most / 448).clamp(min=1e-12)  # 448: the greatest float8_e4m3fn
-            made: Float8Tensor = cls._of(
+            tensor: Float8Tensor = cls._of(
                 weight.shape, weight.dtype, codes=(values / scale).to(_C.float8_e4m3fn), scale=scale
             )
-        return made
+        return tensor
 
     def dequantize(self) -> Tensor:  # type: ignore[override]
         """The matrix [O, I] that the codes stand for, in this tensor's dtype.
@@ -346,8 +346,8 @@ def rebuild(kind: str, shape: Sequence[int], dtype: _C.dtype, held: dict[str, An
         if not isinstance(part, Tensor) or tuple(part.shape) != sizes or part.dtype != kind_of:
             got = f"{part.dtype} {list(part.shape)}" if isinstance(part, Tensor) else repr(part)
             raise ValueError(f"{kind}: expected {name} of {kind_of} {list(sizes)}, got {got:.80}")
-    made: CodedTensor = cls._of((outputs, inputs), dtype, **held)
-    return made
+    tensor: CodedTensor = cls._of((outputs, inputs), dtype, **held)
+    return tensor
 
 
 # ---- what functions do ----
@@ -432,9 +432,9 @@ def _copy_(t: CodedTensor, other: Tensor, non_blocking: bool = False) -> Any:
             f"copy_: {t!r} takes the codes of a tensor of the same kind alone, got {other!r:.80}; "
             "load_state_dict(.., assign=True) puts another tensor in its place"
         )
-    for mine, given in parts:
+    for mine, source in parts:
         if mine is not None:
-            mine.copy_(given)
+            mine.copy_(source)
     return t
 
 

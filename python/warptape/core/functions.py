@@ -68,8 +68,8 @@ def tensor(
         warn_of_copy("torch.tensor")
     elif data.__class__ not in _PLAIN and is_storage(data):
         data = offered("storage").bytes_as(data, dtype)
-    made = _C._tensor(data, dtype, device, requires_grad and not pin_memory, True)
-    return made.pin_memory().requires_grad_(requires_grad) if pin_memory else made
+    result = _C._tensor(data, dtype, device, requires_grad and not pin_memory, True)
+    return result.pin_memory().requires_grad_(requires_grad) if pin_memory else result
 
 
 def as_tensor(data: Any, dtype: _C.dtype | None = None, device: Any = None) -> Tensor:
@@ -144,8 +144,8 @@ def from_file(
     if pin_memory:
         raise RuntimeError("from_file: tensors constructed from a file cannot be pinned")
     kind = dtype or get_default_dtype()
-    made = offered("storage").storage_class_of(kind).from_file(filename, bool(shared), size)
-    return _C._on_storage(made._bytes, kind, (size,), (1,), 0).requires_grad_(requires_grad)
+    storage = offered("storage").storage_class_of(kind).from_file(filename, bool(shared), size)
+    return _C._on_storage(storage._bytes, kind, (size,), (1,), 0).requires_grad_(requires_grad)
 
 
 def is_tensor(obj: object) -> bool:

@@ -130,8 +130,8 @@ def frombuffer(
             f"requested buffer length ({count} * {dtype.itemsize} bytes) after offset ({offset} bytes) must "
             f"not be greater than actual buffer length ({data.size} bytes)"
         )
-    made = _C._from_memory(data, data.ctypes.data + offset, dtype, (count,), None, "cpu")
-    return made.requires_grad_(requires_grad)
+    tensor = _C._from_memory(data, data.ctypes.data + offset, dtype, (count,), None, "cpu")
+    return tensor.requires_grad_(requires_grad)
 
 
 def to_dlpack(

@@ -39,10 +39,10 @@ def signature(op: Any) -> inspect.Signature:
     """
     _, flags, arguments, *_ = op._declarations[0]
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    found = []
+    arguments_of = []
     for i, (name, type_name, _, _, keyword_only, var_args, default) in enumerate(arguments):
         if var_args:
-            found.append(inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL))
+            arguments_of.append(inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL))
             kind = inspect.Parameter.KEYWORD_ONLY
             continue
         if keyword_only:
@@ -51,23 +51,23 @@ def signature(op: Any) -> inspect.Signature:
         if default:
             value = default_value(type_name, default)
         name = "self" if op._is_method and i == 0 else name + "_" * keyword.iskeyword(name)
-        found.append(inspect.Parameter(name, kind, default=value))
+        arguments_of.append(inspect.Parameter(name, kind, default=value))
     if flags & _OUT:
-        found.append(inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None))
-    return inspect.Signature(found)
+        arguments_of.append(inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None))
+    return inspect.Signature(arguments_of)
 
 
 @functools.cache
 def examples() -> dict[str, str]:
     """The examples by the dotted names of torch that they are for."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     folder = os.path.join(os.path.dirname(__file__), "examples")
     for file in sorted(os.listdir(folder)):
         with open(os.path.join(folder, file), encoding="utf-8") as text:
             parts = ("\n" + text.read()).split("\n# ")[1:]
         for names, _, example in (part.partition("\n") for part in parts):
-            found.update(dict.fromkeys(names.split(", "), example.strip("\n")))
-    return found
+            texts.update(dict.fromkeys(names.split(", "), example.strip("\n")))
+    return texts
 
 
 def with_example(op: Any, text: str, place: str) -> str:
@@ -80,7 +80,7 @@ def with_example(op: Any, text: str, place: str) -> str:
     """
     flags = op._declarations[0][1]
     spaces = ["Tensor."] if op._is_method else [space for bit, space in _PLACES.items() if flags & bit]
-    found = (examples().get(f"torch.{space}{op.__name__}") for space in spaces)
-    if example := next(filter(None, found), None):
+    texts = (examples().get(f"torch.{space}{op.__name__}") for space in spaces)
+    if example := next(filter(None, texts), None):
         text += "\n\nExample::\n\n    " + example.replace("\n", "\n    ")
     return f"{text}\n\nDeclared in {place}\n"

@@ -24,8 +24,8 @@ def op_named(name: str) -> Any:
     Args:
         name: as in C++, in-place forms with their underscore.
     """
-    found = (vars(place).get(name) for place in _PLACES)
-    return next((op for op in found if isinstance(op, _OP)), None)
+    candidates = (vars(place).get(name) for place in _PLACES)
+    return next((op for op in candidates if isinstance(op, _OP)), None)
 
 
 @functools.cache

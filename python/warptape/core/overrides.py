@@ -118,28 +118,28 @@ def is_tensor_like(inp: object) -> bool:
 @functools.cache
 def _names() -> dict[Any, str]:
     """The names of everything that can be taken over."""
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     methods = (type(_C._functions.add), type(_C.TensorBase.__getitem__))
     for name in vars(_C.TensorBase):
         attribute = getattr(_C.TensorBase, name)
         if isinstance(attribute, methods):
-            found[attribute] = f"torch.Tensor.{name}"
+            names[attribute] = f"torch.Tensor.{name}"
         elif type(attribute).__name__ == "getset_descriptor":
-            found[attribute.__get__] = f"torch.Tensor.{name}.__get__"
-    found |= {getattr(wt.Tensor, name): f"torch.Tensor.{name}" for name in _IN_PYTHON.split()}
-    found |= {getattr(wt, name): f"torch.{name}" for name in ("tensor", "as_tensor", "asarray")}
+            names[attribute.__get__] = f"torch.Tensor.{name}.__get__"
+    names |= {getattr(wt.Tensor, name): f"torch.Tensor.{name}" for name in _IN_PYTHON.split()}
+    names |= {getattr(wt, name): f"torch.{name}" for name in ("tensor", "as_tensor", "asarray")}
     for place, ops in _PLACES.items():
-        found |= {op: f"{place}.{name}" for name, op in vars(ops).items() if callable(op)}
-    return found
+        names |= {op: f"{place}.{name}" for name, op in vars(ops).items() if callable(op)}
+    return names
 
 
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
     """The functions that can be taken over, by the namespace that has them."""
-    found: dict[Any, list[Callable[..., Any]]] = {}
+    functions: dict[Any, list[Callable[..., Any]]] = {}
     for function, name in _names().items():
         place = name.removesuffix(".__get__").rpartition(".")[0]
-        found.setdefault(_missing.find(place), []).append(function)
-    return found
+        functions.setdefault(_missing.find(place), []).append(function)
+    return functions
 
 
 def get_ignored_functions() -> set[Callable[..., Any]]:

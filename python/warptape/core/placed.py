@@ -89,8 +89,8 @@ def norm_stages(parameter: Any) -> NormStages:
     Args:
         parameter: of any model.
     """
-    found: NormStages = getattr(parameter, "_norm_stages", NormStages())
-    return found
+    stages: NormStages = getattr(parameter, "_norm_stages", NormStages())
+    return stages
 
 
 def set_norm_stages(parameter: Any, group: Any, counts: bool) -> None:

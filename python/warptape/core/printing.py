@@ -39,8 +39,13 @@ def set_options(
     if profile is not None:
         values = profiles[profile]
         _options.update(zip(("precision", "threshold", "edgeitems", "linewidth"), values, strict=True))
-    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
-    _options.update({k: v for k, v in given.items() if v is not None})
+    settings = {
+        "precision": precision,
+        "threshold": threshold,
+        "edgeitems": edgeitems,
+        "linewidth": linewidth,
+    }
+    _options.update({k: v for k, v in settings.items() if v is not None})
     _options["sci_mode"] = sci_mode
 
 

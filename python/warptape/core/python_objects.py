@@ -128,11 +128,11 @@ def triplet_margin_with_distance_loss(
     >>> F.triplet_margin_with_distance_loss(x, x, x + 3, margin=1.0)
     tensor(0.)
     """
-    for name, given in (("anchor", anchor), ("positive", positive), ("negative", negative)):
-        if not isinstance(given, Tensor):
+    for name, tensor in (("anchor", anchor), ("positive", positive), ("negative", negative)):
+        if not isinstance(tensor, Tensor):
             raise TypeError(
                 "triplet_margin_with_distance_loss(): "
-                f"argument '{name}' must be Tensor, not {type(given).__name__}"
+                f"argument '{name}' must be Tensor, not {type(tensor).__name__}"
             )
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"{reduction} is not a valid value for reduction")

@@ -177,8 +177,8 @@ def register_dataclass(
         ]
 
     def flatten(obj: Any) -> tuple[list[Any], Any]:
-        found, context = flatten_with_keys(obj)
-        return [value for _, value in found], context
+        pairs, context = flatten_with_keys(obj)
+        return [value for _, value in pairs], context
 
     def unflatten(values: Iterable[Any], context: Any) -> Any:
         return cls(**dict(zip(context[0], values, strict=True)), **dict.fromkeys(context[1]))
@@ -460,13 +460,13 @@ def _broadcast_to_and_flatten(tree: PyTree, treespec: TreeSpec, is_leaf: IsLeaf 
         )
     except ValueError:
         return None
-    found: list[Any] = []
+    flat_leaves: list[Any] = []
     for part, child in zip(parts, treespec.children_specs):
         leaves = _broadcast_to_and_flatten(part, child, is_leaf)
         if leaves is None:
             return None
-        found += leaves
-    return found
+        flat_leaves += leaves
+    return flat_leaves
 
 
 def tree_is_leaf(tree: object, is_leaf: IsLeaf = None) -> bool:
@@ -500,9 +500,9 @@ def _with_paths(tree: PyTree, is_leaf: IsLeaf, path: KeyPath, found: list[tuple[
 def tree_leaves_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, Any]]:
     """(path, leaf) of each leaf, in order. ValueError for containers registered without keys.
     `is_leaf` says what is a leaf although it is a container."""
-    found: list[tuple[KeyPath, Any]] = []
-    _with_paths(tree, is_leaf, (), found)
-    return found
+    leaves: list[tuple[KeyPath, Any]] = []
+    _with_paths(tree, is_leaf, (), leaves)
+    return leaves
 
 
 def tree_flatten_with_path(

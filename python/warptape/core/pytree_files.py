@@ -110,7 +110,7 @@ def treespec_loads(serialized: str) -> TreeSpec:
         ValueError: another protocol.
         NotImplementedError: a container that is not registered here.
     """
-    protocol, found = json.loads(serialized)
+    protocol, schema = json.loads(serialized)
     if protocol != _PROTOCOL:
         raise ValueError(f"Unknown protocol {protocol}. Available protocols: [{_PROTOCOL}]")
-    return _decode(found)
+    return _decode(schema)

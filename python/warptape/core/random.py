@@ -68,11 +68,11 @@ def set_rng_state(new_state: Tensor) -> None:
 
 def all_states() -> list[tuple[_C.Generator, Any]]:
     """The default generators in use, the CPU's and those of CUDA devices, each with its state."""
-    found = [_C._default_generator()]
+    generators = [_C._default_generator()]
     if _C._cuda_in_use():
         cuda = _C._cuda_module()
-        found.extend(cuda.default_generator(i) for i in range(cuda.device_count()))
-    return [(g, g.get_state()) for g in found]
+        generators.extend(cuda.default_generator(i) for i in range(cuda.device_count()))
+    return [(g, g.get_state()) for g in generators]
 
 
 def restore_states(states: list[tuple[_C.Generator, Any]]) -> None:

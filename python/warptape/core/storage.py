@@ -33,9 +33,9 @@ class UntypedStorage:
     @classmethod
     def _on(cls, data: Tensor) -> Any:
         """The storage with these bytes."""
-        made = cls.__new__(cls)
-        made._bytes = data
-        return made
+        storage = cls.__new__(cls)
+        storage._bytes = data
+        return storage
 
     @classmethod
     def _new_shared(cls, size: int, *, device: Any = "cpu") -> Any:
@@ -442,12 +442,12 @@ class TypedStorage(UntypedStorage):
         size = len(held) if count < 0 else count * width
         if size > len(held):
             raise ValueError(f"from_buffer: the buffer has {len(held)} bytes, {size} are asked for")
-        made = cls._on(_C._tensor(list(held[:size]), _C.uint8, None, False, True))
+        storage = cls._on(_C._tensor(list(held[:size]), _C.uint8, None, False, True))
         if byte_order == "big":
-            made.untyped().byteswap(cls.dtype)
+            storage.untyped().byteswap(cls.dtype)
         if cls.dtype == _C.bool:
-            made._bytes.copy_(made._bytes != 0)
-        return made
+            storage._bytes.copy_(storage._bytes != 0)
+        return storage
 
     @property
     def _untyped_storage(self) -> UntypedStorage:
@@ -462,18 +462,18 @@ def _bytes_of(data: tuple[Any, ...], dtype: _C.dtype, device: Any) -> Tensor:
     """The bytes of a new storage: of a size, or with values."""
     if len(data) > 1:
         raise RuntimeError(f"Too many positional arguments: expected a size or a sequence, got {data}")
-    given = data[0] if data else 0
-    if isinstance(given, str):
-        raise TypeError(f"invalid data type {type(given).__name__!r}: expected a size or a sequence")
-    if isinstance(given, Integral):
-        return _C._functions.empty(int(given) * dtype.itemsize, dtype=_C.uint8, device=device)
-    if isinstance(given, Tensor) or not isinstance(given, Iterable):
+    first = data[0] if data else 0
+    if isinstance(first, str):
+        raise TypeError(f"invalid data type {type(first).__name__!r}: expected a size or a sequence")
+    if isinstance(first, Integral):
+        return _C._functions.empty(int(first) * dtype.itemsize, dtype=_C.uint8, device=device)
+    if isinstance(first, Tensor) or not isinstance(first, Iterable):
         raise TypeError(
-            f"Argument type not recognized: expected a size or a sequence, got {type(given).__name__}"
+            f"Argument type not recognized: expected a size or a sequence, got {type(first).__name__}"
         )
-    values = list(given)
-    found = _C._tensor(values, dtype, None, False, True) if values else _C._functions.empty(0, dtype=dtype)
-    return _C._storage_bytes(found).to(device)
+    values = list(first)
+    tensor = _C._tensor(values, dtype, None, False, True) if values else _C._functions.empty(0, dtype=dtype)
+    return _C._storage_bytes(tensor).to(device)
 
 
 def bytes_as(storage: UntypedStorage, dtype: _C.dtype | None) -> Tensor:

@@ -46,8 +46,8 @@ def _of_layout(name: str, layout: str) -> Callable[[Any], Any]:
         own = getattr(type(self), name)
         if own is not call:
             return own(self)
-        found = "Strided" if self.layout is _C.strided else self.layout
-        raise RuntimeError(f"{name} expected sparse {layout}tensor layout but got {found}")
+        layout_name = "Strided" if self.layout is _C.strided else self.layout
+        raise RuntimeError(f"{name} expected sparse {layout}tensor layout but got {layout_name}")
 
     call.__name__, call.__qualname__ = name, f"Tensor.{name}"
     call.__doc__ = f"Of a sparse {layout}tensor, see torch.sparse. RuntimeError for a dense one."
@@ -196,10 +196,10 @@ class Tensor(_C.TensorBase):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
-        found = array if dtype is None else array.astype(dtype, copy=False)
-        if copy is False and found is not array:
-            raise ValueError(f"__array__: a copy is needed for {found.dtype}, and copy=False forbids it")
-        return found.copy() if copy and found is array else found
+        converted = array if dtype is None else array.astype(dtype, copy=False)
+        if copy is False and converted is not array:
+            raise ValueError(f"__array__: a copy is needed for {converted.dtype}, and copy=False forbids it")
+        return converted.copy() if copy and converted is array else converted
 
     def __array_wrap__(self, array: Any, context: object = None, return_scalar: builtins.bool = False) -> Any:
         return _C.from_numpy(array.astype("uint8") if array.dtype.kind == "b" else array)
@@ -514,9 +514,9 @@ class Tensor(_C.TensorBase):
 
         if type(self).__reduce_ex__ is not Tensor.__reduce_ex__:
             return copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
-        made = Tensor._make_subclass(type(self), self, self.requires_grad)
-        made.__dict__.update(self.__dict__)
-        return made
+        copied = Tensor._make_subclass(type(self), self, self.requires_grad)
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def __deepcopy__(self, memo: dict[builtins.int, Any]) -> Tensor:
         if not self.is_leaf:

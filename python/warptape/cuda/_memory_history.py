@@ -64,17 +64,17 @@ def _record_memory_history(
 
 @functools.cache
 def _frame(line: str) -> dict[str, Any]:
-    found = _FRAME.fullmatch(line)
-    assert found is not None, line
-    return {"filename": found[1], "line": int(found[2]), "name": found[3]}
+    match = _FRAME.fullmatch(line)
+    assert match is not None, line
+    return {"filename": match[1], "line": int(match[2]), "name": match[3]}
 
 
 class _Frames(dict[Any, list[dict[str, Any]]]):
     """Frames by stack, innermost first; equal stacks share theirs, so that a pickle has each once."""
 
     def __missing__(self, stack: str | None) -> list[dict[str, Any]]:
-        self[stack] = made = [_frame(line) for line in (stack or "").splitlines()]
-        return made
+        self[stack] = stack_frames = [_frame(line) for line in (stack or "").splitlines()]
+        return stack_frames
 
 
 def _segment(device: int, found: tuple[Any, ...], frames: _Frames) -> dict[str, Any]:
@@ -155,9 +155,9 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle", augment_with_fx_trace
         OSError: the file cannot be written.
         DeviceError, NotImplementedError: as of `_snapshot`.
     """
-    found = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
+    snapshot = _snapshot(augment_with_fx_traces=augment_with_fx_traces)
     with open(filename, "wb") as file:
-        pickle.dump(found, file, protocol=4)  # the page's reader knows 2 to 4
+        pickle.dump(snapshot, file, protocol=4)  # the page's reader knows 2 to 4
 
 
 def memory_snapshot(
@@ -172,5 +172,5 @@ def memory_snapshot(
     Raises:
         DeviceError: CUDA cannot be used.
     """
-    found = _snapshot()["segments"]
-    return [s for s in found if mempool_id is None or s["segment_pool_id"] == tuple(mempool_id)]
+    segments = _snapshot()["segments"]
+    return [s for s in segments if mempool_id is None or s["segment_pool_id"] == tuple(mempool_id)]

@@ -166,8 +166,8 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
     Returns:
         Its major and minor number: (9, 0) of an H200.
     """
-    found = get_device_properties(device)
-    return found.major, found.minor
+    properties = get_device_properties(device)
+    return properties.major, properties.minor
 
 
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:

@@ -198,9 +198,9 @@ class _Captured:
                 grads = autograd.grad(
                     wanted, self.leaves, [g for g in self.grad_outputs if g is not None], allow_unused=True
                 )
-        found = iter(grads)
+        left = iter(grads)
         needy = [t.requires_grad for t in self.inputs] + [True] * len(self.parameters)
-        self.grad_inputs = [next(found, None) if needs else None for needs in needy]
+        self.grad_inputs = [next(left, None) if needs else None for needs in needy]
 
     def replayed(self) -> Callable[..., Any]:
         """The callable that replays both graphs, with gradients."""
@@ -209,27 +209,27 @@ class _Captured:
         class Graphed(autograd.Function):
             @staticmethod
             def forward(ctx: Any, *inputs: Any) -> Any:
-                for held, given in zip(captured.inputs, inputs):
-                    if held.data_ptr() != given.data_ptr():
-                        held.copy_(given)
+                for held, value in zip(captured.inputs, inputs):
+                    if held.data_ptr() != value.data_ptr():
+                        held.copy_(value)
                 captured.forward.replay()
                 return tuple(t.detach() for t in _tensors(captured.outputs))
 
             @staticmethod
             def backward(ctx: Any, *grads: Any) -> Any:
-                for held, given in zip(captured.grad_outputs, grads):
-                    if held is not None and held.data_ptr() != given.data_ptr():
-                        held.copy_(given)
+                for held, value in zip(captured.grad_outputs, grads):
+                    if held is not None and held.data_ptr() != value.data_ptr():
+                        held.copy_(value)
                 captured.backward.replay()
                 return tuple(None if g is None else g.detach() for g in captured.grad_inputs)
 
         def call(*args: Any) -> Any:
-            found = _tensors(args)
-            if len(found) != len(captured.inputs):
+            inputs = _tensors(args)
+            if len(inputs) != len(captured.inputs):
                 raise ValueError(
-                    f"this callable was captured with {len(captured.inputs)} tensors, got {len(found)}"
+                    f"this callable was captured with {len(captured.inputs)} tensors, got {len(inputs)}"
                 )
-            outputs = iter(Graphed.apply(*found, *captured.parameters))
+            outputs = iter(Graphed.apply(*inputs, *captured.parameters))
             return tree_map_only(wt.Tensor, lambda _: next(outputs), captured.outputs)
 
         return call

@@ -87,8 +87,8 @@ class DeviceMesh:
         lines = self.mesh.movedim(dim, -1).flatten(0, -2).tolist() if self.ndim > 1 else [self.mesh.tolist()]
         named = f", mesh_dim_names={self.mesh_dim_names}" if self.mesh_dim_names else ""
         of = f" of a DeviceMesh of {list(self.mesh.shape)}{named}"
-        made = [groups._make(line, None, None, of=of) for line in lines]
-        mine = [g for g in made if g != GroupMember.NON_GROUP_MEMBER]
+        groups_of_lines = [groups._make(line, None, None, of=of) for line in lines]
+        mine = [g for g in groups_of_lines if g != GroupMember.NON_GROUP_MEMBER]
         return mine[0] if mine else GroupMember.NON_GROUP_MEMBER
 
     @property
@@ -221,12 +221,12 @@ class DeviceMesh:
     ) -> DeviceMesh:
         """A mesh of one axis whose ranks are those of a group; or of groups that are there, one for each axis
         of `mesh`. No group is made anew."""
-        given = list(group) if isinstance(group, list | tuple) else [group]
+        groups_of_axes = list(group) if isinstance(group, list | tuple) else [group]
         if mesh is None:
-            if len(given) != 1:
-                raise ValueError(f"DeviceMesh.from_group: expected mesh for {len(given)} groups")
-            mesh = groups.get_process_group_ranks(given[0])
-        return cls(device_type, mesh, mesh_dim_names=mesh_dim_names, _groups=given)
+            if len(groups_of_axes) != 1:
+                raise ValueError(f"DeviceMesh.from_group: expected mesh for {len(groups_of_axes)} groups")
+            mesh = groups.get_process_group_ranks(groups_of_axes[0])
+        return cls(device_type, mesh, mesh_dim_names=mesh_dim_names, _groups=groups_of_axes)
 
     def flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
         """All axes as one. Collective.
@@ -235,24 +235,24 @@ class DeviceMesh:
             mesh_dim_name: of the one axis; the names joined by "_" if None.
         """
         name = mesh_dim_name or "_".join(self.mesh_dim_names or [])
-        made = self.root.__dict__.setdefault("_flattened", {})
+        flattened = self.root.__dict__.setdefault("_flattened", {})
         named = self.root.__dict__.setdefault("_flattened_names", {})
         key = tuple(self.mesh.flatten().tolist())
-        if key not in made:
+        if key not in flattened:
             lines: Any = [list(key)]
             if self._whole is not self and self.mesh_dim_names and self._whole.mesh_dim_names:
                 dims = [self._whole._dim(n) for n in self.mesh_dim_names]
                 lines = self._whole.mesh.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
                 lines = lines.reshape(-1, len(key)).tolist()
             whole = len(lines) == 1 and sorted(lines[0]) == list(range(state().world_size))
-            found = [state().world if whole else groups.new_group(line) for line in lines]
-            made[key] = next(g for g in found if g != GroupMember.NON_GROUP_MEMBER)
+            groups_of_lines = [state().world if whole else groups.new_group(line) for line in lines]
+            flattened[key] = next(g for g in groups_of_lines if g != GroupMember.NON_GROUP_MEMBER)
         if name not in named or named[name].mesh.tolist() != list(key):
             flat = DeviceMesh(
                 self.device_type,
                 list(key),
                 mesh_dim_names=(name,) if name else None,
-                _groups=[made[key]],
+                _groups=[flattened[key]],
                 _root=self.root,
             )
             flat._flattened_from = self.mesh_dim_names or ()
@@ -284,7 +284,7 @@ class DeviceMesh:
         names, new = self.mesh_dim_names, tuple(mesh_dim_names or ())
         if bool(names) != bool(new) or (new and len(new) != len(sizes)):
             raise ValueError(f"_unflatten: expected names for {len(sizes)} axes, as the mesh has, got {new}")
-        made = DeviceMesh(
+        mesh = DeviceMesh(
             self.device_type,
             self.mesh.unflatten(at, sizes),
             mesh_dim_names=(*names[:at], *new, *names[at + 1 :]) if names else None,
@@ -294,10 +294,10 @@ class DeviceMesh:
         known = self.root.__dict__.setdefault("_lines", {})
         groups: list[Any] = []
         for axis in range(at, at + len(sizes)):
-            lines = str(made.mesh.movedim(axis, -1).flatten(0, -2).tolist() if made.ndim > 1 else None)
-            groups.append(known[lines] if lines in known else known.setdefault(lines, made._make(axis)))
-        made._groups = [*self._groups[:at], *groups, *self._groups[at + 1 :]]
-        return made
+            lines = str(mesh.mesh.movedim(axis, -1).flatten(0, -2).tolist() if mesh.ndim > 1 else None)
+            groups.append(known[lines] if lines in known else known.setdefault(lines, mesh._make(axis)))
+        mesh._groups = [*self._groups[:at], *groups, *self._groups[at + 1 :]]
+        return mesh
 
     @staticmethod
     def concatenate(device_mesh_list: Sequence[DeviceMesh]) -> DeviceMesh:

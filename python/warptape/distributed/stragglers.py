@@ -76,8 +76,8 @@ class StepTimer:
             yield
             end, waited_then = self._now()
             step, wait = end - start, waited_then - waited
-            found = self._open | {"step": step, WAIT: wait, "compute": max(step - wait, 0.0)}
-            for name, seconds in found.items():
+            times = self._open | {"step": step, WAIT: wait, "compute": max(step - wait, 0.0)}
+            for name, seconds in times.items():
                 self.seconds.setdefault(name, []).append(seconds)
         finally:
             self._open = None
@@ -182,16 +182,16 @@ def straggler_report(
         raise ValueError(f"straggler_report: expected a factor of at least 1, got {factor}")
     own = times.seconds if isinstance(times, StepTimer) else times
     plain = {name: [float(x) for x in seconds] for name, seconds in own.items() if len(seconds)}
-    ranks, found = [0], [plain]
+    ranks, tables = [0], [plain]
     if peek_state() is not None:
-        ranks, found = get_process_group_ranks(group), [{}] * get_world_size(group)
-        all_gather_object(found, plain, group)
-    names = dict.fromkeys(name for each in found for name in each)
+        ranks, tables = get_process_group_ranks(group), [{}] * get_world_size(group)
+        all_gather_object(tables, plain, group)
+    names = dict.fromkeys(name for each in tables for name in each)
     if not names:
         raise ValueError("straggler_report: no rank has recorded a step")
     sections = {
         name: _section(
-            name, {rank: each[name] for rank, each in zip(ranks, found, strict=True) if name in each}, factor
+            name, {rank: each[name] for rank, each in zip(ranks, tables, strict=True) if name in each}, factor
         )
         for name in names
     }

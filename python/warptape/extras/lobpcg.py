@@ -121,8 +121,8 @@ def _over_batch(f: Callable[..., Any], A: Any, *more: Tensor | None) -> tuple[Te
             return [None] * math.prod(batch)
         return t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
 
-    found = [f(*given) for given in zip(*map(single, (A, *more)), strict=True)]
-    first, second = (wt.stack(list(part)) for part in zip(*found, strict=True))
+    results = [f(*arguments) for arguments in zip(*map(single, (A, *more)), strict=True)]
+    first, second = (wt.stack(list(part)) for part in zip(*results, strict=True))
     return first.reshape(*batch, *first.shape[1:]), second.reshape(*batch, *second.shape[1:])
 
 

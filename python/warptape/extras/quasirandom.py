@@ -115,9 +115,9 @@ class SobolEngine:
         while stride < n:
             steps = wt.cat([steps[:stride], steps[stride:] ^ steps[:-stride]])
             stride *= 2
-        found = steps ^ last
-        self.quasi = found[-1].clone()
-        return found
+        flipped = steps ^ last
+        self.quasi = flipped[-1].clone()
+        return flipped
 
     def draw(self, n: int = 1, out: Tensor | None = None, dtype: Any = None) -> Tensor:
         """The next n points, [n, dimension].

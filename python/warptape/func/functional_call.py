@@ -31,22 +31,22 @@ def functional_call(
         TypeError: for what is no tensor, or the name of what is none.
         ValueError: for different tensors under the names of one that is tied, or a name in two dicts.
     """
-    given = parameter_and_buffer_dicts
-    if not isinstance(given, dict):
-        if not isinstance(given, Sequence) or not all(isinstance(d, dict) for d in given):
+    replacements = parameter_and_buffer_dicts
+    if not isinstance(replacements, dict):
+        if not isinstance(replacements, Sequence) or not all(isinstance(d, dict) for d in replacements):
             raise ValueError(
                 "Expected all elements of parameter_and_buffer_dicts to be dictionaries, or one dictionary"
             )
         merged: dict[str, TensorBase] = {}
-        for part in given:
+        for part in replacements:
             repeated = sorted(merged.keys() & part.keys())
             if repeated:
                 raise ValueError(
                     f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous"
                 )
             merged.update(part)
-        given = merged
-    return call_with(module, given, args, kwargs, tie_weights, strict)
+        replacements = merged
+    return call_with(module, replacements, args, kwargs, tie_weights, strict)
 
 
 def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:

@@ -170,11 +170,11 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     _check_outputs(out_leaves, "vjp(f, *primals)")
 
     def product(cotangents: PyTree, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
-        vectors, given = tree_flatten(cotangents)
-        if given != out_spec:
+        vectors, cotangents_spec = tree_flatten(cotangents)
+        if cotangents_spec != out_spec:
             raise RuntimeError(
                 f"Expected pytree structure of cotangents to be the same as pytree structure of outputs to "
-                f"the function. cotangents: {given}, primal output: {out_spec}"
+                f"the function. cotangents: {cotangents_spec}, primal output: {out_spec}"
             )
         on = create_graph
         if on is None:  # as no_grad has it here, not where the function was called
@@ -442,14 +442,14 @@ def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Tensor], dict[s
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
 
     def stacked(dicts: list[dict[str, Tensor]], requires_grad: bool) -> dict[str, Tensor]:
-        made = {}
+        stacks = {}
         for name, first in dicts[0].items():
             if requires_grad and any(d[name].requires_grad != first.requires_grad for d in dicts):
                 raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
             with wt.no_grad():
-                made[name] = wt.stack([d[name] for d in dicts])
-            made[name].requires_grad_(requires_grad and first.requires_grad)
-        return made
+                stacks[name] = wt.stack([d[name] for d in dicts])
+            stacks[name].requires_grad_(requires_grad and first.requires_grad)
+        return stacks
 
     return stacked([dict(m.named_parameters()) for m in models], True), stacked(
         [dict(m.named_buffers()) for m in models], False

@@ -207,10 +207,10 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: those of the process if None.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["serve"]:
-        return offered("serve")(given[1:])
-    options = parse(given)
+    argv = sys.argv[1:] if arguments is None else arguments
+    if argv[:1] == ["serve"]:
+        return offered("serve")(argv[1:])
+    options = parse(argv)
     try:
         {"generate": generate, "chat": chat, "pack": pack}[options.command](options)
     except ERRORS as error:

@@ -91,11 +91,13 @@ def _environment() -> Any:
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
 
-    made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
-    made.globals["raise_exception"] = refuse
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    made.filters["tojson"] = tojson
-    return made
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.filters["tojson"] = tojson
+    return environment
 
 
 class Renderer:
@@ -109,15 +111,15 @@ class Renderer:
         self._compiled: OrderedDict[str, Any] = OrderedDict()
 
     def _template(self, text: str) -> Any:
-        found = self._compiled.get(text)
-        if found is None:
+        compiled = self._compiled.get(text)
+        if compiled is None:
             if self._environment is None:
                 self._environment = _environment()
-            found = self._compiled[text] = self._environment.from_string(text)
+            compiled = self._compiled[text] = self._environment.from_string(text)
         self._compiled.move_to_end(text)
         if len(self._compiled) > MOST_KEPT:
             self._compiled.popitem(last=False)
-        return found
+        return compiled
 
     def render(
         self, template: str, messages: list[dict[str, Any]], values: dict[str, Any], continued: bool = False
@@ -130,12 +132,12 @@ class Renderer:
 
         Raises: TemplateError.
         """
-        given = [_message(each) for each in messages]
+        converted = [_message(each) for each in messages]
         if continued:
-            given[-1:] = [_marked(given[-1] if given else {})]
+            converted[-1:] = [_marked(converted[-1] if converted else {})]
         try:
             text: str = self._template(template).render(
-                messages=given, **{"tools": None, "documents": None, **values}
+                messages=converted, **{"tools": None, "documents": None, **values}
             )
         except (MemoryError, ImportError):
             raise
@@ -166,8 +168,8 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _until_here(text: str) -> str:
-    whole, found, rest = text.rpartition(_HERE)
-    if not found:
+    whole, marker, rest = text.rpartition(_HERE)
+    if not marker:
         raise TemplateError("continue_final_message: the chat template leaves out the last message's content")
     return whole if rest.startswith(_SPACE) else whole.rstrip()  # the template takes off spaces at its end
 

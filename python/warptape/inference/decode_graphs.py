@@ -25,15 +25,15 @@ def capture_sizes(args: Any) -> list[int]:
 
     Raises: ValueError for sizes below 1.
     """
-    given = args.cudagraph_capture_sizes
-    if given is not None and any(size < 1 for size in given):
-        raise ValueError(f"cudagraph_capture_sizes must be above 0, got {list(given)}")
+    sizes = args.cudagraph_capture_sizes
+    if sizes is not None and any(size < 1 for size in sizes):
+        raise ValueError(f"cudagraph_capture_sizes must be above 0, got {list(sizes)}")
     if args.enforce_eager or args.ranks > 1:
         return []
-    if given is None:
+    if sizes is None:
         most = min(args.max_num_seqs, 256)
-        given = [size for size in (1, 2, 4, *range(8, most, 8), most) if size <= most]
-    return sorted({*given})
+        sizes = [size for size in (1, 2, 4, *range(8, most, 8), most) if size <= most]
+    return sorted({*sizes})
 
 
 class _Recorded:

@@ -40,12 +40,12 @@ def _kinds(decoder: Any) -> set[str]:
     """The types of a library's decoder, those of a sequence each."""
     if decoder is None:
         return set()
-    waiting, found = [json.loads(decoder.__getstate__())], set()
+    waiting, types = [json.loads(decoder.__getstate__())], set()
     while waiting:
         each = waiting.pop()
-        found.add(each.get("type", ""))
+        types.add(each.get("type", ""))
         waiting += each.get("decoders", ())
-    return found
+    return types
 
 
 class TokenBytes:
@@ -81,10 +81,10 @@ class TokenBytes:
         Args:
             token: a number.
         """
-        found = self._behind.get(token)
-        if found is None:
-            found = self._behind[token] = self._raw(token) or self._text_behind(token).encode()
-        return found
+        behind = self._behind.get(token)
+        if behind is None:
+            behind = self._behind[token] = self._raw(token) or self._text_behind(token).encode()
+        return behind
 
     def first(self, token: int) -> bytes:
         """Of a text's first token: decoders of words leave out the space before it.
@@ -101,9 +101,9 @@ class TokenBytes:
             if all(letter in self._letters for letter in piece):
                 return bytes(self._letters[letter] for letter in piece)
             return piece.encode()
-        found = _BYTE.fullmatch(piece) if self._fallback else None
+        match = _BYTE.fullmatch(piece) if self._fallback else None
         # Below 128 a byte is a character, which other parts of the decoder see, too.
-        return bytes([int(found[1], 16)]) if found and int(found[1], 16) > 127 else b""
+        return bytes([int(match[1], 16)]) if match and int(match[1], 16) > 127 else b""
 
     def _text_behind(self, token: int) -> str:
         if self._anchor is None:
@@ -279,13 +279,13 @@ class AnswerText:
     def _stopped(self, before: int) -> bool:
         """Cuts the text at the stop text that is complete first, after its first `before` characters: so the
         answer does not depend on how tokens cut it. Of those that end together the longest counts."""
-        found = []
+        stops = []
         for stop in self._stops if self._tokens >= self._least else ():
             at = self._whole.find(stop, max(0, before - len(stop) + 1))
             if at >= 0:
-                found.append((at + len(stop), at, stop))
-        if not found:
+                stops.append((at + len(stop), at, stop))
+        if not stops:
             return False
-        end, at, self.stopped_by = min(found)
+        end, at, self.stopped_by = min(stops)
         self._whole = self.text = self._whole[: end if self._included else at]
         return True

@@ -322,7 +322,7 @@ class LLMEngine(UpdatesWeights):
         self._salts.move_to_end(key)
         if len(self._salts) > MOST_SALTS:
             self._salts.popitem(last=False)
-        return found
+        return known_salt
 
     def _in_numbers(self, params: SamplingParams, prompt_tokens: int) -> SamplingParams:
         """The parameters with this model's numbers for "as many as there are"."""

@@ -129,17 +129,17 @@ def _write(gguf: Any, path: str, metadata: dict[str, Any], model: Decoder, kind:
     try:
         for key, value in metadata.items():
             _add(writer, key, value)
-        made = []
+        tensors = []
         for name, make, shape in tensors_of(model):
             type_ = gguf.GGMLQuantizationType[_kind_of(gguf, name, shape, kind)]
             elements, size = gguf.GGML_QUANT_SIZES[type_]
             bytes_ = (*shape[:-1], shape[-1] // elements * size)
             writer.add_tensor_info(name, bytes_, np.dtype(np.uint8), math.prod(bytes_), type_)
-            made.append((make, type_))
+            tensors.append((make, type_))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for make, type_ in made:
+        for make, type_ in tensors:
             array = np.ascontiguousarray(make().float().cpu().numpy())
             own = type_.name in MAKERS
             coded = quantized(type_.name, array) if own else gguf.quantize(array, type_)
@@ -291,13 +291,13 @@ def _pre(said: dict[str, Any]) -> str:
         _has(said["normalizer"], "NFC"),
         bool(said["model"].get("ignore_merges")),
     )
-    found = [(name, split) for name, split in SPLITS.items() if own[1] == split.composed
+    matches = [(name, split) for name, split in SPLITS.items() if own[1] == split.composed
              and own[0] == _cut(json.loads(byte_level({}, [], split).to_str())["pre_tokenizer"])]  # fmt: skip
-    names = [name for name, split in found if own[2] == split.whole]
-    if not names and found and _reached(said["model"]):
-        names = [found[0][0]]
+    names = [name for name, split in matches if own[2] == split.whole]
+    if not names and matches and _reached(said["model"]):
+        names = [matches[0][0]]
     if not names:
-        what = "tokens that no merges lead to, where" if found else "texts cut as"
+        what = "tokens that no merges lead to, where" if matches else "texts cut as"
         raise ValueError(f"save_gguf: this tokenizer has {what} llama.cpp has no name for")
     return names[0]
 

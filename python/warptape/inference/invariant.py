@@ -189,8 +189,8 @@ class invariant(TorchFunctionMode):
         """Calls the engine's kernel in the place of `linear`."""
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") == "linear" and not types:
-            given = dict(zip(("input", "weight", "bias"), args)) | kwargs
-            x, weight, bias = given["input"], given["weight"], given.get("bias")
+            bound = dict(zip(("input", "weight", "bias"), args)) | kwargs
+            x, weight, bias = bound["input"], bound["weight"], bound.get("bias")
             one = {t.dtype for t in (x, weight, bias) if t is not None}
             if one <= {wt.float32} or one <= {wt.bfloat16}:
                 return _Linear.apply(x, weight, bias)

@@ -408,7 +408,7 @@ def _replace_linears(
             if type(child) is nn.Linear and not _skipped(full, stay):
                 places.setdefault(id(child), []).append((parent, name))
     for same in places.values():
-        made = make(getattr(*same[0]))  # nothing else may hold the original: it is dropped here
+        replacement = make(getattr(*same[0]))  # nothing else may hold the original: it is dropped here
         for parent, name in same:
-            setattr(parent, name, made)
+            setattr(parent, name, replacement)
     return model

@@ -126,10 +126,10 @@ def load_packed(folder: str | os.PathLike[str]) -> Decoder:
                 setattr(model.get_submodule(parent), last, _made(model.get_submodule(name), kind))
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         expected = {name: (t.shape, t.dtype) for name, t in model.state_dict().items()}
-        found = {name: (t.shape, t.dtype) for name, t in state.items()}
-        for name in (*expected, *found):
-            if expected.get(name) != found.get(name):
-                raise ValueError(f"{path}: {name} is {found.get(name)}, expected {expected.get(name)}")
+        facts = {name: (t.shape, t.dtype) for name, t in state.items()}
+        for name in (*expected, *facts):
+            if expected.get(name) != facts.get(name):
+                raise ValueError(f"{path}: {name} is {facts.get(name)}, expected {expected.get(name)}")
     except SafetensorError as error:
         raise ValueError(str(error)) from error
     except (KeyError, TypeError, AttributeError) as error:

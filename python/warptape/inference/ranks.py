@@ -80,7 +80,7 @@ class Ranks:
         """
         error: Exception | None = None
         try:
-            made = work()
+            result = work()
         except dist.DistBackendError:
             raise
         except Exception as raised:
@@ -90,7 +90,7 @@ class Ranks:
             raise error
         if wrong:
             raise RuntimeError(f"refused on another rank: {'; '.join(wrong)}")
-        return made
+        return result
 
     def whole_of_rank_0(self, t: Tensor | None, shape: Sequence[int], dtype: wt.dtype) -> Tensor:
         """Rank 0's tensor on all ranks.
@@ -188,17 +188,17 @@ def follow(engine: Engine, ranks: Ranks) -> None:
     Raises: DistBackendError where rank 0 is gone.
     """
     while True:
-        what, *given = ranks.receive()
+        what, *values = ranks.receive()
         if what == "end":
             return
         if what == "add":
-            _add(engine, ranks, *given)
+            _add(engine, ranks, *values)
         elif what == "abort":
-            engine.abort_request(*given)
+            engine.abort_request(*values)
         elif what == "step":
             _step(engine, ranks)
         elif what == "weights":
-            _follow_weights(engine, ranks, *given)
+            _follow_weights(engine, ranks, *values)
 
 
 def _follow_weights(engine: Any, ranks: Ranks, described: dict[str, Any], how: dict[str, Any]) -> None:

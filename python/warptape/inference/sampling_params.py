@@ -42,10 +42,10 @@ class StructuredOutputsParams:
     json_object: bool | None = None
 
     def __post_init__(self) -> None:
-        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
-        if len(given) != 1:
+        names = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
+        if len(names) != 1:
             raise ValueError(
-                f"StructuredOutputsParams: expected exactly one constraint, got {given or 'none'}"
+                f"StructuredOutputsParams: expected exactly one constraint, got {names or 'none'}"
             )
 
 

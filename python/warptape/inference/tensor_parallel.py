@@ -132,7 +132,9 @@ def _shards(config: DecoderConfig) -> dict[str, parallel.tensor.Shard]:
     shard, attention, mlp = parallel.tensor.Shard, "layers.*.self_attn", "layers.*.mlp"
     shards = {
         f"{attention}.qkv_proj": shard(0, rows),
-        **{f"{attention}.{made}_proj": shard(0) for made in ("q", "q_b", "kv_b")},  # latent attention's
+        **{
+            f"{attention}.{projection}_proj": shard(0) for projection in ("q", "q_b", "kv_b")
+        },  # latent attention's
         f"{attention}.o_proj": shard(1),
         f"{mlp}.up_proj": shard(0),
         f"{mlp}.gate_up_proj": shard(0, 2),
@@ -198,10 +200,10 @@ def shard_of_weight(model: Any, name: str, whole: Tensor) -> Tensor:
         return whole.chunk(ranks)[rank]
     shard = parallel.tensor.Shard(0)
     if layer != "embed_tokens":
-        found = _shard_of(layer, _shards(full_config(model)))
-        if found is None:
+        layer_shard = _shard_of(layer, _shards(full_config(model)))
+        if layer_shard is None:
             return whole
-        shard = found
+        shard = layer_shard
     if last == "bias" and shard.dim == 1:
         # Added to the sum, but for those of experts, which the first rank adds before.
         return wt.zeros_like(whole) if rank and ".experts." in name else whole
@@ -256,14 +258,14 @@ def _replace(model: Decoder, name: str, shard: parallel.tensor.Shard, group: Any
     """Puts a plain layer of this rank's part in place of one that is split."""
     parent_name, _, last = name.rpartition(".")
     parent, layer = model.get_submodule(parent_name), model.get_submodule(name)
-    made: Any = _plain(layer.weight, layer.bias) if shard.dim == 0 else None
-    if made is None and isinstance(parent, Experts):
+    replacement: Any = _plain(layer.weight, layer.bias) if shard.dim == 0 else None
+    if replacement is None and isinstance(parent, Experts):
         # Summed once for all experts of a token, and so with the first rank's biases alone.
-        made = _plain(layer.weight, layer.bias)
-        if made.bias is not None and group.rank():
-            made.bias = nn.Parameter(wt.zeros_like(made.bias), requires_grad=False)
+        replacement = _plain(layer.weight, layer.bias)
+        if replacement.bias is not None and group.rank():
+            replacement.bias = nn.Parameter(wt.zeros_like(replacement.bias), requires_grad=False)
         parent.joined = partial(distributed.functional.all_reduce_pass_through, group=group)
-    setattr(parent, last, SummedLinear(layer, group) if made is None else made)
+    setattr(parent, last, SummedLinear(layer, group) if replacement is None else replacement)
 
 
 def ranks_of(model: Any) -> int:

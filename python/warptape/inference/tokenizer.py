@@ -268,15 +268,15 @@ class Tokenizer:
         name = given
         if name is None:
             name = "tool_use" if tools is not None and "tool_use" in templates else "default"
-        found = templates.get(name, given)
-        if found is None:
+        template = templates.get(name, given)
+        if template is None:
             more = f", only those by the names {', '.join(sorted(templates))}" if templates else ""
             raise ValueError(f"{os.fspath(self._folder)} has no chat template{more}")
-        return found, special
+        return template, special
 
     def _chat_templates(self, config: dict[str, Any]) -> dict[str, str]:
         """By name. Files of their own come before the config, as transformers has it."""
-        folder, found = os.fspath(self._folder), dict[str, str]()
+        folder, templates = os.fspath(self._folder), dict[str, str]()
         beside = os.path.join(folder, TEMPLATES)
         files = {"default": os.path.join(folder, TEMPLATE)}
         if os.path.isdir(beside):
@@ -285,9 +285,9 @@ class Tokenizer:
         for name, path in files.items():
             if os.path.isfile(path):
                 with open(path, encoding="utf-8") as file:
-                    found[name] = file.read()
-        if found:
-            return found
+                    templates[name] = file.read()
+        if templates:
+            return templates
         said = config.get("chat_template")
         if isinstance(said, list):
             return {each["name"]: each["template"] for each in said if {"name", "template"} <= {*each}}

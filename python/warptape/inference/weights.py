@@ -124,33 +124,33 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 def _layer(module: nn.Module, weight: Tensor) -> list[tuple[nn.Module, str, Tensor | None]]:
     """A packed layer's buffers for another weight."""
-    made: nn.Module
+    layer_of: nn.Module
     if isinstance(module, PackedLinear):
-        made, names = PackedLinear(_linear(weight)), ["packed"]
+        layer_of, names = PackedLinear(_linear(weight)), ["packed"]
     elif isinstance(module, QuantLinear):
         symmetric = module.minima is None
-        made = QuantLinear(_linear(weight), module.bits, module.group, symmetric, module.dtype)
+        layer_of = QuantLinear(_linear(weight), module.bits, module.group, symmetric, module.dtype)
         names = ["packed", "scales", "minima"]
     else:
-        made, names = Float8Linear(_linear(weight)), ["codes", "scales"]
-    return [(module, name, getattr(made, name)) for name in names]
+        layer_of, names = Float8Linear(_linear(weight)), ["codes", "scales"]
+    return [(module, name, getattr(layer_of, name)) for name in names]
 
 
 def _given(model: Any, weights: Any, shapes: Mapping[str, Any]) -> dict[str, Any]:
     """Weights by all the names of the whole model, and no other."""
     if not isinstance(weights, Mapping):
         raise TypeError(f"update_weights: expected a state_dict, got {type(weights).__name__}")
-    given = dict(weights)
+    by_name = dict(weights)
     head, table = "lm_head.weight", "embed_tokens.weight"
-    if getattr(getattr(model, "config", None), "tie_word_embeddings", False) and table in given:
-        given.setdefault(head, given[table])
-    missing, unknown = sorted(shapes.keys() - given.keys()), sorted(given.keys() - shapes.keys())
+    if getattr(getattr(model, "config", None), "tie_word_embeddings", False) and table in by_name:
+        by_name.setdefault(head, by_name[table])
+    missing, unknown = sorted(shapes.keys() - by_name.keys()), sorted(by_name.keys() - shapes.keys())
     if missing or unknown:
         raise ValueError(
             f"update_weights: {len(missing)} weights are missing, such as {missing[:3]}, and {len(unknown)} "
             f"are of nothing in the model, such as {unknown[:3]}"
         )
-    return given
+    return by_name
 
 
 def _put_into(model: Any, name: str, t: Tensor, place: _Place) -> list[tuple[nn.Module, str, Tensor | None]]:
@@ -185,21 +185,21 @@ def prepare_weights(
     shapes = _shapes(model, places)
 
     def check() -> dict[str, Any]:
-        given = _given(model, weights, shapes)
+        new = _given(model, weights, shapes)
         for name, shape in shapes.items():
-            _check(name, given[name], shape, places.get(name), convert)
-        return given
+            _check(name, new[name], shape, places.get(name), convert)
+        return new
 
     def pack() -> list[tuple[nn.Module, str, Tensor | None]]:
         values = []
         with wt.no_grad():
             for name in shapes:  # one after the other: no rank has two whole weights at once
-                t = given[name].full_tensor() if hasattr(given[name], "full_tensor") else given[name]
+                t = new[name].full_tensor() if hasattr(new[name], "full_tensor") else new[name]
                 if name in places:
                     values += _put_into(model, name, t, places[name])
         return values
 
-    given = check() if ranks is None else ranks.agreed(check)
+    new = check() if ranks is None else ranks.agreed(check)
     return NewWeights(model, pack() if ranks is None else ranks.agreed(pack))
 
 

@@ -72,8 +72,8 @@ def custom_op(
         return lambda later: custom_op(
             name, later, mutates_args=mutates_args, device_types=device_types, schema=schema, tags=tags
         )
-    namespace, found, last = name.partition("::")
-    if not (namespace and found and last.isidentifier()):
+    namespace, separator, last = name.partition("::")
+    if not (namespace and separator and last.isidentifier()):
         raise ValueError(f"custom_op: expected a name such as 'mylib::op', got {name!r}")
     if schema is None:
         schema = infer_schema(fn, mutates_args=mutates_args)
@@ -106,10 +106,10 @@ def _op(op: str | OpOverload | OpOverloadPacket | CustomOpDef) -> CustomOpDef | 
     if op in _found:
         return _found[op]
     namespace, _, name = op.partition("::")
-    found = getattr(getattr(ops, namespace), name.partition(".")[0], None)
-    if not isinstance(found, BuiltinOp):
+    packet = getattr(getattr(ops, namespace), name.partition(".")[0], None)
+    if not isinstance(packet, BuiltinOp):
         raise RuntimeError(f"torch.library: there is no op {op!r} made by custom_op")
-    return found
+    return packet
 
 
 def _impl(op: CustomOpDef | BuiltinOp, fn: Callable[..., Any], key: str) -> None:
@@ -122,11 +122,11 @@ def _impl(op: CustomOpDef | BuiltinOp, fn: Callable[..., Any], key: str) -> None
 def _impl_by_name(op: Any, fn: Callable[..., Any], key: str) -> None:
     """The same for an op or a name, which may be that of an op that is still to be defined."""
     try:
-        found = _op(op)
+        packet = _op(op)
     except RuntimeError:
         _waiting.setdefault(op.removesuffix(".default"), []).append(lambda later: _impl(later, fn, key))
     else:
-        _impl(found, fn, key)
+        _impl(packet, fn, key)
 
 
 class Library:
@@ -180,8 +180,8 @@ def define(qualname: str, schema: str, *, lib: Any = None, tags: Any = ()) -> No
         ValueError: a name without a namespace, or a schema that is not "(arguments) -> results".
         RuntimeError: the op is defined already.
     """
-    namespace, found, last = qualname.partition("::")
-    if not (namespace and found and last.partition(".")[0].isidentifier()):
+    namespace, separator, last = qualname.partition("::")
+    if not (namespace and separator and last.partition(".")[0].isidentifier()):
         raise ValueError(f"torch.library.define: expected a name such as 'mylib::op', got {qualname!r}")
     try:
         if not schema.startswith("("):
@@ -229,10 +229,10 @@ def register_fake(op: Any, func: Any = None, /, **options: Any) -> Any:
     Ops of warptape have such a form themselves: for them, and for those that a library would have made by
     an extension module, nothing changes.
     """
-    found = _op(op)
-    if isinstance(found, BuiltinOp):
+    packet = _op(op)
+    if isinstance(packet, BuiltinOp):
         return func if func is not None else lambda fn: fn
-    return found.register_fake(func) if func is not None else found.register_fake
+    return packet.register_fake(func) if func is not None else packet.register_fake
 
 
 def register_vmap(op: Any, func: Any = None, /, **options: Any) -> Any:
@@ -245,10 +245,10 @@ def register_vmap(op: Any, func: Any = None, /, **options: Any) -> Any:
 
     Raises: RuntimeError for an op of warptape.
     """
-    found = _op(op)
-    if not isinstance(found, CustomOpDef):
+    packet = _op(op)
+    if not isinstance(packet, CustomOpDef):
         raise RuntimeError(f"register_vmap: {op!r} has a rule already")
-    return found.register_vmap(func)
+    return packet.register_vmap(func)
 
 
 def register_kernel(op: Any, device_types: Any, func: Any = None, /, **options: Any) -> Any:
@@ -263,14 +263,14 @@ def register_kernel(op: Any, device_types: Any, func: Any = None, /, **options: 
     if func is None:
         return lambda later: register_kernel(op, device_types, later)
     try:
-        found = _op(op)
+        packet = _op(op)
     except RuntimeError:
         waits = _waiting.setdefault(op.removesuffix(".default"), [])
         waits.append(lambda later: later.register_kernel(device_types, func))
         return func
-    if isinstance(found, BuiltinOp):
-        raise NotImplementedError(f"torch.library.register_kernel: {found} has kernels, and takes no others")
-    return found.register_kernel(device_types, func)
+    if isinstance(packet, BuiltinOp):
+        raise NotImplementedError(f"torch.library.register_kernel: {packet} has kernels, and takes no others")
+    return packet.register_kernel(device_types, func)
 
 
 def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, **options: Any) -> None:
@@ -282,16 +282,16 @@ def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, *
         setup_context: of a context, inputs and output.
         **options: without effect.
     """
-    found = _op(op)
-    if not isinstance(found, BuiltinOp):
-        found.register_autograd(backward, setup_context=setup_context)
+    packet = _op(op)
+    if not isinstance(packet, BuiltinOp):
+        packet.register_autograd(backward, setup_context=setup_context)
 
 
 def _custom(op: Any, what: str) -> CustomOpDef:
-    found = _op(op)
-    if isinstance(found, BuiltinOp):
-        raise NotImplementedError(f"torch.library.{what}: {found} is an op of warptape, and stays as it is")
-    return found
+    packet = _op(op)
+    if isinstance(packet, BuiltinOp):
+        raise NotImplementedError(f"torch.library.{what}: {packet} is an op of warptape, and stays as it is")
+    return packet
 
 
 def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, **options: Any) -> None:

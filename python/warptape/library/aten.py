@@ -40,10 +40,10 @@ def _loss(name: str) -> Callable[..., Any]:
     names = _arguments()[name]
 
     def loss(*args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args)), **kwargs}
-        reduction = given.get("reduction", 1)
+        bound = {**dict(zip(names, args)), **kwargs}
+        reduction = bound.get("reduction", 1)
         return getattr(_C._nn, name.replace("entropy_loss", "entropy"))(
-            **given | {"reduction": _REDUCTIONS[reduction]}
+            **bound | {"reduction": _REDUCTIONS[reduction]}
         )
 
     return loss
@@ -152,11 +152,11 @@ def _function(name: str) -> Any:
         return aten_backward.OPS[name]
     if _arguments().get(name):
         return _loss(name)
-    found = vars(_C._functions).get(name) or vars(_C.TensorBase).get(name)
+    function = vars(_C._functions).get(name) or vars(_C.TensorBase).get(name)
     for prefix in ("linalg", "special", "fft"):
         if name.startswith(f"{prefix}_"):
-            found = found or vars(getattr(_C, f"_{prefix}")).get(name.removeprefix(f"{prefix}_"))
-    return found if found or name in _arguments() else vars(_C._nn).get(name)
+            function = function or vars(getattr(_C, f"_{prefix}")).get(name.removeprefix(f"{prefix}_"))
+    return function if function or name in _arguments() else vars(_C._nn).get(name)
 
 
 def aten_op(name: str) -> Any:

@@ -21,8 +21,8 @@ def _gradients(op: Callable[..., Tensor], inputs: Sequence[Any], gradient: Tenso
     leaves = [None if t is None else t.detach().requires_grad_() for t in inputs]
     with enable_grad():
         out = op(*leaves)
-    found = iter(grad(out, [t for t in leaves if t is not None], gradient))
-    return [None if t is None else next(found) for t in leaves]
+    grads = iter(grad(out, [t for t in leaves if t is not None], gradient))
+    return [None if t is None else next(grads) for t in leaves]
 
 
 def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Any) -> Tensor:

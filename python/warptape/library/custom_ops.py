@@ -260,15 +260,15 @@ class CustomOpDef:
             out = offered("subclass_calls").ask(self._opoverload, args, keywords)
             if out is not NotImplemented:
                 return out
-        given = [*_tensors([*args, *keywords.values()])]
-        kernel = self._kernel(given[0].device.type if given else "cpu")
+        tensors = [*_tensors([*args, *keywords.values()])]
+        kernel = self._kernel(tensors[0].device.type if tensors else "cpu")
         if kernel is self._fake:
             current_fake.append(FakeImplCtx())
             try:
-                return self._checked(given, kernel(*args, **keywords))
+                return self._checked(tensors, kernel(*args, **keywords))
             finally:
                 current_fake.pop()
-        return self._checked(given, kernel(*args, **keywords))
+        return self._checked(tensors, kernel(*args, **keywords))
 
     def _checked(self, given: Sequence[Any], out: Any) -> Any:
         if self._schema is None:
@@ -378,20 +378,20 @@ class CustomOpDef:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         positional, keywords = self._bind(args, kwargs)
-        given = [*_tensors([*positional, *keywords.values()])]
+        tensors = [*_tensors([*positional, *keywords.values()])]
         for kind, rule in self._subclasses.items():
-            if any(isinstance(t, kind) for t in given):
-                types = tuple({type(t) for t in given if isinstance(t, kind)})
+            if any(isinstance(t, kind) for t in tensors):
+                types = tuple({type(t) for t in tensors if isinstance(t, kind)})
                 return rule(kind, self._opoverload, types, tuple(positional), keywords)
-        place = given[0].device.type if given else "cpu"
+        place = tensors[0].device.type if tensors else "cpu"
         if place in self._autocast_function and is_autocast_enabled(place):
             return self._autocast_function[place](*positional, **keywords)
         if place in self._autocast and is_autocast_enabled(place):
             dtype = self._autocast[place]
             positional, keywords = _cast([*positional], place, dtype), _cast(keywords, place, dtype)
             with autocast(place, enabled=False):
-                return self._recorded(positional, keywords, given)
-        return self._recorded(positional, keywords, given)
+                return self._recorded(positional, keywords, tensors)
+        return self._recorded(positional, keywords, tensors)
 
     def _recorded(self, positional: Sequence[Any], keywords: dict[str, Any], given: Sequence[Any]) -> Any:
         if self._composite is not None and not self._has_kernel(given):

@@ -111,15 +111,15 @@ def _rearranged(packet: Any, name: str, args: Any, kwargs: Any) -> Any:
     wanted = losses or [arg for arg, _ in parameters]
     needed = [arg for arg, has in parameters if not has]
     more = {k: v for k, v in (defaults | {"cudnn_enabled": True}).items() if k in needed or losses}
-    given = more | dict(zip([arg for arg, *_ in declared], args)) | kwargs
-    if "reduction" in given and losses:
-        given["reduction"] = ("none", "mean", "sum").index(given["reduction"])
+    bound = more | dict(zip([arg for arg, *_ in declared], args)) | kwargs
+    if "reduction" in bound and losses:
+        bound["reduction"] = ("none", "mean", "sum").index(bound["reduction"])
     for here, there in (("input", "indices"), ("input", "self"), ("training", "train")):
-        if there in wanted and here not in wanted and here in (defaults | given):
-            given[there] = given.pop(here, defaults.get(here))
-    ordered = tuple(given.pop(word) for word in itertools.takewhile(lambda word: word in given, list(wanted)))
-    rest = {k for k, v in given.items() if k not in wanted and k != "cudnn_enabled" and v != defaults.get(k)}
-    return None if rest else (ordered, {k: v for k, v in given.items() if k in wanted})
+        if there in wanted and here not in wanted and here in (defaults | bound):
+            bound[there] = bound.pop(here, defaults.get(here))
+    ordered = tuple(bound.pop(word) for word in itertools.takewhile(lambda word: word in bound, list(wanted)))
+    rest = {k for k, v in bound.items() if k not in wanted and k != "cudnn_enabled" and v != defaults.get(k)}
+    return None if rest else (ordered, {k: v for k, v in bound.items() if k in wanted})
 
 
 def resolve(place: str, name: str, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
@@ -132,8 +132,8 @@ def resolve(place: str, name: str, args: Any, kwargs: Any) -> tuple[Any, Any, An
     """
     packet = _packet(place, name)
     if packet is not None and place == "nn":
-        found = _rearranged(packet, name, args, kwargs)
-        packet, (args, kwargs) = (packet, found) if found is not None else (None, (args, kwargs))
+        call = _rearranged(packet, name, args, kwargs)
+        packet, (args, kwargs) = (packet, call) if call is not None else (None, (args, kwargs))
     if packet is None:
         return own_op(place, name), args, kwargs
     first = 1 if packet.__name__.rstrip("_") in _BY_THIRD else 0

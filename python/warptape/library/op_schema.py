@@ -52,17 +52,17 @@ def _default(kind: str, text: str) -> Any:
 
 
 def _argument(text: str, keyword_only: bool) -> Argument:
-    found = _ARGUMENT.match(text)
-    if found is None:
+    match = _ARGUMENT.match(text)
+    if match is None:
         raise ValueError(f"expected an argument such as 'Tensor x' in a schema, got {text!r}")
-    alias = (found["alias"] or "") + (found["after"] or "")  # "!" alone writes without naming an alias set
-    if found["type"] not in _KINDS:
-        raise ValueError(f"unknown type {found['type']!r} in a schema; there are {', '.join(_KINDS)}")
-    default = found["default"]
+    alias = (match["alias"] or "") + (match["after"] or "")  # "!" alone writes without naming an alias set
+    if match["type"] not in _KINDS:
+        raise ValueError(f"unknown type {match['type']!r} in a schema; there are {', '.join(_KINDS)}")
+    default = match["default"]
     return Argument(
-        found["name"] or "",
-        found["type"] + found["rest"],
-        None if default is None else _default(found["type"], default.strip()),
+        match["name"] or "",
+        match["type"] + match["rest"],
+        None if default is None else _default(match["type"], default.strip()),
         keyword_only,
         is_write="!" in alias,
         has_default=default is not None,
@@ -76,11 +76,11 @@ def parse_schema(text: str) -> FunctionSchema:
     Raises:
         ValueError: the text is no schema.
     """
-    found = _SCHEMA.match(text)
-    if found is None:
+    match = _SCHEMA.match(text)
+    if match is None:
         raise ValueError(f"expected a schema 'name(..) -> ..', got {text!r}")
     arguments, keyword_only = [], False
-    for item in _items(found["args"]):
+    for item in _items(match["args"]):
         if item == "*":
             keyword_only = True
         else:
@@ -93,12 +93,12 @@ def parse_schema(text: str) -> FunctionSchema:
     places = [a.has_default for a in arguments if not a.kwarg_only]
     if True in places and not all(places[places.index(True) :]):
         raise ValueError(f"an argument without a default after one with a default in schema {text!r}")
-    returns = found["returns"]
+    returns = match["returns"]
     if returns.startswith("(") and returns.endswith(")"):
         returns = returns[1:-1]
     return FunctionSchema(
-        found["name"],
-        found["overload"] or "",
+        match["name"],
+        match["overload"] or "",
         arguments,
         [_argument(item, False) for item in _items(returns)],
     )
@@ -119,7 +119,7 @@ def bind(
             f"argument(s). Declaration: {schema}"
         )
     left = dict(kwargs)
-    found: list[Any] = []
+    values: list[Any] = []
     for i, argument in enumerate(schema.arguments):
         if i < len(args):
             if argument.name in left:
@@ -134,7 +134,7 @@ def bind(
                 f"{schema.name}() is missing value for argument '{argument.name}'. Declaration: {schema}"
             )
         try:
-            found.append(converter(argument.type)(value))
+            values.append(converter(argument.type)(value))
         except TypeError:
             raise RuntimeError(
                 f"{schema.name}() Expected a value of type '{_python_type(argument.type)}' for argument "
@@ -145,7 +145,7 @@ def bind(
             f"Unknown keyword argument '{min(left)}' for operator '{schema.name}'. Schema: {schema}"
         )
     count = len(positional)
-    return found[:count], {a.name: v for a, v in zip(schema.arguments[count:], found[count:], strict=True)}
+    return values[:count], {a.name: v for a, v in zip(schema.arguments[count:], values[count:], strict=True)}
 
 
 def check_results(schema: FunctionSchema, out: Any) -> Any:
@@ -169,17 +169,17 @@ def check_results(schema: FunctionSchema, out: Any) -> Any:
             f"{schema.name}: expected its function to return {len(returns)} values, got {count}. "
             f"Declaration: {schema}"
         )
-    made = []
+    results = []
     for place, (kind, value) in enumerate(zip(returns, items, strict=True)):
         try:  # None stands for a tensor that is not there
             absent = value is None and kind.type == "Tensor"
-            made.append(None if absent else converter(kind.type)(value))
+            results.append(None if absent else converter(kind.type)(value))
         except TypeError:
             raise RuntimeError(
                 f"{schema.name}: expected result {place} of type '{_python_type(kind.type)}', got "
                 f"{type(value).__name__}. Declaration: {schema}"
             ) from None
-    return made[0] if len(returns) == 1 else tuple(made)
+    return results[0] if len(returns) == 1 else tuple(results)
 
 
 # ---- values of a schema's types ------------------------------------------------------------------------

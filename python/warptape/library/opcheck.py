@@ -36,8 +36,8 @@ def _copies(arguments: _Arguments) -> _Arguments:
 
 def _definition(op: Any) -> CustomOpDef | None:
     packet = op.overloadpacket if isinstance(op, OpOverload) else op
-    found = packet._function if isinstance(packet, OpOverloadPacket) else packet
-    return found if isinstance(found, CustomOpDef) else None
+    definition = packet._function if isinstance(packet, OpOverloadPacket) else packet
+    return definition if isinstance(definition, CustomOpDef) else None
 
 
 def _test_schema(op: Any, arguments: _Arguments, **tolerance: Any) -> None:
@@ -46,16 +46,16 @@ def _test_schema(op: Any, arguments: _Arguments, **tolerance: Any) -> None:
     schema = definition._schema if definition else None
     before = [t.detach().clone() for t in _tensors((args, kwargs))]
     out = op(*args, **kwargs)
-    given = _tensors((args, kwargs))
+    tensors = _tensors((args, kwargs))
     written: set[int] = set()
     if schema is not None:
         names = [a.name for a in schema.arguments]
         values = dict(zip(names, args)) | kwargs
         written = {id(t) for a in schema.arguments if a.is_write for t in _tensors(values.get(a.name))}
-    for t, old in zip(given, before, strict=True):
+    for t, old in zip(tensors, before, strict=True):
         if id(t) not in written and not _same_bytes(t, old):
             raise RuntimeError(f"{op}: an argument was changed that the schema does not say is: {schema}")
-    memory = {_C._storage_address(t) for t in given}
+    memory = {_C._storage_address(t) for t in tensors}
     for t in _tensors(out):
         if _C._storage_address(t) in memory:
             raise RuntimeError(
@@ -156,13 +156,13 @@ def opcheck(
     if unknown := [*{*names} - {*_TESTS}]:
         raise ValueError(f"opcheck(op, ..., test_utils={names}): expected of {[*_TESTS]}, got {unknown}")
     tolerance = {"atol": atol, "rtol": rtol} if atol is not None or rtol is not None else {}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in names:
         try:
             _TESTS[name](op, (args, kwargs or {}), **tolerance)
-            found[name] = "SUCCESS"
+            results[name] = "SUCCESS"
         except Exception as error:
             if raise_exception:
                 raise OpCheckError(f"opcheck(op, ...): {name} failed with {error}") from error
-            found[name] = error
-    return found
+            results[name] = error
+    return results

@@ -79,10 +79,10 @@ class FunctionSchema:
 @functools.cache
 def _declarations() -> dict[str, list[Any]]:
     """Of each name: its declarations, each (arguments, kind of result)."""
-    found: dict[str, list[Any]] = {}
+    declarations: dict[str, list[Any]] = {}
     for name, _, args, returns, *_ in _C._list_ops():
-        found.setdefault(name, []).append((args, returns))
-    return found
+        declarations.setdefault(name, []).append((args, returns))
+    return declarations
 
 
 def _declared(base: str, overload: str) -> Any:
@@ -218,9 +218,9 @@ class OpOverloadPacket:
         if overload.startswith("__") or overload not in self.__dict__.get("_overloads", ()):
             called = f"{self.__dict__.get('_namespace')}.{self.__dict__.get('__name__')}"
             raise AttributeError(f"The underlying op of '{called}' has no overload name '{overload}'")
-        made = OpOverload(self, overload)
-        self.__dict__[overload] = made
-        return made
+        op = OpOverload(self, overload)
+        self.__dict__[overload] = op
+        return op
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._overloads)

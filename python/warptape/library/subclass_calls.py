@@ -183,10 +183,10 @@ def _native_formula(
     if func is None or _draws(func, base, args, kwargs):
         return None
     several = isinstance(out, (list, tuple))
-    given = list(tensors_in((args, kwargs)))
-    tape = subclass_native.record(func, given, args, kwargs)
+    tensors = list(tensors_in((args, kwargs)))
+    tape = subclass_native.record(func, tensors, args, kwargs)
     if tape is not None:
-        groups = {"in": given, "out": list(tensors_in(out))}
+        groups = {"in": tensors, "out": list(tensors_in(out))}
         saved = tuple(groups[kind][number] for kind, number in tape.places)
         return saved, lambda g, *kept: tape.backward(g if several else (g,), kept)
 
@@ -200,7 +200,7 @@ def _native_formula(
     # The tape keeps the tensors, and would not free what this function held too.
     shape = tree_map(lambda v: _HOLE if isinstance(v, Tensor) else v, (args, kwargs))
     args = kwargs = None
-    return tuple(given), back
+    return tuple(tensors), back
 
 
 def _ask(func: OpOverload, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
@@ -280,9 +280,9 @@ class _Node:
                 "implemented; write the op with others, or as an autograd.Function"
             )
         saved = _C._function_saved(self._node)
-        found = self._formula(gradients if self._several else gradients[0], *saved)
-        found = found if isinstance(found, (list, tuple)) else (found,)
-        return tuple(g if want and g is not False else None for g, want in zip(found, wanted, strict=True))
+        grads = self._formula(gradients if self._several else gradients[0], *saved)
+        grads = grads if isinstance(grads, (list, tuple)) else (grads,)
+        return tuple(g if want and g is not False else None for g, want in zip(grads, wanted, strict=True))
 
 
 def _record(
@@ -291,7 +291,7 @@ def _record(
     """`out`, of which the tape knows how it came to be."""
     outputs = [t for t in tensors_in(out) if t.dtype.is_floating_point or t.dtype.is_complex]
     outputs = outputs[:1] if base in _FIRST else outputs
-    fresh = [t for t in outputs if not any(t is given for given in tensors)]
+    fresh = [t for t in outputs if not any(t is known for known in tensors)]
     if changed is None and not fresh:
         return out
     several = isinstance(out, (list, tuple)) and base not in _FIRST
@@ -301,8 +301,8 @@ def _record(
     saved: tuple[Any, ...] = ()
     if rule is not None:
         saved, node._formula = rule(need, out, *args, **kwargs)
-    elif (found := _native_formula(func, base, changed is not None, need, out, args, kwargs)) is not None:
-        saved, node._formula = found
+    elif (formula := _native_formula(func, base, changed is not None, need, out, args, kwargs)) is not None:
+        saved, node._formula = formula
     node._node = _C._function_record(
         node,
         f"{base.strip('_').title().replace('_', '')}Backward0",

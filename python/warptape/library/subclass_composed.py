@@ -223,8 +223,8 @@ def _softmax(func: Any) -> Callable[..., Any]:
     def rule(input: Tensor, dim: Any = None, *more: Any, **named: Any) -> Any:
         if dim is None:
             return NotImplemented
-        found = [v for v in (*more, *named.values()) if isinstance(v, _C.dtype)]
-        return _run(func(), _to(input, *found), dim, False)
+        dtypes = [v for v in (*more, *named.values()) if isinstance(v, _C.dtype)]
+        return _run(func(), _to(input, *dtypes), dim, False)
 
     return rule
 
@@ -297,12 +297,12 @@ def _spread(name: str) -> Callable[..., Any]:
     """var and std."""
 
     def rule(input: Tensor, *args: Any, **named: Any) -> Any:
-        given = dict(zip(("dim", "unbiased", "keepdim"), args)) | named
-        if isinstance(given.get("dim"), bool):
-            given["unbiased"] = given.pop("dim")
-        correction = given.get("correction", int(given.get("unbiased", True)))
-        more = {"keepdim": True} if given.get("keepdim") else {}
-        dim = given.get("dim")
+        bound = dict(zip(("dim", "unbiased", "keepdim"), args)) | named
+        if isinstance(bound.get("dim"), bool):
+            bound["unbiased"] = bound.pop("dim")
+        correction = bound.get("correction", int(bound.get("unbiased", True)))
+        more = {"keepdim": True} if bound.get("keepdim") else {}
+        dim = bound.get("dim")
         dims = [dim] if isinstance(dim, int) else dim and list(dim)
         return _run(getattr(aten, name).correction, input, dims or None, correction=correction, **more)
 

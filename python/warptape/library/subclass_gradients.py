@@ -144,10 +144,10 @@ def _flat(need: Any, out: Any, *args: Any, **more: Any) -> Any:
 @formula("eq", "ne", "lt", "le", "gt", "ge", forgetful=True)
 def _compared(need: Any, out: Any, *args: Any) -> Any:
     """In place; else the result has no gradient. PyTorch's zeros are of no class."""
-    made = [(list(t.shape), t.dtype, t.device) for t in args if isinstance(t, Tensor)]
+    facts = [(list(t.shape), t.dtype, t.device) for t in args if isinstance(t, Tensor)]
     return (), lambda g: [
         want and _C._functions.zeros(sizes, dtype=dtype, device=device)
-        for want, (sizes, dtype, device) in zip(need, made, strict=True)
+        for want, (sizes, dtype, device) in zip(need, facts, strict=True)
     ]
 
 
@@ -209,13 +209,13 @@ def _product_gradients(
     columns = [_by_columns(t.shape, t.stride()) for t in (left, right)]
 
     def back(g: Tensor, left: Tensor, right: Tensor) -> Any:
-        found: list[Any] = [False, False]
+        mask: list[Any] = [False, False]
         for side in (1, 0) if last_first else (0, 1):
             if need[side] and side == 0:
-                found[0] = _times(right.mm(g.t()).t() if columns[0] else g.mm(right.t()), alpha)
+                mask[0] = _times(right.mm(g.t()).t() if columns[0] else g.mm(right.t()), alpha)
             elif need[side]:
-                found[1] = _times(g.t().mm(left).t() if columns[1] else left.t().mm(g), alpha)
-        return found
+                mask[1] = _times(g.t().mm(left).t() if columns[1] else left.t().mm(g), alpha)
+        return mask
 
     return back
 
@@ -262,8 +262,8 @@ def _convolution(need: Any, out: Any, input: Tensor, weight: Tensor, bias: Any, 
     sizes = None if bias is None else list(bias.shape)
 
     def back(g: Tensor, input: Tensor, weight: Tensor) -> Any:
-        found = aten.convolution_backward.default(g, input, weight, sizes, *geometry, mask)
-        return [g if want else False for g, want in zip(found, need)]
+        grads = aten.convolution_backward.default(g, input, weight, sizes, *geometry, mask)
+        return [g if want else False for g, want in zip(grads, need)]
 
     return (input, weight), back
 
@@ -385,8 +385,8 @@ def _stack(need: Any, out: Any, tensors: Sequence[Tensor], dim: int = 0) -> Any:
 
 
 def _zeros(g: Sequence[Any], like: Sequence[tuple[Any, ...]]) -> list[Tensor]:
-    made = next(x for x in g if x is not None)
-    return [made.new_zeros(shape) if x is None else x for x, (shape,) in zip(g, like)]
+    present = next(x for x in g if x is not None)
+    return [present.new_zeros(shape) if x is None else x for x, (shape,) in zip(g, like)]
 
 
 @formula("split", "split_with_sizes")
@@ -478,8 +478,8 @@ def _nll_loss(
     need: Any, out: Any, self: Tensor, target: Tensor, weight: Any, reduction: int, ignore_index: int
 ) -> Any:
     def back(g: Any, self: Tensor, target: Tensor, weight: Any, total: Tensor) -> Any:
-        found = aten.nll_loss_backward.default(g, self, target, weight, reduction, ignore_index, total)
-        return [found, *([False] * (len(need) - 1))]
+        grad = aten.nll_loss_backward.default(g, self, target, weight, reduction, ignore_index, total)
+        return [grad, *([False] * (len(need) - 1))]
 
     return (self, target, weight, out[1]), back
 
@@ -520,7 +520,7 @@ def _native_layer_norm(
     mask = [t is not None and next(there) for t in (input, weight, bias)]
 
     def back(g: Any, input: Tensor, weight: Any, bias: Any, mean: Tensor, rstd: Tensor) -> Any:
-        found = aten.native_layer_norm_backward.default(g, input, shape, mean, rstd, weight, bias, mask)
-        return [f for f, t in zip(found, (input, weight, bias)) if t is not None]
+        grads = aten.native_layer_norm_backward.default(g, input, shape, mean, rstd, weight, bias, mask)
+        return [f for f, t in zip(grads, (input, weight, bias)) if t is not None]
 
     return (input, weight, bias, out[1], out[2]), back

@@ -57,10 +57,10 @@ class NativeTape:
         """
         if not self._given:
             raise RuntimeError(f"{self._name}: what it saved is there within a backward pass alone")
-        found = self._given[at]
-        if found is None:
+        value = self._given[at]
+        if value is None:
             raise _Stopped
-        return found
+        return value
 
     def backward(self, gradients: Gradients, saved: Sequence[Tensor | None]) -> Gradients:
         """The gradients of the inputs.
@@ -153,13 +153,13 @@ def _pass(outputs: list[Tensor], inputs: list[Tensor]) -> None:
 
 
 def _nodes_behind(roots: list[Any]) -> list[Any]:
-    found: dict[int, Any] = {}
+    nodes: dict[int, Any] = {}
     while roots:
         node = roots.pop()
-        if id(node) not in found:
-            found[id(node)] = node
+        if id(node) not in nodes:
+            nodes[id(node)] = node
             roots += [after for after, _ in node.next_functions if after is not None]
-    return [*found.values()]
+    return [*nodes.values()]
 
 
 def _without_data(t: Tensor) -> Tensor:
@@ -217,9 +217,9 @@ class _Probe(Tensor):
 
     @staticmethod
     def of(t: Tensor) -> _Probe:
-        made = make_wrapper_subclass(_Probe, t.shape, t.stride(), dtype=t.dtype)
-        made.held = t
-        return made
+        probe = make_wrapper_subclass(_Probe, t.shape, t.stride(), dtype=t.dtype)
+        probe.held = t
+        return probe
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -259,11 +259,11 @@ class _Backward:
     def __call__(self, gradients: Any, needed: Sequence[bool], *args: Any, **kwargs: Any) -> list[Any]:
         from ..autograd import grad
 
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         # What has no gradient may be written to, as the averages of batch_norm are.
         leaves = [
             t.detach().requires_grad_() if want else t.detach().clone()
-            for t, want in zip(given, needed, strict=True)
+            for t, want in zip(tensors, needed, strict=True)
         ]
         order = iter(leaves)
         args, kwargs = tree_map(lambda v: next(order) if isinstance(v, Tensor) else v, (args, kwargs))
@@ -273,8 +273,8 @@ class _Backward:
         slopes = [t for t in outputs if t.dtype.is_floating_point or t.dtype.is_complex]
         pairs = [(t, g) for t, g in zip(slopes, gradients) if g is not None and t.requires_grad]
         wanted = [t for t in leaves if t.requires_grad]
-        found = iter(grad([t for t, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
-        return [next(found) if t.requires_grad else None for t in leaves]
+        grads = iter(grad([t for t, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
+        return [next(grads) if t.requires_grad else None for t in leaves]
 
 
 @functools.cache

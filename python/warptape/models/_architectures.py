@@ -124,27 +124,27 @@ def _field(config: Any, name: str) -> Any:
 
 def _read_rotary(who: str, of: Architecture, data: Mapping[str, Any]) -> dict[str, Any]:
     """rope_parameters as transformers 5 writes them, or rope_theta and rope_scaling as those before did."""
-    given = data.get("rope_parameters") or data.get("rope_scaling") or of.scaling or {}
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{who}: expected rope_scaling to be a dict, got {given!r:.80}")
+    parameters = data.get("rope_parameters") or data.get("rope_scaling") or of.scaling or {}
+    if not isinstance(parameters, Mapping):
+        raise ValueError(f"{who}: expected rope_scaling to be a dict, got {parameters!r:.80}")
     out: dict[str, Any] = {}
     theta_key, partial_key = of.rotary_keys
     if of.local_theta is not None:
-        local = given.get(SLIDING) or {}
+        local = parameters.get(SLIDING) or {}
         default = data.get("rope_theta", of.theta) if of.theta == of.local_theta else of.local_theta
         out["local_rope_theta"] = local.get("rope_theta", data.get("rope_local_base_freq", default))
         if local.get("rope_type", "default") != "default":
             raise ValueError(f"{who} with scaled positions in layers of {SLIDING} is not supported")
-        given = given.get(FULL) or {} if FULL in given or SLIDING in given else given
-    if any(isinstance(value, Mapping) for value in given.values()):
+        parameters = parameters.get(FULL) or {} if FULL in parameters or SLIDING in parameters else parameters
+    if any(isinstance(value, Mapping) for value in parameters.values()):
         raise ValueError(f"{who}: rope_parameters by types of layers are not supported, only one for all")
-    partial = given.get("partial_rotary_factor", data.get(partial_key, of.partial))
+    partial = parameters.get("partial_rotary_factor", data.get(partial_key, of.partial))
     if of.partial is not None:
         out["rotary_factor"] = partial
     elif partial not in (None, 1.0):
         raise ValueError(f"{who}: {partial_key}={partial!r:.40} is not supported: only 1.0")
-    out["rope_theta"] = given.get("rope_theta", data.get(theta_key, of.theta))
-    kind = given.get("rope_type", given.get("type", "default"))
+    out["rope_theta"] = parameters.get("rope_theta", data.get(theta_key, of.theta))
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
     kind = "longrope" if kind == "su" else kind  # its first name
     if kind == "default":
         return {**out, "rope_scaling": None}
@@ -152,7 +152,7 @@ def _read_rotary(who: str, of: Architecture, data: Mapping[str, Any]) -> dict[st
         raise ValueError(f"{who} with rotary scaling {kind!r:.40} is not supported")
     if not isinstance(kind, str) or kind not in FIELDS:
         raise ValueError(f"{who}: rotary scaling {kind!r:.40} is not supported, only {', '.join(FIELDS)}")
-    numbers = {key: given[key] for key in FIELDS[kind] if given.get(key) is not None}
+    numbers = {key: parameters[key] for key in FIELDS[kind] if parameters.get(key) is not None}
     numbers = {key: value for key, value in numbers.items() if value or not key.startswith("mscale")}
     most, original = data.get("max_position_embeddings"), "original_max_position_embeddings"
     if kind in ("llama3", "yarn", "longrope"):

@@ -97,7 +97,7 @@ def find(model: nn.Module, names: NameMap, source: Source) -> Places:
     there, used, faults, places = dict(source.shapes), set[str](), [], Places()
     own = dict(model.named_parameters())
     for name, p in model.named_parameters(remove_duplicate=False):
-        found = []
+        names_there = []
         for bare in names.theirs(name):
             for n in names.candidates(bare):
                 stem, index = sliced(n)
@@ -105,19 +105,19 @@ def find(model: nn.Module, names: NameMap, source: Source) -> Places:
                 if index is not None and n not in there and len(shape) > 1 and index < shape[0]:
                     there[n] = shape[1:]
                     used.add(stem)
-            found.append(next((n for n in names.candidates(bare) if n in there), bare))
-        used.update(found)
-        absent = [n for n in found if n not in there]
+            names_there.append(next((n for n in names.candidates(bare) if n in there), bare))
+        used.update(names_there)
+        absent = [n for n in names_there if n not in there]
         if name not in own and absent:
             continue  # a second name of a parameter
-        shapes = [there[n] for n in found if n in there]
+        shapes = [there[n] for n in names_there if n in there]
         whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if not absent and all(shapes) else None
         if absent:
             faults.append(f"{', '.join(absent)} is missing there, for {name}")
         elif whole != tuple(p.shape) or len({shape[1:] for shape in shapes}) != 1:
-            found_shapes = ", ".join(f"{n} {list(there[n])}" for n in found)
+            found_shapes = ", ".join(f"{n} {list(there[n])}" for n in names_there)
             faults.append(f"{name} is {list(p.shape)} here, and there {found_shapes}")
-        places[name] = found
+        places[name] = names_there
     extra = [n for n in there if n not in used and not names.ignored(n)]
     faults += [f"nothing here is called {n}" for n in extra]
     if faults:

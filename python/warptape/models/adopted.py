@@ -35,11 +35,11 @@ def decoder_of(model: Any) -> tuple[Decoder, dict[str, Tensor]]:
     for name, meta in decoder.named_parameters():
         parts = []
         for hf_name in names.theirs(name):
-            found = next((each for each in names.candidates(hf_name) if each in held), None)
-            if found is None:
+            held_name = next((each for each in names.candidates(hf_name) if each in held), None)
+            if held_name is None:
                 raise ValueError(f"{type(model).__name__} has no parameter {hf_name!r}")
-            used.add(found)
-            parts.append(held[found].t() if names.transposed(hf_name) else held[found])
+            used.add(held_name)
+            parts.append(held[held_name].t() if names.transposed(hf_name) else held[held_name])
         weights[name] = parts[0] if len(parts) == 1 else wt.cat(parts)
         if weights[name].shape != meta.shape:
             raise ValueError(f"{name} is {list(weights[name].shape)} there and {list(meta.shape)} in Decoder")

@@ -303,15 +303,15 @@ class Decoder(PreTrained):
         max_position_embeddings in all.
         """
         self._positions(input_ids, None, None)
-        batch, given = input_ids.shape
+        batch, prompt = input_ids.shape
         context = self.config.max_position_embeddings
-        if max_new_tokens < 1 or given + max_new_tokens > context:
+        if max_new_tokens < 1 or prompt + max_new_tokens > context:
             raise ValueError(
-                f"generate: expected 1 to {context - given} new tokens after {given}, as the context has "
+                f"generate: expected 1 to {context - prompt} new tokens after {prompt}, as the context has "
                 f"{context}, got {max_new_tokens}"
             )
         weight = self.embed_tokens.weight
-        cache = KVCache(self.config, batch, given + max_new_tokens, dtype=weight.dtype, device=weight.device)
+        cache = KVCache(self.config, batch, prompt + max_new_tokens, dtype=weight.dtype, device=weight.device)
         out, step = [input_ids], input_ids
         done = wt.zeros(batch, 1, dtype=wt.bool, device=input_ids.device)
         for _ in range(max_new_tokens):

@@ -212,9 +212,11 @@ class Encoder(PreTrained):
     def _check(self, input_ids: Tensor, lengths: Sequence[int] | None, **like: Tensor | None) -> None:
         if input_ids.ndim != 2:
             raise ShapeError(f"Encoder: expected tokens [B, T], got {list(input_ids.shape)}")
-        for name, given in like.items():
-            if given is not None and given.shape != input_ids.shape:
-                raise ShapeError(f"Encoder: expected {name} {list(input_ids.shape)}, got {list(given.shape)}")
+        for name, tensor in like.items():
+            if tensor is not None and tensor.shape != input_ids.shape:
+                raise ShapeError(
+                    f"Encoder: expected {name} {list(input_ids.shape)}, got {list(tensor.shape)}"
+                )
         if lengths is not None and (input_ids.shape != (1, sum(lengths)) or min(lengths, default=0) < 1):
             raise ShapeError(
                 f"Encoder: texts of {list(lengths)!r:.100} tokens need a row of all, at least one of each; "

@@ -110,12 +110,12 @@ class GGUFFile:
         for _ in range(values):
             key = cursor.string()
             self.metadata[key] = cursor.value(cursor.number("<I"))
-        found = [self._entry(cursor) for _ in range(tensors)]
+        entries = [self._entry(cursor) for _ in range(tensors)]
         unit = self.metadata.get("general.alignment", 32)
         if type(unit) is not int or unit < 8 or unit % 8:
             raise ValueError(f"general.alignment is {unit!r:.40}, not a multiple of 8")
         begin = -(-cursor.at // unit) * unit
-        for name, kind, shape, offset in found:
+        for name, kind, shape, offset in entries:
             title, elements, size, *_ = KINDS[kind]
             if shape[-1] % elements or offset % unit or name in self.shapes:
                 raise ValueError(

@@ -143,11 +143,11 @@ class GGUFDecoder(GGUFFile):
             factor: Any = of.get("rope.scaling.factor")
             return RotaryScaling(rope_type="linear", factor=factor)
         # Llama 3's: the file has what each pair's speed is divided by, but not of what numbers it was made.
-        given = super().read("rope_freqs.weight").float()
-        scaling = RotaryScaling(rope_type="llama3", factor=round(float(given.max()), 4))
+        frequencies = super().read("rope_freqs.weight").float()
+        scaling = RotaryScaling(rope_type="llama3", factor=round(float(frequencies.max()), 4))
         pair = (Rotary(config.head_dim, config.rope_theta, each).frequencies() for each in (None, scaling))
         plain, slowed = pair
-        if given.shape != plain.shape or not wt.allclose(plain / slowed, given, rtol=1e-4):
+        if frequencies.shape != plain.shape or not wt.allclose(plain / slowed, frequencies, rtol=1e-4):
             raise ValueError("rope_freqs.weight is not as Llama 3 has it, which alone is supported")
         return scaling
 
@@ -211,8 +211,8 @@ class GGUFDecoder(GGUFFile):
         Args:
             name: in `shapes`.
         """
-        made = self._made.get(name, (name,))
-        each = [super(GGUFDecoder, self).codes(part) for part in made]
+        names = self._made.get(name, (name,))
+        each = [super(GGUFDecoder, self).codes(part) for part in names]
 
         def rows(of_part: list[Any]) -> Any:
             if of_part[0] is None:

@@ -66,8 +66,8 @@ class LatentAttention(Attention):
             q = self.q_b_proj(self.q_a_norm(self.q_a_proj(x)))
         q = q.view(batch, tokens, self.heads, -1).transpose(1, 2)
         latent, shared = self.kv_a_proj(x).split([config.kv_rank, config.rotary_width], -1)
-        made = self.kv_b_proj(self.kv_a_norm(latent)).view(batch, tokens, self.heads, -1).transpose(1, 2)
-        k, v = made.split([config.plain_width, config.value_width], -1)
+        projected = self.kv_b_proj(self.kv_a_norm(latent)).view(batch, tokens, self.heads, -1).transpose(1, 2)
+        k, v = projected.split([config.plain_width, config.value_width], -1)
         plain, turned = q.split([config.plain_width, config.rotary_width], -1)
         shared = shared.unsqueeze(1)  # [B, 1, T, R]: one for all heads
         if rotation is not None:

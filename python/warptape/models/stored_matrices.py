@@ -211,12 +211,12 @@ def float8_of(stem: str, tensors: Tensors, block: Any = None) -> Matrix | None:
     """
     names = ("weight_scale_inv", "weight_scale", "SCB")
     numbers = tensors[f"{stem}.weight"]
-    found = next((tensors[f"{stem}.{name}"] for name in names if f"{stem}.{name}" in tensors), None)
-    if found is None or numbers.ndim != 2 or numbers.element_size() != 1:
+    scale = next((tensors[f"{stem}.{name}"] for name in names if f"{stem}.{name}" in tensors), None)
+    if scale is None or numbers.ndim != 2 or numbers.element_size() != 1:
         return None
     if f"{stem}.SCB" in tensors:
-        found = found.float() / 127
-    rows = found.reshape(-1, 1) if found.ndim == 1 and found.numel() > 1 else found
+        scale = scale.float() / 127
+    rows = scale.reshape(-1, 1) if scale.ndim == 1 and scale.numel() > 1 else scale
     sizes = block if isinstance(block, list) and len(block) == 2 else None
     whole = (
         numbers.shape if sizes is None else [-(-n // max(int(b), 1)) for n, b in zip(numbers.shape, sizes)]
@@ -224,8 +224,8 @@ def float8_of(stem: str, tensors: Tensors, block: Any = None) -> Matrix | None:
     fits = rows.ndim == 2 and all(
         n in (1, w) or (sizes is None and w % n == 0) for n, w in zip(rows.shape, whole)
     )
-    if found.numel() != 1 and not fits:
-        raise CheckpointException(f"{stem}: scales {list(found.shape)} of a matrix {list(numbers.shape)}")
+    if scale.numel() != 1 and not fits:
+        raise CheckpointException(f"{stem}: scales {list(scale.shape)} of a matrix {list(numbers.shape)}")
     return Scaled(numbers, rows, None if sizes is None else (int(sizes[0]), int(sizes[1])))
 
 

@@ -203,8 +203,8 @@ class _DefaultContext(_Context, context.BaseContext):
         Raises:
             ValueError: no such start method.
         """
-        found = multiprocessing.get_context(method)
-        return _contexts.get(found.get_start_method(), found)
+        context = multiprocessing.get_context(method)
+        return _contexts.get(context.get_start_method(), context)
 
 
 default_context = _DefaultContext()

@@ -223,9 +223,9 @@ class UninitializedBuffer(UninitializedTensorMixin, Tensor):
         dtype: wt.dtype | None = None,
         persistent: bool = True,
     ) -> Any:
-        made = UninitializedTensorMixin.__new__(cls, requires_grad, device, dtype)
-        made.persistent, made._is_buffer = persistent, True
-        return made
+        parameter = UninitializedTensorMixin.__new__(cls, requires_grad, device, dtype)
+        parameter.persistent, parameter._is_buffer = persistent, True
+        return parameter
 
 
 def is_lazy(param: object) -> bool:

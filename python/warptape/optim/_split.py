@@ -35,15 +35,15 @@ def update_shards(optimizer: Any, group: dict[str, Any], params: list[Any], grad
         optimizer._update(group, params, grads)
         return
     states, shards = optimizer.state, [_local(p) for p in params]
-    given: list[dict[str, Any]] = []
+    before_update: list[dict[str, Any]] = []
     for p, shard in zip(params, shards):
-        given.append({k: _local(v) for k, v in states[p].items()})
+        before_update.append({k: _local(v) for k, v in states[p].items()})
         if shard is not p:
-            states[shard] = dict(given[-1])
+            states[shard] = dict(before_update[-1])
     try:
         optimizer._update(group, shards, [_local_gradient(grad, p) for p, grad in zip(params, grads)])
     finally:
-        for p, shard, before in zip(params, shards, given):
+        for p, shard, before in zip(params, shards, before_update):
             if shard is not p:
                 now, state = states.pop(shard), states[p]
                 for k, v in now.items():

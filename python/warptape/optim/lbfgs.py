@@ -110,8 +110,8 @@ class LBFGS(Optimizer):
             if slope > -group["tolerance_change"]:
                 break
             if group["line_search_fn"] is not None:
-                found, calls = self._search(closure, _Point(0.0, loss, grad, slope), d, t, group)
-                t, loss, grad = found.t, found.loss, found.grad
+                point, calls = self._search(closure, _Point(0.0, loss, grad, slope), d, t, group)
+                t, loss, grad = point.t, point.loss, point.grad
             else:
                 self._move(self._copies(), t, d)
                 calls = 0
@@ -166,9 +166,9 @@ class LBFGS(Optimizer):
             _, loss, grad = self._evaluate(closure)
             return _Point(t, loss, grad, grad.dot(d).item())
 
-        found, calls = _strong_wolfe(at, start, t, _largest(d), group["tolerance_change"])
-        self._move(origin, found.t, d)
-        return found, calls
+        point, calls = _strong_wolfe(at, start, t, _largest(d), group["tolerance_change"])
+        self._move(origin, point.t, d)
+        return point, calls
 
     def _evaluate(self, closure: Callable[[], Any]) -> tuple[Any, float, Tensor]:
         with wt.enable_grad():

@@ -118,15 +118,15 @@ def _batches(params: list[wt.Tensor]) -> list[list[int]]:
     """Numbers of matrices of one shape, or of that shape turned, which are made orthogonal together. Large
     ones keep a processor busy alone, and would cost memory."""
     open_: dict[Any, list[int]] = {}
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     for i, p in enumerate(params):
         key = min(p.shape), max(p.shape), p.device
         batch = open_.get(key)
         if batch is None or (len(batch) + 1) * p.numel() > _BATCH_NUMBERS.get(p.device.type, 0):
             batch = open_[key] = []
-            found.append(batch)
+            batches.append(batch)
         batch.append(i)
-    return found
+    return batches
 
 
 def _orthogonal(

@@ -487,8 +487,8 @@ class BucketOptimizer(Optimizer):
 
     def _scaling(self, param: Tensor) -> dict[str, Any]:
         """What GradScaler says of the gradients, as the fused updates take it."""
-        found = {"grad_scale": self.grad_scale, "found_inf": self.found_inf}
-        return {name: t.to(param.device).reshape(()) for name, t in found.items() if t is not None}
+        scaling = {"grad_scale": self.grad_scale, "found_inf": self.found_inf}
+        return {name: t.to(param.device).reshape(()) for name, t in scaling.items() if t is not None}
 
     def _master_params(self, params: list[Tensor]) -> list[Tensor] | None:
         """float32 copies of float16 or bfloat16 ``params``, all of one dtype, made where there are none.

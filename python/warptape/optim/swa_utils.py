@@ -227,9 +227,9 @@ class SWALR(LRScheduler):
     def _rates(self) -> list[Any]:
         before = self._weight(max(self.last_epoch - 1, 0)) if self.anneal_epochs else 1.0
         now = self._weight(self.last_epoch) if self.anneal_epochs else 1.0
-        found = []
+        rates = []
         for group in self.optimizer.param_groups:
             target = group["swa_lr"]
             start = target if before == 1 else (group["lr"] - before * target) / (1 - before)
-            found.append(now * target + (1 - now) * start)
-        return found
+            rates.append(now * target + (1 - now) * start)
+        return rates

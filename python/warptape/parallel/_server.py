@@ -152,8 +152,8 @@ class Server:
     def _apply(self, pushed: list[list[Tensor | None]]) -> None:
         """A step with the mean of what was pushed; a parameter to which nobody has a gradient gets none."""
         for parameter, column in zip(self.parameters, zip(*pushed, strict=True), strict=True):
-            given = [g for g in column if g is not None]
-            parameter.grad = wt.stack(given).sum(0) / len(pushed) if given else None
+            grads = [g for g in column if g is not None]
+            parameter.grad = wt.stack(grads).sum(0) / len(pushed) if grads else None
         self.optimizer.step()
         self.version += 1
 

@@ -248,18 +248,18 @@ class ParallelModel(nn.Module):
         missing = [name for name in shapes if name not in state_dict]
         if strict and (unexpected or missing):
             faults.append(f"missing: {missing}; unexpected: {unexpected}")
-        for name, given in state_dict.items():  # also what other ranks have: all take it, or none does
-            if name in shapes and list(given.shape) != shapes[name]:
-                faults.append(f"{name} is {shapes[name]} as a whole, got {list(given.shape)}")
+        for name, value in state_dict.items():  # also what other ranks have: all take it, or none does
+            if name in shapes and list(value.shape) != shapes[name]:
+                faults.append(f"{name} is {shapes[name]} as a whole, got {list(value.shape)}")
         if faults:
             raise RuntimeError(
                 f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(faults)}"
             )
         with wt.no_grad():
             for name, mine in self.state_dict(keep_vars=True).items():
-                given = state_dict.get(name, mine)
-                if given is not mine:
-                    mine.copy_(mine.like_full(given) if isinstance(mine, DTensor) else given)
+                value = state_dict.get(name, mine)
+                if value is not mine:
+                    mine.copy_(mine.like_full(value) if isinstance(mine, DTensor) else value)
         return _IncompatibleKeys(missing, unexpected)
 
     # ---- parts of a step ----

@@ -158,27 +158,27 @@ def _check_tensor_plan(model: nn.Module, plan: Any, size: int, layers: list[nn.M
 
 def _mesh_of(model: nn.Module, mesh: Any, sizes: dict[str, int | None]) -> Any:
     """The mesh or Layout as given, or a mesh of these sizes."""
-    given = {name: size for name, size in sizes.items() if size is not None}
-    if mesh is not None or not given:
-        if given:
-            raise ValueError(f"parallelize: got a mesh and sizes of axes, {given}; give one of them")
+    axes = {name: size for name, size in sizes.items() if size is not None}
+    if mesh is not None or not axes:
+        if axes:
+            raise ValueError(f"parallelize: got a mesh and sizes of axes, {axes}; give one of them")
         return mesh
-    for name, size in given.items():
+    for name, size in axes.items():
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"parallelize: expected {name} to be a whole number above 0, got {size!r}")
     world = state().world_size
-    others = math.prod(given.values())
-    if "dp" not in given and world % others == 0:
-        given["dp"] = world // others
-    if math.prod(given.values()) != world:
+    others = math.prod(axes.values())
+    if "dp" not in axes and world % others == 0:
+        axes["dp"] = world // others
+    if math.prod(axes.values()) != world:
         raise ValueError(
-            f"parallelize: {' * '.join(f'{name} {n}' for name, n in given.items())} are {others} ranks, and "
+            f"parallelize: {' * '.join(f'{name} {n}' for name, n in axes.items())} are {others} ranks, and "
             f"the job has {world}; make the product {world}, or start another number of processes"
         )
     if not isinstance(model, nn.Module):
         return mesh  # refused by what follows
     device = next((p.device.type for p in model.parameters()), "cpu")
-    shape = {name: given.get(name, 1) for name in sizes}
+    shape = {name: axes.get(name, 1) for name in sizes}
     return init_device_mesh(device, tuple(shape.values()), mesh_dim_names=tuple(shape))
 
 
@@ -188,10 +188,10 @@ def _settings(
     """The arguments as they are, or those of a Layout in the mesh's place with a mesh that it makes."""
     if not hasattr(mesh, "arguments"):  # a Layout has; to name its class here would import the planner
         return mesh, schedule, chunks, n_microbatches, zero, ep
-    given = mesh.arguments()
+    arguments = mesh.arguments()
     device = next((p.device.type for p in model.parameters()), "cpu")
     names = ("schedule", "chunks", "n_microbatches", "zero", "ep")
-    return mesh.mesh(device), *(given[name] for name in names)
+    return mesh.mesh(device), *(arguments[name] for name in names)
 
 
 def _checked_axes(mesh: DeviceMesh, zero: int, n_microbatches: int) -> dict[str, DeviceMesh]:
@@ -363,12 +363,12 @@ def _shard(
     for m in root.modules():
         for p in m._parameters.values():
             owners.setdefault(id(p), set()).add(id(m))
-    given = {"reshard_after_forward": reshard, "mp_policy": policy or MixedPrecisionPolicy()}
+    options = {"reshard_after_forward": reshard, "mp_policy": policy or MixedPrecisionPolicy()}
     for _, mixture in mixtures(root) if "ep" in axes else ():
-        fully_shard(mixture.experts, mesh=axes["replicas"], **given)  # type: ignore[arg-type]
-    given["mesh"] = axes["copies"]
+        fully_shard(mixture.experts, mesh=axes["replicas"], **options)  # type: ignore[arg-type]
+    options["mesh"] = axes["copies"]
     for layer in {id(m): m for m in layers if id(m) in inside}.values():
         own = {id(m) for m in layer.modules()}
         if all(owners[id(p)] <= own for p in layer.parameters()):
-            fully_shard(layer, **given)  # type: ignore[arg-type]
-    fully_shard(root, **given)  # type: ignore[arg-type]
+            fully_shard(layer, **options)  # type: ignore[arg-type]
+    fully_shard(root, **options)  # type: ignore[arg-type]

@@ -101,17 +101,17 @@ class ParameterServer:
         self._agree(settings, error)
         ranks = dist.get_process_group_ranks(self.group)
         own = len(self.servers)
-        made = [dist.new_group(ranks, timeout, use_local_synchronization=True) for _ in range(2 * own)]
-        for group in made:
+        groups = [dist.new_group(ranks, timeout, use_local_synchronization=True) for _ in range(2 * own)]
+        for group in groups:
             dist.barrier(group=group)  # whose ranks have not met, they are not told of a failure
-        self._groups, self._requests, self._replies = made, made[:own], made[own:]
+        self._groups, self._requests, self._replies = groups, groups[:own], groups[own:]
         self._versions = [0] * own
         first = flat_of(parameters := [p for owned in self._owned for p in owned])
         dist.broadcast(first, group=self.group, group_src=0)
         load(parameters, first)
         if self.server is not None:
             load(self.server.parameters, flat_of(self._owned[self.rank]))
-            self.server.start(made[self.rank], made[own + self.rank], self.workers, self.rank)
+            self.server.start(groups[self.rank], groups[own + self.rank], self.workers, self.rank)
 
     def _lay_out(self, module: Module, placement: str, n: int) -> None:
         """Which parameters are on which server: the largest first, each to the server that has least."""
@@ -166,8 +166,8 @@ class ParameterServer:
         for i, owned in enumerate(self._owned):
             if i == self.rank:
                 continue
-            given = [int(p.grad is not None) for p in owned]
-            self._send(i, wt.tensor([PUSH, self._versions[i], *given], device="cpu"))
+            has_grad = [int(p.grad is not None) for p in owned]
+            self._send(i, wt.tensor([PUSH, self._versions[i], *has_grad], device="cpu"))
             self._send(i, flat_of([wt.zeros_like(p) if p.grad is None else p.grad for p in owned]))
         if self.server is not None:
             copies = [None if p.grad is None else p.grad.cpu().clone() for p in self._owned[self.rank]]

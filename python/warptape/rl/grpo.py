@@ -130,13 +130,13 @@ def _sampler_of(model: nn.Module) -> Decoder:
     """A decoder with a model's weights, for the engine."""
     if isinstance(model, Decoder):
         return copy.deepcopy(model)
-    made, weights = decoder_of(model)
-    made.to_empty(device="cpu")
-    made.tie_weights()
+    decoder, weights = decoder_of(model)
+    decoder.to_empty(device="cpu")
+    decoder.tie_weights()
     with wt.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in decoder.named_parameters():
             parameter.data = weights[name].detach().clone()
-    return made
+    return decoder
 
 
 class GRPOTrainer:
@@ -258,17 +258,17 @@ class GRPOTrainer:
 
     def _reward(self, rollouts: list[Rollout]) -> None:
         texts = self.llm.get_tokenizer() is not None
-        given: dict[str, list[Any]] = {
+        arguments: dict[str, list[Any]] = {
             "prompts": [each.row["prompt"] for each in rollouts],
             "completions": [each.text if texts else each.tokens for each in rollouts],
             "completion_ids": [each.tokens for each in rollouts],
         }
         names = {name for each in rollouts for name in each.row if name != "prompt"}
-        given |= {name: [each.row.get(name) for each in rollouts] for name in sorted(names)}
+        arguments |= {name: [each.row.get(name) for each in rollouts] for name in sorted(names)}
         for function in self.reward_funcs:
             known = inspect.signature(function).parameters
             takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
-            values = function(**{k: v for k, v in given.items() if takes_all or k in known})
+            values = function(**{k: v for k, v in arguments.items() if takes_all or k in known})
             if len(values) != len(rollouts):
                 name = getattr(function, "__name__", "a reward function")
                 raise ValueError(f"{name} gave {len(values)} rewards for {len(rollouts)} answers")

@@ -151,8 +151,8 @@ def _weights_only(asked: bool | None, pickle_module: ModuleType | None) -> bool:
 
 def normalize_storage_type(storage_type: type) -> type:
     """The class of storages of that name in host memory: torch.cuda.FloatStorage -> torch.FloatStorage."""
-    found: type = getattr(offered("root"), storage_type.__name__)
-    return found
+    storage_class: type = getattr(offered("root"), storage_type.__name__)
+    return storage_class
 
 
 def load(

@@ -143,11 +143,11 @@ class Pickler(_PythonPickler):
         else:
             name = name or obj.__qualname__
             module = getattr(obj, "__module__", None) or "builtins"
-            found: Any = sys.modules.get(module)
+            value: Any = sys.modules.get(module)
             owner = None
             for part in name.split("."):
-                owner, found = found, getattr(found, part, None)
-            if found is not obj:
+                owner, value = value, getattr(value, part, None)
+            if value is not obj:
                 raise pickle.PicklingError(f"Can't pickle {obj!r}: attribute lookup {module}.{name} failed")
             module, short = _names.torch_name(module, name, obj)
             if "." in short:  # a name that protocol 2 cannot write
@@ -312,8 +312,8 @@ class LegacyPickler(Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         """What stands for a storage; no part of a larger one."""
-        found = super().persistent_id(obj)
-        return None if found is None else (*found, None)
+        key = super().persistent_id(obj)
+        return None if key is None else (*key, None)
 
     def pieces(self) -> Iterator[Any]:
         """The file: see the note in `_read._legacy_storages`."""

@@ -165,9 +165,9 @@ def from_file(
         if mmap:
             raise RuntimeError("load: mmap=True needs a file of PyTorch 1.6 or newer; save it anew")
         held, end = _legacy_storages(source)
-        found = _unpickle(file, source.size, _Storages(held, map_location), module, options)
+        state = _unpickle(file, source.size, _Storages(held, map_location), module, options)
         file.seek(end)  # others may have written behind it
-        return found
+        return state
     mapped = Mapped(file, shared) if mmap else None
     if mapped is not None:
         source.mapped = memoryview(mapped.map)

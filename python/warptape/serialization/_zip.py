@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def _is_zipfile(f: IO[bytes]) -> bool:
     """Whether a record of an archive begins where the file stands."""
     start = f.tell()
-    found = f.read(len(LOCAL))
+    head = f.read(len(LOCAL))
     f.seek(start)
-    return found == LOCAL
+    return head == LOCAL
 
 
 @contextlib.contextmanager

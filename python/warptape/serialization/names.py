@@ -100,8 +100,8 @@ def rebuild_meta_tensor(dtype: wt.dtype, size: Sequence[int], stride: Sequence[i
         size, stride: one number for each dim.
         grad: whether it requires gradients.
     """
-    made = _C._functions.empty_strided(tuple(size), tuple(stride), dtype=dtype, device="meta")
-    return made.requires_grad_(bool(grad))
+    tensor = _C._functions.empty_strided(tuple(size), tuple(stride), dtype=dtype, device="meta")
+    return tensor.requires_grad_(bool(grad))
 
 
 def rebuild_parameter(data: Any, grad: bool, hooks: object, state: Any = None) -> Any:
@@ -118,13 +118,13 @@ def rebuild_parameter(data: Any, grad: bool, hooks: object, state: Any = None) -
 
 def rebuild_from_type(make: Callable[..., Any], cls: type, args: tuple[Any, ...], state: Any) -> Any:
     """A tensor of another class, with attributes that were set on it."""
-    made = make(*args)
-    if type(made) is not cls:
-        made = made.as_subclass(cls).requires_grad_(made.requires_grad)
+    value = make(*args)
+    if type(value) is not cls:
+        value = value.as_subclass(cls).requires_grad_(value.requires_grad)
     if getattr(cls, "__setstate__", Tensor.__setstate__) is not Tensor.__setstate__:
-        made.__setstate__(state)
-        return made
-    return _with_state(made, state)
+        value.__setstate__(state)
+        return value
+    return _with_state(value, state)
 
 
 def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
@@ -172,10 +172,10 @@ def rebuild_coded(
     from ..core.coded import rebuild
 
     try:
-        made = rebuild(kind, shape, dtype, dict(held))
+        tensor = rebuild(kind, shape, dtype, dict(held))
     except (TypeError, ValueError) as error:
         raise UnpicklingError(str(error)) from error
-    return offered("Parameter")(made, False) if parameter else made
+    return offered("Parameter")(tensor, False) if parameter else tensor
 
 
 def _with_state(made: Any, state: Any) -> Any:
@@ -209,10 +209,10 @@ def _bytearray(text: Any = b"", codec: Any = "latin1") -> bytearray:
 
 
 def _layout(name: Any) -> Any:
-    found = getattr(_C, name.removeprefix("torch."), None) if type(name) is str else None
-    if type(found) is not _C.layout:
+    layout = getattr(_C, name.removeprefix("torch."), None) if type(name) is str else None
+    if type(layout) is not _C.layout:
         raise UnpicklingError("there is no such layout")  # a name may take forever to print
-    return found
+    return layout
 
 
 def check_key(key: object) -> Any:
@@ -375,11 +375,11 @@ def allowed(module: str, name: str) -> Any:
     full = f"{_OLD.get(module, module)}.{name}"
     if module.split(".")[0] in ("sys", "os", "posix", "nt"):
         return None
-    for obj, given in _allowed:
+    for obj, alias in _allowed:
         # A class of this package has a longer name than files, and under `python -m warptape.torch` torch's.
-        if given == full or (given.startswith(("warptape.", "torch.")) and full.startswith("torch.")):
+        if alias == full or (alias.startswith(("warptape.", "torch.")) and full.startswith("torch.")):
             try:
-                if given == full or resolve(module, name) is obj:
+                if alias == full or resolve(module, name) is obj:
                     return obj
             except AttributeError:
                 continue

@@ -75,10 +75,10 @@ def tokens_of(given: list[str], files: list[str]) -> list[str]:
     for path in files:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file]
-        found = [line for line in lines if line and not line.startswith("#")]
-        if not found:
+        kept_lines = [line for line in lines if line and not line.startswith("#")]
+        if not kept_lines:
             raise ValueError(f"--token-file {path} has no token")
-        tokens += found
+        tokens += kept_lines
     return tokens
 
 
@@ -168,13 +168,13 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: those of the process if None.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    argv = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="warptape serve", description=__doc__, epilog=EPILOG)
     add_options(parser)
     try:
-        if given[:1] and given[0] in admin.COMMANDS:
-            return admin.main(given)
-        return serve(parser.parse_args(given))
+        if argv[:1] and argv[0] in admin.COMMANDS:
+            return admin.main(argv)
+        return serve(parser.parse_args(argv))
     except (*ERRORS, admin.OrderError) as error:
         print(f"warptape serve: {error}", file=sys.stderr)
         return 1

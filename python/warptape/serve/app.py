@@ -126,8 +126,12 @@ class App:
             raise RuntimeError(f"no {scope['type']} here")
         start, headers = time.monotonic(), dict(scope["headers"])
         shared = self._sites.shared(headers)
-        given = headers.get(b"x-request-id", b"")
-        name = given.decode("latin-1") if 0 < len(given) <= 64 and given.isalnum() else uuid.uuid4().hex
+        request_id = headers.get(b"x-request-id", b"")
+        name = (
+            request_id.decode("latin-1")
+            if 0 < len(request_id) <= 64 and request_id.isalnum()
+            else uuid.uuid4().hex
+        )
         notes = scope["warptape"] = {
             "id": name,
             "key": "",
@@ -189,14 +193,14 @@ class App:
     ) -> _Key | None:
         """Checks who asks, from where, for how much. ApiError where not."""
         self._sites.check(headers, method)
-        given = headers.get(b"authorization")
-        if given is None and b"x-api-key" in headers:  # Anthropic's clients
-            given = b"Bearer " + headers[b"x-api-key"]
-        key = self._tokens.key(given)
+        header = headers.get(b"authorization")
+        if header is None and b"x-api-key" in headers:  # Anthropic's clients
+            header = b"Bearer " + headers[b"x-api-key"]
+        key = self._tokens.key(header)
         if key is None:
-            what = "is wrong" if given is not None else "is missing"
+            what = "is wrong" if header is not None else "is missing"
             raise ApiError(401, f"the bearer token {what}", code="invalid_api_key")
-        if is_order(path) and not self._tokens.may_order(given, path):
+        if is_order(path) and not self._tokens.may_order(header, path):
             text = "this order needs the token of an admin, see --admin-token"
             raise ApiError(403, text, code="not_an_admin")
         notes["key"] = key

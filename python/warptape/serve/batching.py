@@ -264,13 +264,13 @@ class Batcher:
         Args:
             now: of a clock that never goes back.
         """
-        made = Decision(expired=self._expire(now))
+        decision = Decision(expired=self._expire(now))
         if not self.waiting:
-            return made
+            return decision
         deadlines = [r.deadline for q in self._queues.values() for r in q if r.deadline is not None]
-        made.wake = min(deadlines, default=None)
+        decision.wake = min(deadlines, default=None)
         if self.running >= self.instances:
-            return made
+            return decision
         limit = self.size_limit(now)
         members = self._members(limit)
         rows = sum(r.rows for r in members)
@@ -278,15 +278,15 @@ class Batcher:
         if rows < limit and preferred is None:
             until = members[0].arrival + self.delay(rows)
             if now < until:
-                made.wake = until if made.wake is None else min(until, made.wake)
-                return made
+                decision.wake = until if decision.wake is None else min(until, decision.wake)
+                return decision
         chosen = preferred or members
         for request in chosen:
             self._queues[request.priority].remove(request)
         self.waiting -= len(chosen)
         self.running += 1
-        made.batch = Batch(chosen, now)
-        return made
+        decision.batch = Batch(chosen, now)
+        return decision
 
     def done(self, batch: Batch, seconds: float | None) -> None:
         """After a batch was computed; None where it failed, which says nothing of its cost.

@@ -211,7 +211,7 @@ def _batching(where: str, data: object, most: int) -> DynamicBatching:
     preferred = r.wholes("preferred_batch_size", 1, most, ())
     levels = r.whole("priority_levels", 0, 100, 0)
     policy = _Reader(where, "dynamic_batching.default_queue_policy", r.take("default_queue_policy", {}))
-    made = DynamicBatching(
+    batching = DynamicBatching(
         preferred_batch_size=tuple(sorted(set(preferred))),
         max_queue_delay_microseconds=r.whole("max_queue_delay_microseconds", 0, 60_000_000, 0),
         priority_levels=levels,
@@ -221,7 +221,7 @@ def _batching(where: str, data: object, most: int) -> DynamicBatching:
     )
     policy.end(("max_queue_size",))
     r.end(tuple(f.name for f in fields(DynamicBatching)))
-    return made
+    return batching
 
 
 def _rollout(where: str, data: object) -> Rollout:
@@ -229,7 +229,7 @@ def _rollout(where: str, data: object) -> Rollout:
     steps = r.wholes("steps", 1, 100, d.steps)
     if not steps or steps[-1] != 100 or list(steps) != sorted(set(steps)):
         raise r.error("steps", "growing percents that end with 100", list(steps))
-    made = Rollout(
+    rollout = Rollout(
         steps=steps,
         hold_seconds=r.number("hold_seconds", 0, 1e7, d.hold_seconds),
         watch_seconds=r.number("watch_seconds", 0, 1e7, d.watch_seconds),
@@ -238,25 +238,25 @@ def _rollout(where: str, data: object) -> Rollout:
         tolerance=r.number("tolerance", 0, 1e9, d.tolerance),
     )
     r.end(tuple(f.name for f in fields(Rollout)))
-    return made
+    return rollout
 
 
 def _tensors(where: str, key: str, data: object) -> tuple[TensorConfig, ...]:
     if not isinstance(data, (list, tuple)):
         raise ConfigError(f"{where}: {key} must be a list of objects, got {data!r:.100}")
-    made: list[TensorConfig] = []
+    tensors: list[TensorConfig] = []
     for i, each in enumerate(data):
         r = _Reader(where, f"{key}[{i}]", each)
         name, kind = r.take("name"), r.take("data_type", "")
-        if not isinstance(name, str) or not name or any(t.name == name for t in made):
+        if not isinstance(name, str) or not name or any(t.name == name for t in tensors):
             raise r.error("name", "a name of its own", name)
         kind = kind.removeprefix("TYPE_") if isinstance(kind, str) else kind
         kind = "BYTES" if kind == "STRING" else kind
         if kind not in DTYPES:
             raise r.error("data_type", f"TYPE_ and one of {', '.join(DTYPES)}", kind)
-        made.append(TensorConfig(name, kind, r.wholes("dims", -1, 1 << 31, ())))
+        tensors.append(TensorConfig(name, kind, r.wholes("dims", -1, 1 << 31, ())))
         r.end(("name", "data_type", "dims"))
-    return tuple(made)
+    return tuple(tensors)
 
 
 def _instances(where: str, data: object) -> int:
@@ -277,7 +277,7 @@ def _is_scalar(value: object) -> bool:
 
 def _parameters(where: str, data: object) -> dict[str, Any]:
     r = _Reader(where, "parameters", data)
-    made = {}
+    parameters = {}
     for key, value in r.data.items():
         if isinstance(value, dict) and set(value) == {"string_value"}:
             value = value["string_value"]
@@ -288,8 +288,8 @@ def _parameters(where: str, data: object) -> dict[str, Any]:
             expected = option.wrong(value)
         if expected is not None:
             raise r.error(key, expected, value)
-        made[key] = value if option is None else option.value_of(value)
-    return made
+        parameters[key] = value if option is None else option.value_of(value)
+    return parameters
 
 
 def _policy(where: str, data: object) -> dict[str, Any]:
@@ -321,9 +321,9 @@ def config_of(data: object, where: str, name: str) -> ModelConfig:
     Raises: ConfigError.
     """
     r = _Reader(where, "", data)
-    given = r.take("name", name)
-    if given != name:
-        raise r.error("name", f"the folder's name, {name!r},", given)
+    declared = r.take("name", name)
+    if declared != name:
+        raise r.error("name", f"the folder's name, {name!r},", declared)
     backend = r.take("backend", "")
     if backend not in ("", *BACKENDS):
         raise r.error("backend", f"one of {', '.join(BACKENDS)}", backend)
@@ -331,7 +331,7 @@ def config_of(data: object, where: str, name: str) -> ModelConfig:
     batching = r.take("dynamic_batching")
     if batching is not None and most < 1:
         raise ConfigError(f"{where}: dynamic_batching needs a max_batch_size of at least 1, got {most}")
-    made = ModelConfig(
+    config = ModelConfig(
         name=name,
         backend=backend,
         max_batch_size=most,
@@ -344,7 +344,7 @@ def config_of(data: object, where: str, name: str) -> ModelConfig:
         rollout=_rollout(where, r.take("rollout", {})),
     )
     r.end((KEYS,))
-    return made
+    return config
 
 
 def read_config(folder: Path, name: str | None = None) -> ModelConfig:

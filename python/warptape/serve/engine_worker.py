@@ -284,9 +284,9 @@ class EngineWorker:
         adapters = self._engine.runner.adapters
         if load:
             self._last_adapter += 1
-            made = LoRARequest(name, self._last_adapter, path)
-            adapters.number(made)
-            self._adapters[name] = made
+            adapter = LoRARequest(name, self._last_adapter, path)
+            adapters.number(adapter)
+            self._adapters[name] = adapter
         elif name in self._adapters:
             self._gone.append(self._adapters.pop(name).lora_int_id)
             self._forget_adapters()
@@ -429,13 +429,13 @@ class EngineWorker:
     def _encoded(self, encoder: TextEncoder) -> list[Answer]:
         """The answers of a step of the encoder."""
         try:
-            found = encoder.step()
+            rows_of = encoder.step()
         except Exception as error:
             lost = [number for number in self._reading if not encoder.waits_for(number)]
             failed = WorkerError(f"{type(error).__name__}: {error}")
             self._reading = {number: op for number, op in self._reading.items() if number not in lost}
             return [(failure(number, failed), []) for number in lost]
-        return [self._answer(self._reading.pop(each.name), each) for each in found]
+        return [self._answer(self._reading.pop(each.name), each) for each in rows_of]
 
     def _answer(self, op: str, text: Encoded) -> Answer:
         if op == "embed":
@@ -470,8 +470,8 @@ def _activation(said: dict[str, Any], config: EncoderConfig) -> str:
         name = own.get("activation_fn") if isinstance(own, dict) else None
         name = name or said.get("sbert_ce_default_activation_function") or ""
         known = {"Identity": "none", "Sigmoid": "sigmoid"}
-        if (found := known.get(str(name).rpartition(".")[2])) is not None:
-            return found
+        if (activation := known.get(str(name).rpartition(".")[2])) is not None:
+            return activation
     kinds = {
         "regression": "none",
         "single_label_classification": "softmax",

@@ -366,9 +366,9 @@ def routes(models: Models, metrics: Metrics, texts: Texts, settings: Settings) -
     def route(path: str, handler: Callable[..., Any], method: str = "GET") -> Any:
         return Route(path, _Endpoint(handler, *most), methods=[method])
 
-    made = []
+    routes = []
     for at in ("/v2/models/{model:model}", "/v2/models/{model:model}/versions/{version}"):
-        made += [
+        routes += [
             route(at + "/infer", k.infer, "POST"),
             route(at, k.model),
             route(at + "/ready", k.model_ready),
@@ -377,9 +377,9 @@ def routes(models: Models, metrics: Metrics, texts: Texts, settings: Settings) -
         ]
     at = "/v2/repository/models/{model:model}"
     return [
-        made[0],
+        routes[0],
         route("/v2/models/stats", k.statistics),
-        *made[1:],
+        *routes[1:],
         route("/v2", k.server),
         route("/v2/", k.server),
         route("/v2/health/live", k.live),

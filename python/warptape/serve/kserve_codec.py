@@ -163,9 +163,9 @@ def array_of_list(datatype: str, shape: tuple[int, ...], data: object, where: st
         raise RequestError(f"{where}.data: shape {list(shape)} needs {expected} values, got {len(data)}")
     dtype = DTYPES[datatype]
     kinds, name = _KINDS.get("f" if datatype == "BF16" else dtype.kind, ({int}, "integers"))
-    found = set(map(type, data))
-    if not found <= kinds:
-        other = next(iter(found - kinds)).__name__
+    types = set(map(type, data))
+    if not types <= kinds:
+        other = next(iter(types - kinds)).__name__
         raise RequestError(f"{where}.data: {datatype} takes {name}, got {other}")
     try:
         return _made(datatype, dtype, data).reshape(shape)
@@ -175,9 +175,9 @@ def array_of_list(datatype: str, shape: tuple[int, ...], data: object, where: st
 
 def _made(datatype: str, dtype: np.dtype[Any], data: list[Any]) -> np.ndarray:
     if datatype == "BYTES":
-        made = np.empty(len(data), object)
-        made[:] = [text.encode() for text in data]
-        return made
+        array = np.empty(len(data), object)
+        array[:] = [text.encode() for text in data]
+        return array
     if datatype == "BF16":
         with np.errstate(over="ignore"):
             return to_bf16(np.array(data, np.float64).astype(np.float32))
@@ -207,12 +207,12 @@ def decompressed(body: bytes, encoding: str, most: int) -> bytes:
         raise RequestError(f"Content-Encoding must be gzip or deflate, got {encoding!r:.50}")
     machine = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
-        made = machine.decompress(body, most)
+        plain = machine.decompress(body, most)
     except zlib.error as error:
         raise RequestError(f"the body is no {encoding}: {error}") from None
     if not machine.eof:
         raise RequestError(f"the body has no end, or more than {most} bytes when unpacked")
-    return made
+    return plain
 
 
 def _object(value: object, where: str) -> dict[str, Any]:
@@ -271,10 +271,10 @@ def parse_infer(body: bytes, header_length: str | None, most: int = MOST_JSON) -
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise RequestError(f"parameters.binary_data_output must be true or false, got {default!r:.100}")
-    made = InferRequest(inputs, None, request_id, parameters, binary_default=default)
+    request = InferRequest(inputs, None, request_id, parameters, binary_default=default)
     if data.get("outputs") is not None:
-        _outputs(data["outputs"], made)
-    return made
+        _outputs(data["outputs"], request)
+    return request
 
 
 def _inputs(listed: list[Any], rest: memoryview) -> tuple[Arrays, memoryview]:

@@ -60,12 +60,12 @@ CODES = {
 
 
 def _parameters(given: Any) -> dict[str, Any]:
-    made = {}
+    parameters = {}
     for key, value in given.items():
         which = value.WhichOneof("parameter_choice")
         if which is not None:
-            made[key] = getattr(value, which)
-    return made
+            parameters[key] = getattr(value, which)
+    return parameters
 
 
 def _contents(tensor: Any, datatype: str, shape: tuple[int, ...], where: str) -> np.ndarray:
@@ -81,9 +81,9 @@ def _contents(tensor: Any, datatype: str, shape: tuple[int, ...], where: str) ->
         return array_of_list(datatype, shape, values, where)
     if math.prod(shape) != len(values):
         raise RequestError(f"{where}: shape {list(shape)} needs {math.prod(shape)} values, got {len(values)}")
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made.reshape(shape)
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
 
 
 def request_of(message: Any) -> InferRequest:
@@ -132,11 +132,11 @@ def response_of(request: InferRequest, model: str, version: int, outputs: Arrays
         model, version: which answered.
         outputs: arrays by name.
     """
-    made = messages().ModelInferResponse(model_name=model, model_version=str(version), id=request.id)
+    response = messages().ModelInferResponse(model_name=model, model_version=str(version), id=request.id)
     for name, array in outputs.items():
-        made.outputs.add(name=name, datatype=dtype_name(array), shape=array.shape)
-        made.raw_output_contents.append(bytes(raw_of_array(array)))
-    return made
+        response.outputs.add(name=name, datatype=dtype_name(array), shape=array.shape)
+        response.raw_output_contents.append(bytes(raw_of_array(array)))
+    return response
 
 
 def _statistics(rows: list[dict[str, Any]]) -> Any:
@@ -175,11 +175,11 @@ class _Service:
         return _statistics(self.metrics.statistics(message.name, message.version))
 
     async def RepositoryIndex(self, message: Any, left: float | None) -> Any:
-        made = self.m.RepositoryIndexResponse()
+        response = self.m.RepositoryIndexResponse()
         for row in self.models.index():
             if row["state"] == "READY" or not message.ready:
-                made.models.add(**row)
-        return made
+                response.models.add(**row)
+        return response
 
     async def RepositoryModelLoad(self, message: Any, left: float | None) -> Any:
         await version_of_load(self.models, message.model_name, _parameters(message.parameters))

@@ -49,19 +49,19 @@ def params_of(parameters: dict[str, Any]) -> dict[str, Any]:
     Args:
         parameters: of the request.
     """
-    given = {k: v for k, v in parameters.items() if k not in _OWN}
-    unknown = sorted(k for k in given if k not in _TAKEN)
+    options = {k: v for k, v in parameters.items() if k not in _OWN}
+    unknown = sorted(k for k in options if k not in _TAKEN)
     if unknown:
         raise RequestError(f"parameters {unknown!r:.200} are not known; known are {sorted(_TAKEN)}")
-    bounded(given)
-    given.setdefault("max_tokens", 16)
-    if given.get("seed") is None:
-        given["seed"] = secrets.randbits(62)
+    bounded(options)
+    options.setdefault("max_tokens", 16)
+    if options.get("seed") is None:
+        options["seed"] = secrets.randbits(62)
     try:
-        SamplingParams(**given)
+        SamplingParams(**options)
     except (ValueError, TypeError, IndexError) as error:
         raise RequestError(f"parameters: {error}") from None
-    return given
+    return options
 
 
 async def _prompts(texts_of: Texts, version: Version, request: InferRequest) -> list[list[int]]:
@@ -129,11 +129,11 @@ async def infer(texts: Texts, version: Version, request: InferRequest, deadline:
     finally:
         for task in tasks:
             task.cancel()
-    made: Arrays = {
+    arrays: Arrays = {
         "text_output": np.array([text.encode() for text, _, _ in answers], object),
         "output_ids": np.array(answers[0][1], np.int64),
         "finish_reason": np.array([reason.encode() for _, _, reason in answers], object),
     }
     if len(answers) > 1:
-        del made["output_ids"]
-    return made if request.outputs is None else {n: made[n] for n in request.outputs if n in made}
+        del arrays["output_ids"]
+    return arrays if request.outputs is None else {n: arrays[n] for n in request.outputs if n in arrays}

@@ -120,12 +120,12 @@ def messages() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="warptape/serve/kserve.proto", package=PACKAGE, syntax="proto3"
     )
-    made: dict[str, Any] = {}
+    built: dict[str, Any] = {}
     for full, lines in _MESSAGES.items():
         outer, _, last = full.rpartition(".")
-        made[full] = (made[outer].nested_type if outer else file.message_type).add(name=last)
+        built[full] = (built[outer].nested_type if outer else file.message_type).add(name=last)
         for text in lines.split(", ") if lines else ():
-            _add_field(made[full], descriptor_pb2.FieldDescriptorProto, text, full)
+            _add_field(built[full], descriptor_pb2.FieldDescriptorProto, text, full)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     classes = {

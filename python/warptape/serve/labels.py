@@ -96,13 +96,13 @@ class Labels:
             if metadata["task"] != "sequence" or len(metadata["labels"]) != 1:
                 raise refuse(f"{model} has not the one label that scores are made of", "model")
             pairs = asked.first, asked.second, limit, asked.cut, asked.each
-            found = await self._texts.pairs(tokenizer, *pairs)
-            return "classify", [(tokens, types if any(types) else None) for tokens, types in found]
+            encoded = await self._texts.pairs(tokenizer, *pairs)
+            return "classify", [(tokens, types if any(types) else None) for tokens, types in encoded]
 
         version, op, values, count = await self._openai.read(request, asked.model, read)
         scores = list[float]()
-        made: Iterable[Any] = zip(values[::2], values[1::2]) if op == "embed" else values
-        async for each in in_turns(made):
+        results: Iterable[Any] = zip(values[::2], values[1::2]) if op == "embed" else values
+        async for each in in_turns(results):
             if op == "embed":
                 scores.append(float(np.dot(*(vector.astype(np.float64) for vector in each))))
             else:
@@ -117,20 +117,20 @@ class Labels:
         Args:
             request: of starlette.
         """
-        model, given = await self._openai.asked(request, _classify)
+        model, inputs = await self._openai.asked(request, _classify)
         spans: list[Any] = []
 
         async def read(version: Version) -> tuple[str, list[Text]]:
             task, labels = version.metadata.get("task"), version.metadata.get("labels", ())
             if not task:
                 raise refuse(f"{model} has no labels", "model")
-            if task == "token" and all(isinstance(each, str) for each in given):
+            if task == "token" and all(isinstance(each, str) for each in inputs):
                 tokenizer = await self._openai.reader(version, model)
-                found = await self._texts.spans(tokenizer, given, version.metadata["max_embedded_len"])
-                spans.extend(each for _, each in found)
-                texts = [tokens for tokens, _ in found]
+                encoded = await self._texts.spans(tokenizer, inputs, version.metadata["max_embedded_len"])
+                spans.extend(each for _, each in encoded)
+                texts = [tokens for tokens, _ in encoded]
             else:
-                texts = await self._openai.inputs(given, version, model)
+                texts = await self._openai.inputs(inputs, version, model)
             size = sum(map(len, texts)) if task == "token" else len(texts) * len(labels)
             if size > MOST_SAID:
                 raise refuse(f"the answer would have {size} entries, at most {MOST_SAID} are given", "input")
@@ -141,7 +141,7 @@ class Labels:
         async for logits in in_turns(values):
             i, probs = len(data), _applied(metadata["activation"], logits)
             if metadata["task"] == "token":
-                of, text = (spans[i], given[i]) if spans else ([()] * len(probs), None)
+                of, text = (spans[i], inputs[i]) if spans else ([()] * len(probs), None)
                 data.append({"index": i, "tokens": [*_of_tokens(metadata["labels"], probs, of, text)]})
             else:
                 said = {"label": metadata["labels"][int(probs.argmax())], "probs": probs.tolist()}
@@ -227,11 +227,11 @@ def _text(value: Any, name: str) -> str:
 
 
 def _several(body: dict[str, Any], name: str) -> list[str]:
-    given = body.get(name)
-    given = given if isinstance(given, list) else [given]
-    if not 0 < len(given) <= MOST_INPUTS:
+    value = body.get(name)
+    value = value if isinstance(value, list) else [value]
+    if not 0 < len(value) <= MOST_INPUTS:
         raise refuse(f"{name} must be a text, or 1 to {MOST_INPUTS}", name)
-    return [_text(each, name) for each in given]
+    return [_text(each, name) for each in value]
 
 
 def _rerank(body: dict[str, Any]) -> _Pairs:

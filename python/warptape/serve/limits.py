@@ -63,14 +63,14 @@ def bounded(params: dict[str, Any]) -> None:
     """Checks sampling parameters. RequestError for more of something than is taken; wrong types are left to
     SamplingParams."""
     for name, most in MOST_LISTED.items():
-        given = params.get(name)
-        given = [given] if isinstance(given, str) else given
-        if not isinstance(given, (list, tuple, dict)):
+        value = params.get(name)
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, (list, tuple, dict)):
             continue
-        if len(given) > most:
-            raise RequestError(f"{name} may have at most {most} entries, got {len(given)}")
-        _check_texts(name, given)
-        if name == "bad_words" and sum(len(each) for each in given if isinstance(each, str)) > MOST_BAD:
+        if len(value) > most:
+            raise RequestError(f"{name} may have at most {most} entries, got {len(value)}")
+        _check_texts(name, value)
+        if name == "bad_words" and sum(len(each) for each in value if isinstance(each, str)) > MOST_BAD:
             raise RequestError(f"bad_words may have at most {MOST_BAD} characters in all")
     wanted = params.get("structured_outputs")
     if not isinstance(wanted, dict):

@@ -216,10 +216,10 @@ class Metrics:
         Args:
             model, version: which.
         """
-        found = self._of.get((model, version))
-        if found is None:
-            found = self._of[model, version] = VersionMetrics(self, model, version)
-        return found
+        numbers = self._of.get((model, version))
+        if numbers is None:
+            numbers = self._of[model, version] = VersionMetrics(self, model, version)
+        return numbers
 
     def batch_observer(self, model: str, version: int) -> Callable[[int, list[float], float], None]:
         """What a version's batcher tells of its batches.
@@ -271,7 +271,7 @@ class Metrics:
                 self.users.labels(*labels).set(v["users"])
                 self.waiting.labels(*labels).set(v["waiting"])
                 self.restarts.labels(*labels).set(v["restarts"])
-        made = {}
+        deltas = {}
         for v, stats in zip(loaded, said):
             labels = (v.name, str(v.number))
             self.memory.labels(*labels).set(stats.get("rss", 0))
@@ -280,8 +280,8 @@ class Metrics:
                     each.labels(*labels).set(stats[key])
             if stats.get("num_pages"):
                 self.page_use.labels(*labels).set(1 - stats.get("idle_pages", 0) / stats["num_pages"])
-            made[v.name, v.number] = stats
-        return made
+            deltas[v.name, v.number] = stats
+        return deltas
 
     def render(self) -> bytes:
         """Prometheus' text."""

@@ -174,12 +174,12 @@ class Models:
                 raise ModelUnavailableError(f"model {name!r:.130} is not loaded: {model.error}")
             raise ModelNotFoundError(f"model {name!r:.130} is not there; there are {self.names()}")
         number = model.controller.pick() if version in (None, "") else self._number(name, version)
-        found = model.versions.get(number) if number is not None else None
-        if found is None:
+        chosen = model.versions.get(number) if number is not None else None
+        if chosen is None:
             raise ModelNotFoundError(
                 f"model {name!r} has no version {version!r:.40}; loaded are {sorted(model.versions)}"
             )
-        return _Lease(self, model, found)
+        return _Lease(self, model, chosen)
 
     @staticmethod
     def _number(name: str, version: int | str | None) -> int:
@@ -294,28 +294,28 @@ class Models:
             for n in switch.files
             if n in switch.refused and switch.files[n] != self.repository.digest(name, n)
         ]
-        made = switch.without(again)
-        for number in [n for n in candidates if n is not None and n not in made.refused]:
+        restored = switch.without(again)
+        for number in [n for n in candidates if n is not None and n not in restored.refused]:
             try:
                 model.versions[number] = await self._load_version(model, number)
             except LOAD_ERRORS as error:
-                made = self._refuse(model, made, number, error)
+                restored = self._refuse(model, restored, number, error)
                 continue
-            if made.current is None:
-                made = replace(made, current=number)
+            if restored.current is None:
+                restored = replace(restored, current=number)
                 if switch.previous is None or number == switch.previous:
                     break
             else:
-                made = replace(made, previous=number)
-        if switch.candidate is not None and made.current is not None:
+                restored = replace(restored, previous=number)
+        if switch.candidate is not None and restored.current is not None:
             number = switch.candidate
             try:
                 model.versions[number] = await self._load_version(model, number)
-                made = replace(made, candidate=number, step=switch.step)
+                restored = replace(restored, candidate=number, step=switch.step)
             except LOAD_ERRORS as error:
-                made = self._refuse(model, made, number, error)
+                restored = self._refuse(model, restored, number, error)
         with contextlib.suppress(RepositoryError):
-            await self._commit(model, made, force=True)
+            await self._commit(model, restored, force=True)
 
     async def close(self, drain: float = DRAIN) -> None:
         """Lets requests finish for `drain` seconds and ends all workers.

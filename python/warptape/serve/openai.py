@@ -388,13 +388,13 @@ class OpenAI:
             form: "float" or "base64".
         """
         dimensions, model = take(body, "dimensions", int), openai_requests.named(body)
-        given = openai_requests.inputs(body)
+        inputs = openai_requests.inputs(body)
 
         async def texts(version: Version) -> tuple[str, list[Text]]:
-            return "embed", [(tokens, None) for tokens in await self.inputs(given, version, model)]
+            return "embed", [(tokens, None) for tokens in await self.inputs(inputs, version, model)]
 
-        _, _, found, count = await self.read(request, model, texts)
-        return [_shaped(vector, dimensions, form) async for vector in in_turns(found)], count
+        _, _, vectors_of, count = await self.read(request, model, texts)
+        return [_shaped(vector, dimensions, form) async for vector in in_turns(vectors_of)], count
 
     async def read(
         self, request: Request, model: str, texts: Callable[[Version], Awaitable[tuple[str, list[Text]]]]
@@ -418,13 +418,13 @@ class OpenAI:
                 if longest > most:
                     raise refuse(f"an input has {longest} tokens, {model} takes {most}", "input", CONTEXT)
                 call = _read(version, op, tokens, request.scope["warptape"]["deadline"])
-                found = await unless_left(request.receive, call)
+                result = await unless_left(request.receive, call)
             except BaseException as error:
                 observe.failed(error)
                 raise
             observe.succeeded()
         count = request.scope["warptape"]["prompt_tokens"] = sum(len(each) for each, _ in tokens)
-        return version, op, found, count
+        return version, op, result, count
 
     async def reader(self, version: Version, model: str) -> Tokenizer:
         """The tokenizer of a model that reads. ApiError where it has none.

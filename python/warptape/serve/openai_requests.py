@@ -90,12 +90,12 @@ def inputs(body: dict[str, Any]) -> list[Any]:
     Args:
         body: of the request.
     """
-    given = body.get("input")
-    if isinstance(given, str) or _is_tokens(given):
-        given = [given]
-    if not isinstance(given, list) or not 0 < len(given) <= MOST_INPUTS:
+    value = body.get("input")
+    if isinstance(value, str) or _is_tokens(value):
+        value = [value]
+    if not isinstance(value, list) or not 0 < len(value) <= MOST_INPUTS:
         raise refuse(f"input must be a text, tokens, or up to {MOST_INPUTS} of these", "input")
-    return given
+    return value
 
 
 def named(body: dict[str, Any]) -> str:
@@ -414,10 +414,10 @@ def _format(asked: Asked, wanted: dict[str, Any] | None) -> None:
     if kind == "json_object":
         asked.params["structured_outputs"] = {"json_object": True}
     elif kind == "json_schema":
-        given = wanted.get("json_schema")
-        if not isinstance(given, dict) or not isinstance(given.get("schema"), dict):
+        schema = wanted.get("json_schema")
+        if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict):
             raise refuse("response_format.json_schema must have a schema", "response_format")
-        asked.params["structured_outputs"] = {"json": given["schema"]}
+        asked.params["structured_outputs"] = {"json": schema["schema"]}
         _check_size(asked, "response_format")
     else:
         raise refuse(

@@ -147,8 +147,8 @@ def _kind(annotation: str, default: object) -> str:
         return "object"
     if "Sequence" in annotation:
         return "list"
-    found = next((kind for kind in ("bool", "int", "float") if re.search(rf"\b{kind}\b", annotation)), "str")
-    return "bool" if isinstance(default, bool) else found
+    name = next((kind for kind in ("bool", "int", "float") if re.search(rf"\b{kind}\b", annotation)), "str")
+    return "bool" if isinstance(default, bool) else name
 
 
 def _said(of: type) -> dict[str, str]:
@@ -212,8 +212,8 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     Args:
         options: of the command line.
     """
-    found = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
-    return resolved(found, os.getcwd(), True)
+    values = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    return resolved(values, os.getcwd(), True)
 
 
 def resolved(values: Mapping[str, Any], folder: str, hub: bool = False) -> dict[str, Any]:

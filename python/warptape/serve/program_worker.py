@@ -58,19 +58,19 @@ def to_array(tensor: Tensor) -> np.ndarray:
 
 def _names(spec: TreeSpec, stem: str) -> list[str]:
     """A name for each leaf: the keys on the way to it where there are any, else its number."""
-    made: list[str] = []
+    names: list[str] = []
 
     def walk(node: TreeSpec, path: tuple[str, ...]) -> None:
         if node.is_leaf():
-            made.append("_".join(path) or f"{stem}_{len(made)}")
+            names.append("_".join(path) or f"{stem}_{len(names)}")
             return
         keys = [str(k) for k in node.context] if node.type is dict else [""] * len(node.children_specs)
         for key, child in zip(keys, node.children_specs):
             walk(child, (*path, key) if key else path)
 
     walk(spec, ())
-    twice = {n for n in made if made.count(n) > 1}
-    return [f"{n}_{i}" if n in twice else n for i, n in enumerate(made)]
+    twice = {n for n in names if names.count(n) > 1}
+    return [f"{n}_{i}" if n in twice else n for i, n in enumerate(names)]
 
 
 class _Program:
@@ -90,21 +90,21 @@ class _Program:
         )
         self.function: GraphFunction = program._graph_function()
         graph = self.function.graph
-        taken, given = self.function.in_values, self.function.out_values
+        taken, outputs = self.function.in_values, self.function.out_values
         names = _names(self.function.in_spec, "input")
         self.inputs = self._described(graph.inputs, [n for i, n in enumerate(names) if i not in taken])
         names = _names(self.function.out_spec, "output")
-        self.outputs = self._described(graph.outputs, [n for i, n in enumerate(names) if i not in given])
+        self.outputs = self._described(graph.outputs, [n for i, n in enumerate(names) if i not in outputs])
 
     def _described(self, values: Sequence[int], names: list[str]) -> list[dict[str, Any]]:
-        made = []
+        described = []
         for number, name in zip(values, names):
             _, dtype, shape = self.function.graph.values[number][:3]
             if dtype not in KSERVE:
                 raise ValueError(f"the program's tensor {name} is {dtype}, which has no KServe datatype")
             sizes = [s if isinstance(s, int) else -1 for s in shape]
-            made.append({"name": name, "datatype": KSERVE[dtype], "shape": sizes})
-        return made
+            described.append({"name": name, "datatype": KSERVE[dtype], "shape": sizes})
+        return described
 
     def __call__(self, tensors: list[Tensor]) -> list[Tensor]:
         return self.function.graph.run(tensors)
@@ -232,10 +232,10 @@ class ProgramWorker:
         given = [t["name"] for t in self._outputs] or [f"output_{i}" for i in range(len(results))]
         if len(given) != len(results):
             raise RuntimeError(f"the model gave {len(results)} tensors, its config names {given}")
-        made = {n: to_array(t) for n, t in zip(given, results) if outputs is None or n in outputs}
+        arrays = {n: to_array(t) for n, t in zip(given, results) if outputs is None or n in outputs}
         for name in outputs or ():
-            if name not in made:
+            if name not in arrays:
                 raise ValueError(f"there is no output {name!r:.100}; there are {given}")
-        for array in made.values():
+        for array in arrays.values():
             dtype_name(array)  # a TypeError for what KServe has not, before anything is sent
-        return made
+        return arrays

@@ -76,8 +76,8 @@ class Repository:
 
     def names(self) -> list[str]:
         """The folders that can be models."""
-        found = (p.name for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
-        return sorted(found)
+        names = (p.name for p in self.root.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
+        return sorted(names)
 
     def folder(self, name: str) -> Path:
         """A model's folder. Raises: RepositoryError where there is none.
@@ -158,14 +158,14 @@ class Repository:
 
     @staticmethod
     def _states(paths: Iterable[Path]) -> tuple[Any, ...]:
-        found = []
+        states = []
         for path in sorted(paths):
             try:
                 stat = path.stat()
             except OSError:
                 continue
-            found.append((str(path), stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
+            states.append((str(path), stat.st_size, stat.st_mtime_ns))
+        return tuple(states)
 
     def find(self, config: ModelConfig, version: int) -> tuple[str, Path]:
         """A version's kind, "llm" or "program", and its file or folder.
@@ -327,18 +327,18 @@ def read_tensor_samples(path: Path) -> list[tuple[Arrays, Arrays]]:
 
     Raises: RepositoryError.
     """
-    found: dict[int, tuple[Arrays, Arrays]] = {}
+    samples: dict[int, tuple[Arrays, Arrays]] = {}
     try:
         with safe_open(os.fspath(path)) as file:
             for key in file.keys():  # noqa: SIM118
                 number, side, name = key.split("/", 2)
                 place = {"inputs": 0, "outputs": 1}[side]
-                found.setdefault(int(number), ({}, {}))[place][name] = file.get_tensor(key).numpy()
+                samples.setdefault(int(number), ({}, {}))[place][name] = file.get_tensor(key).numpy()
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(
             f"{path}: expected tensors named as 0/inputs/NAME and 0/outputs/NAME: {error!r}"
         ) from error
-    return [found[i] for i in sorted(found)]
+    return [samples[i] for i in sorted(samples)]
 
 
 def difference(expected: np.ndarray, got: np.ndarray, tolerance: float) -> str | None:

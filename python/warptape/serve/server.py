@@ -171,17 +171,17 @@ class Server:
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
         # With its protocol's number, by which asyncio knows that TCP_NODELAY can be set.
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((self.settings.host, self.settings.port))
-            made.listen(BACKLOG)  # who comes before the loop runs waits
+            bound.bind((self.settings.host, self.settings.port))
+            bound.listen(BACKLOG)  # who comes before the loop runs waits
         except OSError as error:
-            made.close()
+            bound.close()
             raise OSError(
                 f"{self.settings.host} port {self.settings.port}: {error.strerror or error}"
             ) from error
-        return made
+        return bound
 
     async def _start_worker(self, spec: WorkerSpec, timeout: float) -> Worker:
         template = self._templates[0 if spec.kind == "module" else -1]

@@ -37,11 +37,11 @@ def _state(path: str) -> tuple[Any, ...]:
     own = path if os.path.isfile(path) else files.find_file(path)
     if own is None:
         return ()
-    found = []
+    faults = []
     for each in (own, *(os.path.join(path, name) for name in FILES)):
         with contextlib.suppress(OSError):
-            found.append((each, os.stat(each).st_mtime_ns))
-    return tuple(found)
+            faults.append((each, os.stat(each).st_mtime_ns))
+    return tuple(faults)
 
 
 def _read(path: str, vocab_size: int | None, template: str | None) -> Tokenizer:
@@ -100,19 +100,19 @@ class Texts:
         if not key or spec.options.get("skip_tokenizer_init"):
             return None
         key = (*key, template)
-        found = self._known.get(key)
-        if found is None:
+        tokenizer = self._known.get(key)
+        if tokenizer is None:
             try:
-                found = await asyncio.to_thread(_read, path, vocab_size, template)
+                tokenizer = await asyncio.to_thread(_read, path, vocab_size, template)
             except FileNotFoundError:  # a GGUF file without one
                 if template:
                     raise
                 return None
-            self._known[key] = found
+            self._known[key] = tokenizer
         self._known.move_to_end(key)
         while len(self._known) > MOST_TOKENIZERS:
             self._known.popitem(last=False)
-        return found
+        return tokenizer
 
     async def encode(
         self,

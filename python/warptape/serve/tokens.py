@@ -58,10 +58,10 @@ class Tokens:
     def key(self, authorization: bytes | None) -> str | None:
         """The name in the log of whoever has this header; None for nobody. Takes the same time for every
         wrong token."""
-        found = self._found(authorization)
-        if found is None:
+        token = self._found(authorization)
+        if token is None:
             return "" if self._open else None
-        return found[0]
+        return token[0]
 
     def may_order(self, authorization: bytes | None, path: str = "") -> bool:
         """Whether who has this header may load, unload and roll back.
@@ -70,10 +70,10 @@ class Tokens:
             authorization: the header.
             path: of the order.
         """
-        found = self._found(authorization)
+        token = self._found(authorization)
         if not self._admins:
             return not self._digests or _ANY_FILE.fullmatch(path) is None
-        return found is not None and found[1]
+        return token is not None and token[1]
 
     def _found(self, authorization: bytes | None) -> tuple[str, bool] | None:
         """Name, and whether it is an admin's."""
@@ -82,8 +82,8 @@ class Tokens:
             with contextlib.suppress(ValueError):
                 scheme, token = b"bearer", base64.b64decode(token, validate=True).partition(b":")[2]
         given = hashlib.sha256(token.strip()).digest()
-        found = None
+        matching = None
         for digest, name, is_admin in self._digests:
             if hmac.compare_digest(digest, given):
-                found = name, is_admin
-        return found if scheme.lower() == b"bearer" else None
+                matching = name, is_admin
+        return matching if scheme.lower() == b"bearer" else None

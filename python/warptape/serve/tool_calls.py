@@ -85,8 +85,8 @@ class _Scan:
         at = 0
         if self._escaped and text:
             at, self._escaped = 1, False
-        while found := _TURNS.search(text, at):
-            what, at = found[0], found.end()
+        while turn := _TURNS.search(text, at):
+            what, at = turn[0], turn.end()
             if what == '"':
                 self._inside = not self._inside
             elif self._inside:
@@ -94,7 +94,7 @@ class _Scan:
                     self._escaped, at = at == len(text), at + 1
             elif what == CLOSE:
                 self.done = True
-                return found.start()
+                return turn.start()
             elif what in "{[":
                 self._depth += 1
             elif what in "}]":
@@ -187,13 +187,13 @@ class ToolParser:
             self._held, self._goes_on = start.removeprefix(PYTHON_TAG), self._list
             return True
         places = {mark: held.find(mark) for mark in (OPEN, *LISTS)}
-        found = [(at, mark) for mark, at in places.items() if at >= 0]
-        if not found:
+        marks = [(at, mark) for mark, at in places.items() if at >= 0]
+        if not marks:
             keep = 0 if last else max(overlap(held, mark) for mark in places)
             self._say(held[: len(held) - keep])
             self._held = held[len(held) - keep :]
             return False
-        at, mark = min(found)
+        at, mark = min(marks)
         self._say(held[:at])
         self._held, self._undo = held[at + len(mark) :], mark
         self._goes_on = self._tag if mark == OPEN else self._list
@@ -250,13 +250,13 @@ class ToolParser:
 
     def _named(self, at: int, last: bool) -> bool | None:
         """Whether a name with arguments stands there; None: it is not clear yet."""
-        found = _NAMED.match(self._held, at)
-        if found is None:
+        match = _NAMED.match(self._held, at)
+        if match is None:
             return None if not last and _MAYBE_NAMED.fullmatch(self._held, at) else False
-        if not self._offered(found[1]):
+        if not self._offered(match[1]):
             return False
-        self._call(found[1])
-        self._begin_arguments(found.end(), False)
+        self._call(match[1])
+        self._begin_arguments(match.end(), False)
         return True
 
     def _begin_arguments(self, at: int, outer: bool) -> None:
@@ -266,14 +266,14 @@ class ToolParser:
     def _object(self, at: int, last: bool) -> bool | None:
         """Whether an object that is a call stands there; None: it is not clear yet."""
         held = self._held
-        found = _OBJECT.match(held, at)
+        match = _OBJECT.match(held, at)
         try:
-            if found is not None and held[found.end()] == "{":
-                name = json.loads(found[1])
+            if match is not None and held[match.end()] == "{":
+                name = json.loads(match[1])
                 if not self._offered(name):
                     return False
                 self._call(name)
-                self._begin_arguments(found.end(), True)
+                self._begin_arguments(match.end(), True)
                 return True
             if self._scan is None:  # one that is clear when all of it is there
                 self._scan, self._scanned = _Scan(), at
@@ -316,13 +316,13 @@ class ToolParser:
     def _parameters(self, last: bool) -> bool:
         """Of a function; each is a piece, for its value is JSON only when all of it is there."""
         held = self._held
-        if _END_OF_PARAMETER in held and (found := _PARAMETER.match(held)):
+        if _END_OF_PARAMETER in held and (match := _PARAMETER.match(held)):
             try:
-                value = _json(json.loads(found[2]))
+                value = _json(json.loads(match[2]))
             except (ValueError, RecursionError):  # a text
-                value = _json(found[2])
-            self._grow(f"{'{' if self._first else ', '}{_json(found[1])}: {value}")
-            self._held, self._first = held[found.end() :], False
+                value = _json(match[2])
+            self._grow(f"{'{' if self._first else ', '}{_json(match[1])}: {value}")
+            self._held, self._first = held[match.end() :], False
             return True
         rest = held.lstrip()
         marks = (_END_OF_FUNCTION, CLOSE, "<parameter=")

@@ -278,7 +278,7 @@ def _of_tensors(path: Path) -> list[Sample]:
 def read_samples(path: Path) -> list[Sample]:
     """Requests and the outputs expected of them in a JSON file {"samples": [{KServe's inputs, parameters
     and outputs with data}, ..]}. Raises: RepositoryError."""
-    made = []
+    samples = []
     try:
         for each in json.loads(path.read_bytes())["samples"]:
             outputs = {}
@@ -287,12 +287,12 @@ def read_samples(path: Path) -> list[Sample]:
                 datatype, shape = check_datatype(o["datatype"], where), check_shape(o["shape"], where)
                 outputs[where] = array_of_list(datatype, shape, o["data"], where)
             body = {k: v for k, v in each.items() if k != "outputs"}
-            made.append((parse_infer(json.dumps(body).encode(), None), outputs))
+            samples.append((parse_infer(json.dumps(body).encode(), None), outputs))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RepositoryError(
             f"{os.fspath(path)}: expected samples with KServe's inputs and outputs: {error!r}"
         ) from error
-    return made
+    return samples
 
 
 def save_samples(path: str | os.PathLike[str], samples: Sequence[tuple[Arrays, Arrays]]) -> None:

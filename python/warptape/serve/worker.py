@@ -58,8 +58,8 @@ def make(spec: WorkerSpec, module: Any = None) -> Any:
     if spec.kind not in KINDS:
         raise ValueError(f"a worker's kind must be one of {', '.join(KINDS)}, got {spec.kind!r}")
     file, name = KINDS[spec.kind]
-    made = getattr(importlib.import_module(f".{file}", __package__), name)
-    return made(spec, module) if spec.kind == "module" else made(spec)
+    worker = getattr(importlib.import_module(f".{file}", __package__), name)
+    return worker(spec, module) if spec.kind == "module" else worker(spec)
 
 
 def memory() -> dict[str, int]:

@@ -294,8 +294,8 @@ class Worker:
             types: of the tokens, for pairs of texts; None: all 0.
             deadline: of a clock that never goes back.
         """
-        given = [np.asarray(each, "<i4").data for each in (tokens, types) if each is not None]
-        answer, (values,) = await self._call({"op": op}, [*given], deadline)
+        buffers = [np.asarray(each, "<i4").data for each in (tokens, types) if each is not None]
+        answer, (values,) = await self._call({"op": op}, [*buffers], deadline)
         return np.frombuffer(values, "<f4").reshape(answer.get("shape", -1))
 
     async def stats(self) -> dict[str, Any]:

@@ -26,8 +26,8 @@ _TOLERANCES = {
 
 
 def _default(*dtypes: Any) -> tuple[float, float]:
-    found = [_TOLERANCES.get(str(d), (0.0, 0.0)) for d in dtypes]
-    return max(r for r, _ in found), max(a for _, a in found)
+    tolerances = [_TOLERANCES.get(str(d), (0.0, 0.0)) for d in dtypes]
+    return max(r for r, _ in tolerances), max(a for _, a in tolerances)
 
 
 def assert_allclose(
@@ -87,8 +87,10 @@ def assert_close(
         TypeError: things that cannot be compared.
     """
     if (rtol is None) != (atol is None):
-        missing, given = ("rtol", "atol") if rtol is None else ("atol", "rtol")
-        raise ValueError(f"Tolerances must be both specified or both left out: got {given} without {missing}")
+        missing, present = ("rtol", "atol") if rtol is None else ("atol", "rtol")
+        raise ValueError(
+            f"Tolerances must be both specified or both left out: got {present} without {missing}"
+        )
     options = (rtol, atol, equal_nan, check_device, check_dtype, check_stride)
     problem = _difference(actual, expected, allow_subclasses, options, "")
     if problem:
@@ -109,9 +111,9 @@ def _difference(a: Any, b: Any, subclasses: bool, options: tuple[Any, ...], wher
         return _difference_of_tensors(a, b, subclasses, options, where)
     for x, y, key in pairs:
         inner = f"{where}[{key!r}]" if where else f"\n\nThe failure occurred for item [{key!r}]"
-        found = _difference(x, y, subclasses, options, inner)
-        if found:
-            return found
+        difference = _difference(x, y, subclasses, options, inner)
+        if difference:
+            return difference
     return ""
 
 
@@ -131,8 +133,8 @@ def _difference_of_tensors(a: Any, b: Any, subclasses: bool, options: tuple[Any,
         raise TypeError(
             f"No comparison pair was able to handle inputs of type {type(a)} and {type(b)}."
         ) from None
-    found = _compare(actual.detach(), expected.detach(), options, numbers)
-    return found and found + where
+    difference = _compare(actual.detach(), expected.detach(), options, numbers)
+    return difference and difference + where
 
 
 def _compare(a: Any, b: Any, options: tuple[Any, ...], numbers: bool) -> str:
@@ -202,11 +204,11 @@ def make_tensor(
     if not low < high:
         raise ValueError(f"make_tensor: expected low < high, got {low} and {high}")
     if dtype.is_floating_point:
-        made = (wt.rand(size, dtype=wt.float64) * (high - low) + low).to(device, dtype)
+        result = (wt.rand(size, dtype=wt.float64) * (high - low) + low).to(device, dtype)
     else:
-        made = wt.randint(int(low), int(high), size).to(device, dtype)
+        result = wt.randint(int(low), int(high), size).to(device, dtype)
     if exclude_zero:
-        made = made.masked_fill(made == 0, 1)
+        result = result.masked_fill(result == 0, 1)
     if noncontiguous and size:
-        made = made[..., ::2]
-    return made.requires_grad_(requires_grad) if requires_grad else made
+        result = result[..., ::2]
+    return result.requires_grad_(requires_grad) if requires_grad else result

@@ -250,9 +250,9 @@ class GraphText(str):
     _draw: Callable[..., Drawing]
 
     def __new__(cls, text: str, draw: Callable[..., Drawing]) -> GraphText:  # noqa: D102
-        made = super().__new__(cls, text)
-        made._draw = draw
-        return made
+        picture = super().__new__(cls, text)
+        picture._draw = draw
+        return picture
 
     def __reduce__(self) -> Any:
         return str, (str(self),)  # a copy elsewhere is the text alone
@@ -292,9 +292,9 @@ class ProgramText(GraphText):
     def of(cls, text: str, recorded: Callable[[], Any], **least: int) -> ProgramText:
         """Of a compiled function's program, what gives the program as it was before its passes, and how the
         passes were set."""
-        made = cls(text, lambda stage=None: made._picture(stage))
-        made._recorded, made._least = recorded, least
-        return made
+        picture = cls(text, lambda stage=None: picture._picture(stage))
+        picture._recorded, picture._least = recorded, least
+        return picture
 
     def after(self, stage: str) -> GraphText:
         """The program as it was recorded ("recorded"), or after a pass and those before it, each in turn:
@@ -366,16 +366,16 @@ class _ProgramGraph:
 
     def _backward(self) -> set[int]:
         """What a backward pass recorded, and its initial gradients: read by it, made by no instruction."""
-        found = {i for i, (_, in_backward, *_) in enumerate(self.instructions) if in_backward}
+        backward = {i for i, (_, in_backward, *_) in enumerate(self.instructions) if in_backward}
         readers: dict[int, set[int]] = {}
         for i, (_, _, read, _) in enumerate(self.instructions):
             for m, _ in read:
                 readers.setdefault(m, set()).add(i)
         for i, (_, _, read, written) in enumerate(self.instructions):
             needed_by = set().union(*(readers.get(m, set()) for m, _ in written))
-            if not read and needed_by and needed_by <= found:
-                found.add(i)
-        return found
+            if not read and needed_by and needed_by <= backward:
+                backward.add(i)
+        return backward
 
     def _role(self, i: int, dead: bool) -> str:
         written = self.instructions[i][3]
@@ -459,7 +459,7 @@ def _references(x: Any) -> list[int]:
 
 
 def _op_graph(ops: Any) -> Graph:
-    graph, made, values = Graph(), {}, ops.values
+    graph, nodes, values = Graph(), {}, ops.values
 
     def text(i: int) -> str:
         kind, dtype, sizes, name, _ = values[i]
@@ -467,7 +467,7 @@ def _op_graph(ops: Any) -> Graph:
         return f"{named} {str(dtype).removeprefix('torch.')}[{', '.join(map(_size_text, sizes))}]"
 
     for i in ops.inputs:
-        made[i] = graph.add(Vertex([text(i)], "input"))
+        nodes[i] = graph.add(Vertex([text(i)], "input"))
     for name, args, results, source in ops.calls:
         branches = args.pop("graphs", [])
         title = f"{name}: {_BRANCHES[name]}" if branches else name
@@ -479,17 +479,17 @@ def _op_graph(ops: Any) -> Graph:
         )
         constants: dict[str, None] = {}
         for i in _references(list(args.values())):
-            if i in made:
-                graph.connect(made[i], at)
+            if i in nodes:
+                graph.connect(nodes[i], at)
             else:
                 constants[text(i)] = None
         if constants:
             graph.connect(graph.add(Vertex(_few(list(constants)), "input")), at)
-        made.update((i, at) for i in results if i is not None)
+        nodes.update((i, at) for i in results if i is not None)
     for i in dict.fromkeys(ops.outputs):
         at = graph.add(Vertex([text(i)], "output"))
-        if i in made:
-            graph.connect(made[i], at)
+        if i in nodes:
+            graph.connect(nodes[i], at)
     return graph
 
 
@@ -546,7 +546,7 @@ def draw_fx(fx_graph: Any, skipped: Collection[Any] = ()) -> Graph:
         fx_graph: of torch.fx.
         skipped: nodes.
     """
-    graph, made = Graph(), {}
+    graph, nodes = Graph(), {}
     roles = {"placeholder": "input", "get_attr": "input", "output": "output"}
     for node in fx_graph.nodes:
         if node in skipped:
@@ -555,10 +555,10 @@ def draw_fx(fx_graph: Any, skipped: Collection[Any] = ()) -> Graph:
             node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
         )
         lines = [node.name] if node.op in roles else [node.name, f"{node.op} {target}"]
-        made[node] = graph.add(Vertex(lines, roles.get(node.op, "forward"), node.format_node() or ""))
+        nodes[node] = graph.add(Vertex(lines, roles.get(node.op, "forward"), node.format_node() or ""))
         for source in node.all_input_nodes:
-            if source in made:
-                graph.connect(made[source], made[node])
+            if source in nodes:
+                graph.connect(nodes[source], nodes[node])
     return graph
 
 

@@ -317,8 +317,8 @@ def place(graph: Graph) -> Placed:
     for column in columns:
         column.stretch(height, flips=graph.nodes[column.members[0]].column == 1)
         boxes |= {n: column.box(n, right + COLUMN_GAP) for n in column.members}
-        found = [(k, column.path(e, right + COLUMN_GAP)) for k, e in enumerate(graph.edges)]
-        paths |= {k: points for k, points in found if points}
+        by_edge = [(k, column.path(e, right + COLUMN_GAP)) for k, e in enumerate(graph.edges)]
+        paths |= {k: points for k, points in by_edge if points}
         right += COLUMN_GAP + column.width
     for n, box in boxes.items():
         x = PAD

@@ -23,8 +23,8 @@ def _gradients(output: Tensor, inputs: Sequence[Any], gradient: Tensor) -> list[
     from ..autograd import grad
 
     there = [t for t in inputs if t is not None]
-    found = iter(grad(output, there, gradient, allow_unused=True))
-    return [None if t is None else next(found) for t in inputs]
+    grads = iter(grad(output, there, gradient, allow_unused=True))
+    return [None if t is None else next(grads) for t in inputs]
 
 
 def _leaves(*values: Any) -> list[Any]:
@@ -306,16 +306,16 @@ def assert_tensor_metadata(
     layout: wt.layout | None = None,
 ) -> None:
     """RuntimeError where the tensor has other sizes, strides, dtype, device or layout than are given."""
-    found = {"sizes": tuple(a.shape), "strides": tuple(a.stride()), "dtype": a.dtype}
-    found |= {"device": a.device, "layout": a.layout}
+    facts = {"sizes": tuple(a.shape), "strides": tuple(a.stride()), "dtype": a.dtype}
+    facts |= {"device": a.device, "layout": a.layout}
     wanted = {"sizes": size, "strides": stride, "dtype": dtype, "device": device, "layout": layout}
     for what, want in wanted.items():
         want = tuple(want) if what in ("sizes", "strides") and want is not None else want
         if what == "device" and want is not None:
             want = _C.device(want)  # type: ignore[arg-type]
-        if want is not None and want != found[what]:
+        if want is not None and want != facts[what]:
             raise RuntimeError(
-                f"Tensor {what} mismatch! Expected: {_listed(want)}, Got: {_listed(found[what])}"
+                f"Tensor {what} mismatch! Expected: {_listed(want)}, Got: {_listed(facts[what])}"
             )
 
 

@@ -153,14 +153,14 @@ def set_state(obj: object, state: object) -> Any:
 
 def rebuild_from_type(func: Callable[..., Any], new_type: type, args: Any, state: object) -> Any:
     """A pickled tensor of a subclass: func(*args) as `new_type`, with its state."""
-    made = func(*args)
-    if type(made) is not new_type:
-        made = made.as_subclass(new_type)
-    own = getattr(type(made), "__setstate__", None)
+    value = func(*args)
+    if type(value) is not new_type:
+        value = value.as_subclass(new_type)
+    own = getattr(type(value), "__setstate__", None)
     if own is not None and own is not getattr(Tensor, "__setstate__", None):
-        own(made, state)
-        return made
-    return set_state(made, state)
+        own(value, state)
+        return value
+    return set_state(value, state)
 
 
 def converted(ret: object, cls: type) -> Any:
@@ -195,8 +195,8 @@ class multithreading(_tools.DecoratorContextManager):
 def no_wrap_functions() -> set[Any]:
     """What Tensor.__torch_function__ does not wrap into a subclass: attributes that have no class of it."""
     names = ("_base", "grad", "_grad")
-    found = [getattr(Tensor, name, None) for name in names]
-    return {attribute.__get__ for attribute in found if attribute is not None}
+    functions = [getattr(Tensor, name, None) for name in names]
+    return {attribute.__get__ for attribute in functions if attribute is not None}
 
 
 def default_schedule(_: int) -> ProfilerAction:
@@ -331,15 +331,15 @@ def get_enum(reduction: str) -> int:
 def get_string(size_average: bool | None, reduce: bool | None, emit_warning: bool = True) -> str:
     """The reduction that two older arguments of losses stand for."""
     if reduce is False:
-        found = "none"
+        text = "none"
     else:
-        found = "sum" if size_average is False else "mean"
+        text = "sum" if size_average is False else "mean"
     if emit_warning:
         warnings.warn(
-            f"size_average and reduce args will be deprecated, please use reduction='{found}' instead.",
+            f"size_average and reduce args will be deprecated, please use reduction='{text}' instead.",
             stacklevel=3,
         )
-    return found
+    return text
 
 
 def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -89,18 +89,18 @@ def swapped_in(
     Raises:
         ValueError: another number of parameters or groups than the optimizer has.
     """
-    groups, given = optimizer.param_groups, swapin_optim_state["param_groups"]
+    groups, loaded = optimizer.param_groups, swapin_optim_state["param_groups"]
     count = sum(len(group["params"]) for group in groups)
-    if len(given) != len(groups) or len(swapin_parameters) != count:
+    if len(loaded) != len(groups) or len(swapin_parameters) != count:
         raise ValueError(
             f"swap_in_optimizer_params_and_state: expected {len(groups)} groups with {count} parameters, got "
-            f"{len(given)} with {len(swapin_parameters)}"
+            f"{len(loaded)} with {len(swapin_parameters)}"
         )
     own_state, own_groups = optimizer.state, [dict(group) for group in groups]
     state: defaultdict[Any, Any] = defaultdict(dict)
     left = iter(swapin_parameters.values())
     try:
-        for group, new in zip(groups, given, strict=True):
+        for group, new in zip(groups, loaded, strict=True):
             group.update({key: value for key, value in new.items() if key != "params"})
             group["params"] = [next(left) for _ in group["params"]]
             for param, number in zip(group["params"], new["params"], strict=True):

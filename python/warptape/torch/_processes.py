@@ -78,12 +78,12 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     from_environment = os.environ if parts.scheme == "env" else {}
 
     def number(given: int, key: str) -> int:
-        found = given if given >= 0 else int(told.get(key, from_environment.get(key.upper(), -1)))
-        if found < 0:
+        value = given if given >= 0 else int(told.get(key, from_environment.get(key.upper(), -1)))
+        if value < 0:
             raise ValueError(
                 f"Error initializing torch.distributed using {parts.scheme}:// rendezvous: {key} missing"
             )
-        return found
+        return value
 
     rank, world_size = number(rank, "rank"), number(world_size, "world_size")
     if parts.scheme == "file":

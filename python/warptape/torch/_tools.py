@@ -176,8 +176,8 @@ class NoParamDecoratorContextManager(DecoratorContextManager):
     """The same, by which `@name` decorates without brackets."""
 
     def __new__(cls, orig_func: Callable[..., Any] | None = None) -> Any:
-        made = super().__new__(cls)
-        return made if orig_func is None else made(orig_func)
+        instance = super().__new__(cls)
+        return instance if orig_func is None else instance(orig_func)
 
 
 def dtype_abbreviations() -> dict[Any, str]:

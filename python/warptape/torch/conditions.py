@@ -151,8 +151,8 @@ def sym_max(a: Any, b: Any) -> Any:
     >>> torch.sym_max(2, 1.0)
     2.0
     """
-    found = max(a, b)
-    return float(found) if isinstance(a, float) or isinstance(b, float) else found
+    largest = max(a, b)
+    return float(largest) if isinstance(a, float) or isinstance(b, float) else largest
 
 
 def sym_min(a: Any, b: Any) -> Any:
@@ -161,8 +161,8 @@ def sym_min(a: Any, b: Any) -> Any:
     >>> torch.sym_min(2, 3.0)
     2.0
     """
-    found = min(a, b)
-    return float(found) if isinstance(a, float) or isinstance(b, float) else found
+    least = min(a, b)
+    return float(least) if isinstance(a, float) or isinstance(b, float) else least
 
 
 def sym_sum(args: Any) -> Any:

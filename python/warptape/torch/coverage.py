@@ -123,11 +123,11 @@ def _judge(name: str) -> tuple[str, bool, str]:
     for end in range(2, len(parts) + 1):
         path = ".".join(parts[:end])
         try:
-            found = find(path)
+            value = find(path)
         except (AttributeError, ImportError):
             owner = "warptape" + ".".join(["", *parts[1 : end - 1]])
             return path, False, message(owner, parts[end - 1]).partition("nearest: ")[2]
-        if not isinstance(found, type | type(sys)):  # attributes of functions and values are Python's
+        if not isinstance(value, type | type(sys)):  # attributes of functions and values are Python's
             return path, True, ""
     return name, True, ""
 

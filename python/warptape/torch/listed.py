@@ -77,14 +77,14 @@ def _aliases() -> dict[str, str]:
 @functools.cache
 def _modules() -> dict[str, str]:
     """The modules that the table alone has, by name: why they are empty but for what it lists."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for space, home, reason, names in _lines():
         if home and not names:
             continue
         parts = module_name(space).split(".")
         for end in range(2, len(parts) + 1):
-            found.setdefault(".".join(parts[:end]), reason)
-    return found
+            modules.setdefault(".".join(parts[:end]), reason)
+    return modules
 
 
 def has_module(name: str) -> bool:
@@ -117,9 +117,9 @@ def value(key: str) -> Any:
         return _found(f"warptape.{entry.home}")
     if entry.is_function:
         return _refusing(entry.path, entry.reason)
-    made = unusable(entry.path, entry.reason)
-    made.__module__ = entry.path.rpartition(".")[0]
-    return made
+    stub = unusable(entry.path, entry.reason)
+    stub.__module__ = entry.path.rpartition(".")[0]
+    return stub
 
 
 def _found(path: str) -> Any:
@@ -127,12 +127,12 @@ def _found(path: str) -> Any:
     for end in range(len(parts) - 1, 0, -1):
         home = ".".join(parts[:end])
         try:
-            found: Any = importlib.import_module(home)
+            value: Any = importlib.import_module(home)
         except ModuleNotFoundError as error:
             if error.name != home:  # it is there, and what it needs is not
                 raise
             continue
-        return functools.reduce(getattr, parts[end:], found)
+        return functools.reduce(getattr, parts[end:], value)
     raise AssertionError(path)
 
 

@@ -43,8 +43,8 @@ sys.modules["functorch"] = warptape.functorch
 
 def _installed_pytorch() -> str:
     """The version of the distribution named torch in this environment, '' where it is only warptape's."""
-    found = [d.version for d in importlib.metadata.distributions(name="torch")]
-    return next((version for version in found if "+warptape" not in version), "")
+    versions = [d.version for d in importlib.metadata.distributions(name="torch")]
+    return next((version for version in versions if "+warptape" not in version), "")
 
 
 def write_wheel(
@@ -90,7 +90,7 @@ def stubs() -> dict[str, str]:
         if not any(part.startswith("_") for part in name.split(".")) and parts[0] != "torch":
             homes[name] = home
     packages = {name.rpartition(".")[0] for name in homes}
-    found = {"torch/py.typed": ""}
+    files = {"torch/py.typed": ""}
     for name, home in homes.items():
         place = "torch" + name.removeprefix("warptape").replace(".", "/")
         inside = [n for n in homes if n.rpartition(".")[0] == name] if name != "warptape" else []

@@ -31,8 +31,8 @@ _NVCC_FLAGS = (
 
 def _find_cuda_home() -> str | None:
     for name in ("CUDA_HOME", "CUDA_PATH"):
-        if found := os.environ.get(name):
-            return found
+        if home := os.environ.get(name):
+            return home
     if nvcc := shutil.which("nvcc"):
         beside = os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
         if os.path.exists(os.path.join(beside, "include", "cuda_runtime.h")):
@@ -118,8 +118,8 @@ def get_compiler_abi_compatibility_and_version(compiler: str) -> tuple[bool, tup
     """Whether the compiler has all of C++17 (GCC 9, Clang 9), and its version; zeros without one."""
     if not check_compiler_ok_for_platform(compiler):
         return False, (0, 0, 0)
-    found = re.search(r"(\d+)\.(\d+)\.(\d+)", _version(compiler))
-    version = tuple(int(n) for n in found.groups()) if found else (0, 0, 0)
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", _version(compiler))
+    version = tuple(int(n) for n in match.groups()) if match else (0, 0, 0)
     return version >= (9, 0, 0), version
 
 
@@ -268,10 +268,12 @@ def build(plan: BuildPlan, path: str, name: str) -> str:
     ]
     workers = int(os.environ.get("MAX_JOBS") or min(len(os.sched_getaffinity(0)), 8))
     with _locked(plan.directory), ThreadPoolExecutor(max(workers, 1)) as pool:
-        made = [*pool.map(lambda pair: _compile(plan, pair, name), zip(plan.sources, objects, strict=True))]
+        objects_built = [
+            *pool.map(lambda pair: _compile(plan, pair, name), zip(plan.sources, objects, strict=True))
+        ]
         command = plan.link_command(objects, path)
         linked = os.path.join(plan.directory, os.path.basename(path) + ".command")
-        if any(made) or not os.path.exists(path) or not _same(linked, shlex.join(command)):
+        if any(objects_built) or not os.path.exists(path) or not _same(linked, shlex.join(command)):
             partial = f"{path}.{os.getpid()}.new"  # a process that has loaded the old one keeps it
             _run([*command[:-1], partial], name, plan.verbose)
             os.replace(partial, path)

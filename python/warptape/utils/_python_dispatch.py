@@ -61,9 +61,9 @@ class TorchDispatchMode:
         func, args, kwargs = resolve(place, name, args, kwargs)
         if name in _QUESTIONS:
             return func(*args, **kwargs)
-        found: dict[type, None] = {}
-        map_tensors((args, kwargs), lambda t: found.update({type(t): None}))
-        types = tuple(t for t in found if t not in (Tensor, Parameter))
+        kept_types: dict[type, None] = {}
+        map_tensors((args, kwargs), lambda t: kept_types.update({type(t): None}))
+        types = tuple(t for t in kept_types if t not in (Tensor, Parameter))
         out = self.__torch_dispatch__(func, types, args, kwargs)
         if out is NotImplemented:
             raise TypeError(f"{type(self).__name__}.__torch_dispatch__ returned NotImplemented for {func}")

@@ -110,9 +110,9 @@ class _FirstRun(TorchDispatchMode):
             out = func(*args, **kwargs)
         finally:
             self.call = None
-        found = list(tensors_in(out))
+        tensors = list(tensors_in(out))
         kept = map_tensors(out, Tensor.detach)
-        history = [t.requires_grad for t in found]
+        history = [t.requires_grad for t in tensors]
         versions = [t._version for t in tensors_in(kept)]
         after = random.all_states()
         drawn = after if any(not wt.equal(a, b) for (_, a), (_, b) in zip(before, after)) else None
@@ -149,8 +149,8 @@ class _SecondRun(TorchDispatchMode):
             random.restore_states(kept.drawn)
         if not any(kept.history):
             return kept.result
-        given = list(tensors_in((args, kwargs)))
-        saved = [given[place.argument].detach().as_strided(*place[1:]) for place in kept.saved]
+        tensors = list(tensors_in((args, kwargs)))
+        saved = [tensors[place.argument].detach().as_strided(*place[1:]) for place in kept.saved]
         recorded = [t for t, has in zip(tensors_in(kept.result), kept.history) if has]
         anchor = wt.empty(0, requires_grad=True)
         results = iter(_InPlaceOfOp.apply(anchor, len(saved), *saved, *recorded))

@@ -145,13 +145,13 @@ class Measurement:
         Args:
             measurements: of the same statement or of several.
         """
-        found: dict[Any, list[Measurement]] = {}
+        groups: dict[Any, list[Measurement]] = {}
         for m in measurements:
             key = (m.stmt, m.label, m.sub_label, m.description, m.env, m.num_threads)
-            found.setdefault(key, []).append(m)
+            groups.setdefault(key, []).append(m)
         return [
             replace(same[0], number_per_run=1, raw_times=[t for m in same for t in m.times])
-            for same in found.values()
+            for same in groups.values()
         ]
 
     @property
@@ -266,12 +266,12 @@ class Timer:
                 "adaptive_autorange: expected 0 < min_run_time <= max_run_time and threshold > 0, got "
                 f"min_run_time={min_run_time}, max_run_time={max_run_time}, threshold={threshold}"
             )
-        found = self.blocked_autorange(callback, min_run_time)
-        while not found.meets_confidence(threshold) and sum(found.raw_times) < max_run_time:
-            found.raw_times.append(self._runs(found.number_per_run))
+        measurement = self.blocked_autorange(callback, min_run_time)
+        while not measurement.meets_confidence(threshold) and sum(measurement.raw_times) < max_run_time:
+            measurement.raw_times.append(self._runs(measurement.number_per_run))
             if callback is not None:
-                callback(found.number_per_run, found.raw_times[-1])
-        return found
+                callback(measurement.number_per_run, measurement.raw_times[-1])
+        return measurement
 
     def repeat(self, repeat: int = 5, number: int = 1_000_000) -> NoReturn:
         """timeit's, which PyTorch leaves out, too. NotImplementedError.

@@ -328,10 +328,12 @@ def _build_extension() -> Any:
 
         def get_ext_filename(self, ext_name: str) -> str:
             """The name of the file, without the suffix of this Python's modules where that was asked for."""
-            found = super().get_ext_filename(ext_name)
-            parts = found.split(".")
+            filename = super().get_ext_filename(ext_name)
+            parts = filename.split(".")
             return (
-                ".".join([*parts[:-2], parts[-1]]) if self.no_python_abi_suffix and len(parts) > 2 else found
+                ".".join([*parts[:-2], parts[-1]])
+                if self.no_python_abi_suffix and len(parts) > 2
+                else filename
             )
 
         def build_extension(self, ext: Any) -> None:

@@ -72,8 +72,8 @@ def live_tensors() -> list[Tensor]:
 
     Tensors that only the tape or another C++ object holds are not among them: `holders` looks there.
     """
-    found = [obj for obj in gc.get_objects() if isinstance(obj, Tensor)]
-    return sorted(found, key=lambda t: -_bytes(t))
+    tensors = [obj for obj in gc.get_objects() if isinstance(obj, Tensor)]
+    return sorted(tensors, key=lambda t: -_bytes(t))
 
 
 def _storage(t: Tensor) -> int:

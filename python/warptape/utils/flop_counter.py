@@ -157,11 +157,11 @@ def _arguments(call: OpCall) -> tuple[list[Any], list[bool]]:
     for declared, _ in _declarations().get(call.name, ()):
         names = [arg[0] for arg in declared]
         if set(call.kwargs) <= {*names, "out"}:
-            given = dict(zip(call.kwargs, wanted[len(shapes) :], strict=True))
+            options = dict(zip(call.kwargs, wanted[len(shapes) :], strict=True))
             shapes += [call.kwargs.get(name) for name in names[len(shapes) :]]
             return shapes, [
                 *wanted[: len(call.args)],
-                *(given.get(n, False) for n in names[len(call.args) :]),
+                *(options.get(n, False) for n in names[len(call.args) :]),
             ]
     return shapes, wanted
 

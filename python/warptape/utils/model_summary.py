@@ -140,9 +140,9 @@ class _Watch:
 
     def _ran(self, module: Module, _: object, output: object) -> None:
         if (row := self.rows.get(module)) is not None:
-            made = list(tensors_in(output))
-            row.output_shapes = [tuple(t.shape) for t in made]
-            row.output_bytes += _bytes(made)
+            results = list(tensors_in(output))
+            row.output_shapes = [tuple(t.shape) for t in results]
+            row.output_bytes += _bytes(results)
             row.calls += 1
 
     def __enter__(self) -> None:

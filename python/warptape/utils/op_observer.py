@@ -83,9 +83,9 @@ def call_site() -> str:
 
 def _nodes_of(value: object) -> set[Any]:
     """The nodes that recorded the tensors, and those that they are views of."""
-    found = list(tensors_in(value))
-    found += [base for t in found if (base := t._base) is not None]
-    return {node for t in found if (node := t.grad_fn) is not None}
+    tensors = list(tensors_in(value))
+    tensors += [base for t in tensors if (base := t._base) is not None]
+    return {node for t in tensors if (node := t.grad_fn) is not None}
 
 
 class OpCall:
@@ -106,8 +106,8 @@ class OpCall:
         self.in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
         self.name = name[:-1] if self.in_place and not name.endswith("__") else name
         self.args, self.kwargs = shapes_of(tuple(args)), shapes_of(kwargs)
-        given = (*args, *kwargs.values())
-        self.needs_grad = [isinstance(a, Tensor) and a.requires_grad for a in given]
+        values = (*args, *kwargs.values())
+        self.needs_grad = [isinstance(a, Tensor) and a.requires_grad for a in values]
         self.out_shape: Any = None
         self.memo: Any = None
         self.last_pass: object = None  # the backward pass in which a node of it ran

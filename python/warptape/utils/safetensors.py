@@ -305,8 +305,8 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str
     {'weight': tensor([1., 1.])}
     """
     with safe_open(filename, device=device) as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _joined(found, file.metadata(), filename)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return _joined(tensors, file.metadata(), filename)
 
 
 def load(data: bytes) -> dict[str, Tensor]:
@@ -364,9 +364,9 @@ def _joined(
     try:
         for name, held in json.loads(metadata[CODED]).items():
             parts = [key for key in tensors if key.startswith(f"{name}.")]
-            found = {key[len(name) + 1 :]: tensors.pop(key) for key in parts}
+            pieces = {key[len(name) + 1 :]: tensors.pop(key) for key in parts}
             dtype = getattr(wt, held["dtype"])
-            tensors[name] = rebuild(held["class"], tuple(held["shape"]), dtype, {**held, **found})
+            tensors[name] = rebuild(held["class"], tuple(held["shape"]), dtype, {**held, **pieces})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SafetensorError(f"{where}: its tensors in few bits are damaged: {error}") from error
     return dict(sorted(tensors.items()))
@@ -579,9 +579,9 @@ def load_model(
     """
     state_dict = load_file(filename, device)
     state = model.state_dict()
-    given = {_same_memory(state[name]) for name in state_dict if name in state}
+    memory = {_same_memory(state[name]) for name in state_dict if name in state}
     absent, unexpected = model.load_state_dict(state_dict, strict=False)
-    missing = {name for name in absent if _same_memory(state[name]) not in given}
+    missing = {name for name in absent if _same_memory(state[name]) not in memory}
     if strict and (missing or unexpected):
         raise RuntimeError(
             f"Error(s) in loading state_dict for {type(model).__name__}: missing {sorted(missing)}, "

@@ -53,15 +53,15 @@ class LayerPrecision:
             underflow, saturation: greatest shares that do not.
             cosine: the least one that does not.
         """
-        found = []
+        texts = []
         for operand in ("input", "weight", "gradient"):
             lost = getattr(self, operand)
             for kind, limit in (("underflow", underflow), ("saturation", saturation)):
                 if lost is not None and getattr(lost, kind) > limit:
-                    found.append(f"{100 * getattr(lost, kind):.1f} % {kind} of the {operand}")
+                    texts.append(f"{100 * getattr(lost, kind):.1f} % {kind} of the {operand}")
         if not self.cosine >= cosine:
-            found.append(f"gradient's cosine {self.cosine:.4f}")
-        return found
+            texts.append(f"gradient's cosine {self.cosine:.4f}")
+        return texts
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class PrecisionReport:
             underflow, saturation: greatest shares that a factor may lose.
             cosine: the least that the gradient of a weight may have.
         """
-        found = {layer.name: layer.reasons(underflow, saturation, cosine) for layer in self.layers}
-        return {name: reasons for name, reasons in found.items() if reasons}
+        by_layer = {layer.name: layer.reasons(underflow, saturation, cosine) for layer in self.layers}
+        return {name: reasons for name, reasons in by_layer.items() if reasons}
 
     def __str__(self) -> str:
         operands = ("input", "weight", "gradient")
@@ -117,8 +117,8 @@ class _Counts:
     def add(self, operand: str, x: Tensor, stored: Encoded) -> None:
         there = x != 0
         gone = there & (decode(stored) == 0)
-        found = [x.numel(), int(there.sum()), int(gone.sum()), stored.saturated]
-        self.numbers[operand] = [a + b for a, b in zip(self.numbers.get(operand, [0] * 4), found)]
+        counts = [x.numel(), int(there.sum()), int(gone.sum()), stored.saturated]
+        self.numbers[operand] = [a + b for a, b in zip(self.numbers.get(operand, [0] * 4), counts)]
 
     def lost(self, operand: str) -> Lost | None:
         if operand not in self.numbers:
@@ -186,7 +186,7 @@ def precision_report(
         layer.generator = wt.Generator(device=layer.weight.device).manual_seed(0)
     names = [name for name, _ in layers]
     state = wt.get_rng_state()
-    loss, found = _gradients(rounded, step, names)
+    loss, gradients = _gradients(rounded, step, names)
     wt.set_rng_state(state)
     reference_loss, reference = _gradients(plain, step, names)
     return PrecisionReport(
@@ -197,7 +197,9 @@ def precision_report(
                 counts[name].lost("input"),
                 counts[name].lost("weight"),
                 counts[name].lost("gradient"),
-                _cosine(found[name], reference[name]) if name in found and name in reference else wt.nan,
+                _cosine(gradients[name], reference[name])
+                if name in gradients and name in reference
+                else wt.nan,
             )
             for name in names
         ],

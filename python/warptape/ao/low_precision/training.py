@@ -132,10 +132,10 @@ class LowPrecisionLinear(nn.Linear):
         Raises:
             ValueError: a name that is not known.
         """
-        made = cls.__new__(cls)
-        made.__dict__.update(linear.__dict__)
-        made.recipe = recipe_of(recipe)
-        return made
+        layer = cls.__new__(cls)
+        layer.__dict__.update(linear.__dict__)
+        layer.recipe = recipe_of(recipe)
+        return layer
 
     def rounded(self, operand: str, x: Tensor, format: Format | str | None, dim: int) -> Tensor:
         """A factor of a product, in float32.

@@ -23,14 +23,14 @@ BITS = (2, 3, 4, 8)
 def layers_of(model: nn.Module, filter_fn: Filter | None, call: str) -> dict[str, Any]:
     """The linear layers that are meant, by path. Raises: ValueError where there are none."""
     wanted = filter_fn or is_linear
-    found = {
+    layers = {
         name: module
         for name, module in model.named_modules()
         if _reason_against(module) is None and wanted(module, name)
     }
-    if not found:
+    if not layers:
         raise ValueError(f"{call}: the model has no linear layer that filter_fn takes")
-    return found
+    return layers
 
 
 def check_grid(layers: Mapping[str, Any], bits: int, group: int, call: str) -> None:
@@ -168,10 +168,10 @@ def round_to_nearest_(
     layers = layers_of(model, filter_fn, "round_to_nearest_")
     check_grid(layers, bits, group_size, "round_to_nearest_")
     with wt.no_grad():
-        made = {
+        rounded = {
             name: coded(*nearest(layer.weight.detach().float(), bits, group_size), bits, layer.weight.dtype)
             for name, layer in layers.items()
         }
     for name, layer in layers.items():
-        layer.weight = made[name]
+        layer.weight = rounded[name]
     return model

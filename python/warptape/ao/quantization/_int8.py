@@ -65,8 +65,8 @@ class Int8MaxPool2d(nn.Module):
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()
         stride = pool.kernel_size if pool.stride is None else pool.stride
-        given = (pool.kernel_size, stride, pool.padding, pool.dilation)
-        self.windows = tuple((v, v) if isinstance(v, int) else tuple(v) for v in given)
+        settings = (pool.kernel_size, stride, pool.padding, pool.dilation)
+        self.windows = tuple((v, v) if isinstance(v, int) else tuple(v) for v in settings)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = _ops._max_pool_bytes(x, *self.windows)

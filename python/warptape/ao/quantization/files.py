@@ -118,12 +118,12 @@ def save_quantized(model: Decoder, folder: str | os.PathLike[str], method: str =
                 turned = names.transposed(full.removeprefix(names.prefix))
                 parts = [part[full].t().contiguous() if turned else part[full] for part in apart]
                 one, scales, zeros = parts
-                made = (
+                tensors = (
                     _awq_parts(one, scales, zeros)
                     if method == "awq"
                     else _gptq_parts(one, scales, zeros, bits, 0 if v2 else 1)
                 )
-                out.update({f"{full.removesuffix('weight')}{part}": t for part, t in made.items()})
+                out.update({f"{full.removesuffix('weight')}{part}": t for part, t in tensors.items()})
     settings: dict[str, Any] = {"quant_method": method, "bits": bits, "group_size": group}
     if method == "awq":
         settings.update(version="gemm", zero_point=True)

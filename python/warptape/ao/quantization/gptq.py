@@ -109,7 +109,7 @@ def gptq_(
 
             with watching({name: layer}, see, "gptq_"):
                 run(model, batches)
-            found = gptq_codes(layer.weight.detach().cpu(), hessian, bits, group_size, damp)
-            weight = coded(*found, bits, layer.weight.dtype)
+            result = gptq_codes(layer.weight.detach().cpu(), hessian, bits, group_size, damp)
+            weight = coded(*result, bits, layer.weight.dtype)
             layer.weight = nn.Parameter(weight.to(layer.weight.device), requires_grad=False)
     return model

@@ -50,16 +50,16 @@ class FakeQuantizedLinear(nn.Linear):
             linear: the plain layer.
             config: how its weight is rounded.
         """
-        made = cls.__new__(cls)
-        made.__dict__.update(linear.__dict__)
-        made.config = config
-        return made
+        layer = cls.__new__(cls)
+        layer.__dict__.update(linear.__dict__)
+        layer.config = config
+        return layer
 
     def to_linear(self) -> nn.Linear:
         """The plain layer with the same parameters."""
-        made = nn.Linear.__new__(nn.Linear)
-        made.__dict__.update({k: v for k, v in self.__dict__.items() if k != "config"})
-        return made
+        layer = nn.Linear.__new__(nn.Linear)
+        layer.__dict__.update({k: v for k, v in self.__dict__.items() if k != "config"})
+        return layer
 
     def forward(self, input: wt.Tensor) -> wt.Tensor:
         with wt.no_grad():

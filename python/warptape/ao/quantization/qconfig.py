@@ -68,16 +68,16 @@ class QConfigMapping:
         Raises:
             ValueError: another key.
         """
-        made = cls()
+        config = cls()
         for key, value in qconfig_dict.items():
             if key == "":
-                made.set_global(value)
+                config.set_global(value)
             elif key in ("object_type", "module_name_regex", "module_name"):
                 for what, qconfig in value:
-                    getattr(made, f"set_{key}")(what, qconfig)
+                    getattr(config, f"set_{key}")(what, qconfig)
             else:
                 raise ValueError(f"QConfigMapping.from_dict: expected no key {key!r}")
-        return made
+        return config
 
     def set_global(self, global_qconfig: QConfig | None) -> QConfigMapping:
         """For all layers that nothing else is said of.

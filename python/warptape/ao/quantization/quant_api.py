@@ -257,16 +257,16 @@ def quantize_(
     config_of = config.of if isinstance(config, FqnToConfig) else lambda name: config
     chosen, report = _choose(model, config_of, filter_fn or is_linear)
     _check_groups(chosen)
-    made: dict[int, Any] = {}
+    replaced: dict[int, Any] = {}
     for name, (module, own) in chosen.items():  # all are made before any takes its place
         weight: Any = module.weight
-        if id(weight) not in made:
+        if id(weight) not in replaced:
             try:
-                made[id(weight)] = nn.Parameter(own.make(weight), requires_grad=False)
+                replaced[id(weight)] = nn.Parameter(own.make(weight), requires_grad=False)
             except ValueError as error:
                 raise ValueError(f"quantize_: {name}: {error}") from error
     for name, (module, own) in chosen.items():
-        module.weight = made[id(module.weight)]
+        module.weight = replaced[id(module.weight)]
         report.quantized[name] = type(own).__name__
     if device is not None:
         model.to(device)

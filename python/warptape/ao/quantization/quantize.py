@@ -17,12 +17,12 @@ from .quantize_fx import convert_fx, prepare_fx, prepare_qat_fx
 
 def _mapping_of(model: nn.Module) -> QConfigMapping:
     mapping = QConfigMapping().set_global(getattr(model, "qconfig", None))
-    found = getattr(model, "qconfig", None) is not None
+    has_qconfig = getattr(model, "qconfig", None) is not None
     for name, module in model.named_modules():
         if name and "qconfig" in module.__dict__:
             mapping.set_module_name(name, module.qconfig)  # type: ignore[arg-type]
-            found = True
-    if not found:
+            has_qconfig = True
+    if not has_qconfig:
         raise ValueError('prepare: no module has a qconfig; set model.qconfig = get_default_qconfig("x86")')
     return mapping
 

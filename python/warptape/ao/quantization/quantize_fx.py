@@ -174,8 +174,8 @@ def _units(gm: GraphModule, mapping: QConfigMapping, report: QuantizationReport)
 def _prepare(model: nn.Module, mapping: QConfigMapping, train: bool) -> GraphModule:
     if not isinstance(mapping, QConfigMapping):
         raise TypeError(f"prepare_fx: expected a QConfigMapping, got {type(mapping).__name__}")
-    made = copy.deepcopy(model)
-    gm = _traced(made.train(model.training if train else False))
+    prepared = copy.deepcopy(model)
+    gm = _traced(prepared.train(model.training if train else False))
     report = QuantizationReport()
     _simplify(gm, train)
     units = _units(gm, mapping, report)
@@ -212,9 +212,9 @@ def _prepare(model: nn.Module, mapping: QConfigMapping, train: bool) -> GraphMod
 
 def _qconfig_of(gm: GraphModule, mapping: QConfigMapping, unit: Unit) -> QConfig:
     kind = type(_module(gm, unit.main))
-    found = mapping.of(str(unit.main.target), _FLOATING.get(kind, kind))
-    assert found is not None
-    return found
+    qconfig = mapping.of(str(unit.main.target), _FLOATING.get(kind, kind))
+    assert qconfig is not None
+    return qconfig
 
 
 def prepare_fx(
@@ -272,10 +272,10 @@ def quantization_report(model: nn.Module) -> QuantizationReport:
     Args:
         model: what one of them returned.
     """
-    found = getattr(model, "meta", {}).get(_META)
-    if found is None:
+    meta = getattr(model, "meta", {}).get(_META)
+    if meta is None:
         raise ValueError("quantization_report: expected what prepare_fx or convert_fx returned")
-    report: QuantizationReport = found["report"]
+    report: QuantizationReport = meta["report"]
     return report
 
 
@@ -312,15 +312,15 @@ _FLOATING: dict[type, type] = {QATConv2d: nn.Conv2d, QATLinear: nn.Linear}
 
 def _qat_layer(layer: nn.Module, qconfig: QConfig) -> nn.Module:
     kind = QATLinear if isinstance(layer, nn.Linear) else QATConv2d
-    made = kind.__new__(kind)
-    made.__dict__.update(layer.__dict__)
-    made.weight_fake_quant = qconfig.weight()
-    if not isinstance(made.weight_fake_quant, FakeQuantize):
+    copy_of_layer = kind.__new__(kind)
+    copy_of_layer.__dict__.update(layer.__dict__)
+    copy_of_layer.weight_fake_quant = qconfig.weight()
+    if not isinstance(copy_of_layer.weight_fake_quant, FakeQuantize):
         raise TypeError(
             "prepare_qat_fx: expected a QConfig of FakeQuantize, as get_default_qat_qconfig() gives, got "
-            f"{type(made.weight_fake_quant).__name__}"
+            f"{type(copy_of_layer.weight_fake_quant).__name__}"
         )
-    return made
+    return copy_of_layer
 
 
 # ---- after calibration ----
@@ -379,8 +379,8 @@ class _Converter:
         value = self.values[node]
         if value.floats is None:
             value.floats = self.call("dequantize_0", _int8.DeQuantize(value.coding), (value.bytes,))
-        found: Node = value.floats
-        return found
+        floats_node: Node = value.floats
+        return floats_node
 
     def bytes(self, node: Node) -> tuple[Node, _int8.Coding]:
         value = self.values[node]
@@ -394,8 +394,8 @@ class _Converter:
         x, coding = self.bytes(unit.main.args[0])
         added, residual = self.bytes(unit.residual) if unit.residual is not None else (None, None)
         output = self.codings.get(node)
-        made = _int8.Int8Conv2d(layer, codes, scale, coding, output, residual, unit.relu is not None)
-        called = self.call(str(unit.main.target), made, (x,) if added is None else (x, added))
+        int8_layer = _int8.Int8Conv2d(layer, codes, scale, coding, output, residual, unit.relu is not None)
+        called = self.call(str(unit.main.target), int8_layer, (x,) if added is None else (x, added))
         self.values[node] = _Value(None, called, output) if output else _Value(called)
 
     def other(self, node: Node) -> None:
@@ -409,12 +409,12 @@ class _Converter:
         ):
             x, coding = self.bytes(before)
             if _is_relu(self.gm, node):
-                made = self.graph.call_function(wt.clamp, (x,), {"min": coding.zero_point})
+                clamped = self.graph.call_function(wt.clamp, (x,), {"min": coding.zero_point})
             elif isinstance(module, nn.MaxPool2d):
-                made = self.call(str(node.target), _int8.Int8MaxPool2d(module), (x,))
+                clamped = self.call(str(node.target), _int8.Int8MaxPool2d(module), (x,))
             else:
-                made = self.copied(node, {before: x})
-            self.values[node] = _Value(None, made, coding)
+                clamped = self.copied(node, {before: x})
+            self.values[node] = _Value(None, clamped, coding)
         else:
             own = self.codings.get(node)
             if own is None and isinstance(before, Node) and _keeps_bytes(self.gm, node):
@@ -430,19 +430,19 @@ class _Converter:
         root: dict[str, Any] = {}
         for node in self.gm.graph.nodes:
             if node.op == "get_attr":
-                found: Any = self.gm
+                owner: Any = self.gm
                 for part in str(node.target).split("."):
-                    found = getattr(found, part)
-                root[str(node.target)] = found
+                    owner = getattr(owner, part)
+                root[str(node.target)] = owner
             if node in self.inside:
                 continue
             if node in self.finals:
                 self.unit(self.finals[node], node)
             else:
                 self.other(node)
-        made = GraphModule({**root, **self.modules}, self.graph, type(self.gm).__name__)
-        made.meta[_META] = {"report": self.gm.meta[_META]["report"]}
-        return made.eval()
+        converted = GraphModule({**root, **self.modules}, self.graph, type(self.gm).__name__)
+        converted.meta[_META] = {"report": self.gm.meta[_META]["report"]}
+        return converted.eval()
 
 
 def convert_fx(graph_module: GraphModule, **unused: Any) -> GraphModule:

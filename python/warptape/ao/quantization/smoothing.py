@@ -40,15 +40,15 @@ def find_mappings(model: nn.Module, layers: Mapping[str, Any]) -> list[tuple[str
         model: a decoder.
         layers: linear layers by path.
     """
-    found = []
+    mappings = []
     for name, module in model.named_modules():
         parent, _, last = name.rpartition(".")
         if last in _NORMS and isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.weight is not None:
             readers = [f"{parent}.{reader}" if parent else reader for reader in _NORMS[last]]
             readers = [reader for reader in readers if reader in layers]
             if readers:
-                found.append((name, readers))
-    return found
+                mappings.append((name, readers))
+    return mappings
 
 
 def _checked(
@@ -204,6 +204,6 @@ def awq_(
             weights = [layers[r].weight.detach().float() for r in readers]
             _scale(norm, [layers[r] for r in readers], awq_factor(x, mean, weights, bits, group_size))
         for layer in layers.values():
-            found = nearest(layer.weight.detach().float(), bits, group_size)
-            layer.weight = coded(*found, bits, layer.weight.dtype)
+            rounded = nearest(layer.weight.detach().float(), bits, group_size)
+            layer.weight = coded(*rounded, bits, layer.weight.dtype)
     return model

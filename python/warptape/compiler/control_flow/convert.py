@@ -77,9 +77,9 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
     control = Control(fn.__code__.co_filename, fn.__qualname__, called)
     cells[_CONTROL] = types.CellType(control)
     closure = tuple(cells[name] for name in code.co_freevars)
-    made = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
-    made.__kwdefaults__ = fn.__kwdefaults__
-    return functools.update_wrapper(made, fn)
+    converted = types.FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
+    converted.__kwdefaults__ = fn.__kwdefaults__
+    return functools.update_wrapper(converted, fn)
 
 
 def called(f: Callable[..., Any]) -> Any:

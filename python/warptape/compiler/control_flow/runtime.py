@@ -283,8 +283,8 @@ class Control:
         """
         (compare, right), *rest = links
         middle = right()
-        found = compare(left, middle)
-        return self.and_(found, lambda: self.chained(middle, tuple(rest), line), line) if rest else found
+        result = compare(left, middle)
+        return self.and_(result, lambda: self.chained(middle, tuple(rest), line), line) if rest else result
 
     def choose(self, test: Any, yes: Callable[[], Any], no: Callable[[], Any], line: int) -> Any:
         """`yes() if test else no()`; both are recorded where the test is a tensor.
@@ -457,10 +457,10 @@ class Control:
 
         def proceed(*tensors: Tensor) -> Any:
             state.update(start.filled(tensors))
-            found = test()
-            if not is_predicate(found):
-                return wt.tensor(bool(found))
-            return found.reshape(()).bool()
+            wanted = test()
+            if not is_predicate(wanted):
+                return wt.tensor(bool(wanted))
+            return wanted.reshape(()).bool()
 
         def turn(*tensors: Tensor) -> Any:
             nonlocal after

@@ -116,11 +116,11 @@ class _Builder:
                 raise NotImplementedError(f"fx: op {name} has no name in Python")
             declaration = (name, flags, *args)
             declared, kind = _declarations()[declaration]
-            given, named = self._arguments(args, declared)
+            positional, named = self._arguments(args, declared)
             if place is None:
-                node = self.graph.call_method(name, given, named)
+                node = self.graph.call_method(name, positional, named)
             else:
-                node = self.graph.call_function(getattr(getattr(_C, place), name), given, named)
+                node = self.graph.call_function(getattr(getattr(_C, place), name), positional, named)
         node.meta["source"] = source
         if kind == "OneOrMany" and len(outputs) == 1:
             node = self.graph.call_function(_first, (node,))
@@ -131,14 +131,14 @@ class _Builder:
 
     def _arguments(self, args: dict[str, Any], declared: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The first by place, all else by name; what is None is left out where it may be."""
-        given: list[Any] = []
+        positional: list[Any] = []
         named: dict[str, Any] = {}
         for (name, _, _, has_default, keyword_only, *_), x in zip(declared, args.values(), strict=True):
-            if not keyword_only and (not given or any(map(keyword.iskeyword, args))):
-                given.append(self._argument(x))
+            if not keyword_only and (not positional or any(map(keyword.iskeyword, args))):
+                positional.append(self._argument(x))
             elif x is not None or not has_default:
                 named[name] = self._argument(x)
-        return tuple(given), named
+        return tuple(positional), named
 
     def _control(self, name: str, args: list[Any], branches: list[Any]) -> fx.Node:
         lists = [self._argument(x) for x in args]

@@ -103,10 +103,10 @@ class ExportedProgram:
         return ExportedModule(self._function, lambda name, _: name in self._parameters)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ExportedProgram:
-        made = copy.copy(self)
-        memo[id(self)] = made
-        made._function = copy.deepcopy(self._function, memo)
-        return made
+        copied = copy.copy(self)
+        memo[id(self)] = copied
+        copied._function = copy.deepcopy(self._function, memo)
+        return copied
 
     def _named(self) -> dict[str, Tensor]:
         """The constants that have names of the module's."""
@@ -131,8 +131,8 @@ class ExportedProgram:
         They are tensors of the function itself, and non-persistent buffers.
         """
         graph, named = self._function.graph, self.state_dict
-        found = {graph.values[i][3]: t for i, t in graph.constants.items()}
-        return {name: t for name, t in found.items() if name not in named}
+        tensors = {graph.values[i][3]: t for i, t in graph.constants.items()}
+        return {name: t for name, t in tensors.items() if name not in named}
 
     def named_parameters(self) -> Any:
         """Iterates over the parameters.
@@ -331,17 +331,17 @@ def generalised(
         masks.append(mask)
         traces.append(recorded(numbers).graph)
     symbols = [(d.__name__, d.min, d.max) for d in sizes.symbols]
-    made = first.with_graph(_C._generalise(traces, masks, symbols, low, high))
+    general = first.with_graph(_C._generalise(traces, masks, symbols, low, high))
     for numbers in sizes.checked(high, recorded.tensors, thorough and first.sizes_told):
-        recorded.check(made, numbers)
+        recorded.check(general, numbers)
     for symbol, numbers in sizes.low_ends() if thorough and first.sizes_told else ():
         try:
-            recorded.check(made, numbers)
+            recorded.check(general, numbers)
         except NotImplementedError:
-            made.graph.set_min(
-                symbol, max(made.graph.symbols[sizes.symbols[symbol].__name__][0], numbers[symbol] + 1)
+            general.graph.set_min(
+                symbol, max(general.graph.symbols[sizes.symbols[symbol].__name__][0], numbers[symbol] + 1)
             )
-    return made
+    return general
 
 
 def export(

@@ -30,6 +30,6 @@ def optimize_pass(
     graph = function.graph
     names = {graph.values[i][3] for i in graph.constants}
     left = frozenset[str]() if freeze else ep._parameters & names
-    made = ExportedProgram(function, left, ep.example_inputs, freeze or ep.is_frozen)
-    made.pass_counts = {name: count + ep.pass_counts.get(name, 0) for name, count in counts.items()}
-    return made
+    program = ExportedProgram(function, left, ep.example_inputs, freeze or ep.is_frozen)
+    program.pass_counts = {name: count + ep.pass_counts.get(name, 0) for name, count in counts.items()}
+    return program

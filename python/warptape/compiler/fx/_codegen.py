@@ -190,8 +190,8 @@ class CodeWriter:
         return f"{head}[{','.join(map(self.annotation, args))}]"
 
     def call(self, function: str, args: Iterable[Argument], kwargs: dict[str, Argument]) -> str:
-        given = [self.value(a) for a in args] + [f"{key} = {self.value(a)}" for key, a in kwargs.items()]
-        return f"{function}({', '.join(given)})"
+        arguments = [self.value(a) for a in args] + [f"{key} = {self.value(a)}" for key, a in kwargs.items()]
+        return f"{function}({', '.join(arguments)})"
 
     @staticmethod
     def path(base: str, target: str) -> str:

@@ -74,9 +74,9 @@ def _assert_is_none(value: object, msg: str) -> None:
 
 
 def _find_proxy(*values: Any) -> Proxy | None:
-    found: list[Proxy] = []
-    map_aggregate(values, lambda x: found.append(x) if isinstance(x, Proxy) else None)
-    return found[0] if found else None
+    proxies: list[Proxy] = []
+    map_aggregate(values, lambda x: proxies.append(x) if isinstance(x, Proxy) else None)
+    return proxies[0] if proxies else None
 
 
 def _leaf(orig: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,9 +87,9 @@ def _leaf(orig: Callable[..., Any]) -> Callable[..., Any]:
         proxy = _find_proxy(args, kwargs)
         if proxy is None:
             return orig(*args, **kwargs)
-        made = proxy.tracer.create_proxy("call_function", orig, args, kwargs)
-        made.node.meta["is_wrapped"] = True
-        return made
+        result = proxy.tracer.create_proxy("call_function", orig, args, kwargs)
+        result.node.meta["is_wrapped"] = True
+        return result
 
     return wrapped
 
@@ -368,14 +368,14 @@ class Tracer(TracerBase):
         def guarded(x: object) -> Any:
             nonlocal count
             count += 1
-            made = self.create_proxy("placeholder", f"{name}_{count}", default, {})
+            result = self.create_proxy("placeholder", f"{name}_{count}", default, {})
             text = f"{name} has been specialized to have value {x} but got another value"
             if isinstance(x, PHBase):
-                return made
+                return result
             if x is None:
-                self.create_proxy("call_function", _assert_is_none, (made, text), {})
+                self.create_proxy("call_function", _assert_is_none, (result, text), {})
             elif isinstance(x, base_types) and not isinstance(x, Tensor):
-                self.create_proxy("call_function", _assert, (made == x, text), {})
+                self.create_proxy("call_function", _assert, (result == x, text), {})
             else:
                 warnings.warn(
                     f"Was not able to add assertion to guarantee correct input {name} to specialized "

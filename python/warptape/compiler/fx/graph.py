@@ -348,10 +348,10 @@ class Graph:
             raise RuntimeError(
                 f"Node {node} target {node.target} references nonexistent attribute of the owning module"
             )
-        found = _fetch(owner, node.target)
-        if node.op == "call_module" and not isinstance(found, nn.Module):
+        value = _fetch(owner, node.target)
+        if node.op == "call_module" and not isinstance(value, nn.Module):
             raise RuntimeError(
-                f"Node {node} target {node.target} {type(found)} does not reference an nn.Module"
+                f"Node {node} target {node.target} {type(value)} does not reference an nn.Module"
             )
 
     # --- as text and as code ---

@@ -22,11 +22,11 @@ _numbers = itertools.count()
 def _compile(code: PythonCode) -> types.FunctionType:
     """The function `forward` of generated source; tracebacks and inspect find its lines."""
     file = f"<eval_with_key>.{next(_numbers)}"
-    found = dict(code.globals)
-    exec(compile(code.src, file, "exec", dont_inherit=True), found)
+    namespace = dict(code.globals)
+    exec(compile(code.src, file, "exec", dont_inherit=True), namespace)
     # Without a time: checkcache() keeps such entries.
     linecache.cache[file] = (len(code.src), None, code.src.splitlines(True), file)
-    forward = found.pop("forward")
+    forward = namespace.pop("forward")
     weakref.finalize(forward, linecache.cache.pop, file, None)
     return forward
 
@@ -88,10 +88,10 @@ class GraphModule(nn.Module):
         # forward belongs to a class, and each module has its own: so each has a class of its own.
         base = next(c for c in cls.__mro__ if "_is_made" not in vars(c))
         made_class = type(base.__name__, (base,), {"__module__": base.__module__, "_is_made": True})
-        made: Any = super().__new__(made_class)
+        module: Any = super().__new__(made_class)
         if args and "_is_made" in vars(cls):  # type(module)(..): Python initializes only what is of `cls`
-            made.__init__(*args, **kwargs)
-        return made
+            module.__init__(*args, **kwargs)
+        return module
 
     def __init__(
         self, root: nn.Module | dict[str, Any], graph: Graph, class_name: str = "GraphModule"
@@ -146,11 +146,11 @@ class GraphModule(nn.Module):
         """
         if (info := self._graph._pytree_info) is not None:
             self._in_spec, self._out_spec = info.in_spec, info.out_spec
-        made = self._graph.python_code("self")
-        self._code = made.src
-        type(self).forward = _compile(made)  # type: ignore[method-assign]
+        code = self._graph.python_code("self")
+        self._code = code.src
+        type(self).forward = _compile(code)  # type: ignore[method-assign]
         _C._module_changed()
-        return made
+        return code
 
     # --- submodules ---
 

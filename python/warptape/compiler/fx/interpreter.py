@@ -111,12 +111,12 @@ class Interpreter:
         """
         if target.startswith("*"):
             return list(self.args_iter)
-        given = next(self.args_iter, *args) if args else next(self.args_iter, self)
-        if given is self:
+        value = next(self.args_iter, *args) if args else next(self.args_iter, self)
+        if value is self:
             raise RuntimeError(
                 f"Expected positional argument for parameter {target}, but one was not passed in!"
             )
-        return given
+        return value
 
     def get_attr(self, target: Target, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
         """An attribute of the module.
@@ -276,19 +276,19 @@ class Transformer(Interpreter):
         Args:
             n: of the old graph.
         """
-        made = super().run_node(n)
-        if isinstance(made, Proxy):
+        result = super().run_node(n)
+        if isinstance(result, Proxy):
             for key in {"nn_module_stack", "stack_trace"} & n.meta.keys():
-                made.node.meta.setdefault(key, n.meta[key])
-        return made
+                result.node.meta.setdefault(key, n.meta[key])
+        return result
 
     def transform(self) -> GraphModule:
         """The module of the new graph."""
         result = super().run(enable_io_processing=False)
         old = self.graph.output_node()
-        made = self.new_graph.output(
+        output = self.new_graph.output(
             map_aggregate(result, lambda x: x.node if isinstance(x, Proxy) else x), old.type
         )
-        made.meta.update(old.meta)
+        output.meta.update(old.meta)
         self.new_graph._pytree_info = self.graph._pytree_info
         return GraphModule(self.module, self.new_graph)

@@ -95,11 +95,13 @@ def _fits(given: Any, kind: str, optional: bool) -> bool:
 
 def _types_fit(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError:
         return False
     parameters = signature.parameters
-    return all(_fits(t, parameters[n].annotation, parameters[n].default is None) for n, t in given.items())
+    return all(
+        _fits(t, parameters[n].annotation, parameters[n].default is None) for n, t in arguments.items()
+    )
 
 
 def normalize_function(
@@ -131,24 +133,24 @@ def normalize_function(
         whole = inspect.signature(inspect.unwrap(target))
         return _normalized(whole, args, named, normalize_to_only_use_kwargs)
     out = {"out": named.pop("out")} if named.get("out") is not None else {}
-    found: list[tuple[inspect.Signature, ArgsKwargsPair]] = []
+    matches: list[tuple[inspect.Signature, ArgsKwargsPair]] = []
     for signature in signatures:
         try:
             pair = _normalized(signature, args, named, normalize_to_only_use_kwargs)
         except TypeError:
             continue
         if pair is not None:
-            found.append((signature, ArgsKwargsPair(pair.args, {**pair.kwargs, **out})))
+            matches.append((signature, ArgsKwargsPair(pair.args, {**pair.kwargs, **out})))
     if arg_types is not None or kwarg_types is not None:
         types = tuple(arg_types or ()), dict(kwarg_types or {})
-        found = [(s, pair) for s, pair in found if _types_fit(s, *types)][:1]
-    if len({(tuple(pair.kwargs), _defaults(s, pair)) for s, pair in found}) > 1:
-        choices = "\n".join(str(s) for s, _ in found)
+        matches = [(s, pair) for s, pair in matches if _types_fit(s, *types)][:1]
+    if len({(tuple(pair.kwargs), _defaults(s, pair)) for s, pair in matches}) > 1:
+        choices = "\n".join(str(s) for s, _ in matches)
         raise RuntimeError(
             f"Tried to normalize arguments to {target} but the schema match was ambiguous! Please provide "
             f"argument types to the normalize_arguments() call. Available schemas:\n{choices}"
         )
-    return found[0][1] if found else None
+    return matches[0][1] if matches else None
 
 
 def _defaults(signature: inspect.Signature, pair: ArgsKwargsPair) -> str:

@@ -132,8 +132,8 @@ class TracerBase:
             type_expr: of the result.
             proxy_factory_fn: makes the proxy.
         """
-        given = self.create_arg(args), self.create_arg(kwargs)
-        return (proxy_factory_fn or self.proxy)(self.create_node(kind, target, *given, name, type_expr))
+        arguments = self.create_arg(args), self.create_arg(kwargs)
+        return (proxy_factory_fn or self.proxy)(self.create_node(kind, target, *arguments, name, type_expr))
 
     def create_arg(self, a: object) -> Argument:
         """A value of the program as an argument of a node. NotImplementedError for other types.
@@ -164,7 +164,7 @@ class TracerBase:
         raise NotImplementedError(f"argument of type: {type(a)}")
 
     def _create_key(self, key: Any) -> Any:
-        made = self.create_arg(key)
+        arg = self.create_arg(key)
 
         def refuse_node(x: object) -> Any:
             if isinstance(x, Node):
@@ -173,7 +173,7 @@ class TracerBase:
                 )
             return x
 
-        return map_aggregate(made, refuse_node)
+        return map_aggregate(arg, refuse_node)
 
     def to_bool(self, obj: Proxy) -> bool:
         """What a branch on a proxy gets: a TraceError, unless a subclass knows.

@@ -125,11 +125,11 @@ def _find(graph: Graph, pattern: Graph, owner: nn.Module) -> list[Match]:
             ]
             fits = [n for n in same if matcher.match([*nodes, n]) is not None]
             nodes.extend(fits[:1])
-        found = matcher.match(nodes) if len(nodes) == len(matcher.anchors) else None
-        if found is None or taken.intersection(matcher._inner()):
+        match = matcher.match(nodes) if len(nodes) == len(matcher.anchors) else None
+        if match is None or taken.intersection(matcher._inner()):
             continue
         taken.update(matcher._inner())
-        matches.append(Match(first, found))
+        matches.append(Match(first, match))
     return matches
 
 
@@ -179,14 +179,14 @@ def replace_pattern(
     Returns:
         The places as they were.
     """
-    made = replacement if isinstance(replacement, GraphModule) else symbolic_trace(replacement)
+    traced = replacement if isinstance(replacement, GraphModule) else symbolic_trace(replacement)
     matches = _find(gm.graph, _graph_of(pattern), gm)
     changed: dict[Node, Node] = {}
-    for node in made.graph.nodes if matches else ():
+    for node in traced.graph.nodes if matches else ():
         if node.op in ("call_module", "get_attr") and not _has_attr(gm, node.target):
-            _copy_attr(made, gm, node.target)
+            _copy_attr(traced, gm, node.target)
     for match in matches:
-        _insert(gm.graph, match, made.graph, changed)
+        _insert(gm.graph, match, traced.graph, changed)
     gm.delete_all_unused_submodules()
     gm.recompile()
     return matches

@@ -85,8 +85,8 @@ def scan(
         raise RuntimeError(f"scan: Combine_fn must be a callable, but got {combine_fn}")
     if not carries:
         raise RuntimeError("scan: operator requires init leaves.")
-    for name, given in (("init", carries), ("xs", leaves)):
-        for x in given:
+    for name, tensors in (("init", carries), ("xs", leaves)):
+        for x in tensors:
             if not isinstance(x, Tensor):
                 raise RuntimeError(f"scan: All {name} leaves must be a Tensor but got {x}")
     slices, back = slices_first("scan", leaves, dim, reverse, RuntimeError)
@@ -95,9 +95,9 @@ def scan(
         returned = combine_fn(carry, x)
         if not isinstance(returned, (tuple, list)) or len(returned) != 2:
             raise RuntimeError("scan: combine_fn must return a pair, the next carry and a result")
-        found = len(tree_flatten(returned[0])[0])
-        if found != len(carries):
-            raise RuntimeError(f"scan: init has {len(carries)} leaves, the carry of combine_fn {found}")
+        count = len(tree_flatten(returned[0])[0])
+        if count != len(carries):
+            raise RuntimeError(f"scan: init has {len(carries)} leaves, the carry of combine_fn {count}")
         return returned[0], returned[1]
 
     flat = Flat(step, tree_flatten((init, xs))[1])

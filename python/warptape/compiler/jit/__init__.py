@@ -325,9 +325,9 @@ def _widest(
     with contextlib.suppress(NotImplementedError, RuntimeError, TypeError, ValueError, IndexError):
         wide = wide or record(fn, args, kwargs, strict=True, any_sizes=True)
     if wide is not None:
-        made = wide.with_graph(wide.graph.copy())
-        made.graph.forget_sizes(not wide.number_of_dims_told)
-        return made
+        widened = wide.with_graph(wide.graph.copy())
+        widened.graph.forget_sizes(not wide.number_of_dims_told)
+        return widened
     tensors = [x for x in tree_leaves((args, kwargs)) if _isinstance(x, Tensor)]
 
     def attempt(specs: list[Any], thorough: bool = False) -> GraphFunction | None:
@@ -376,12 +376,12 @@ def trace(
                 check_constants(func, first, args, named)
             except NotImplementedError as error:
                 raise TracingCheckError(f"torch.jit.trace: {error}") from None
-        made = _widest(func, first, args, named)
+        traced = _widest(func, first, args, named)
     if _isinstance(func, Module):
-        module = TracedModule(made, lambda _, t: _isinstance(t, Parameter))
+        module = TracedModule(traced, lambda _, t: _isinstance(t, Parameter))
         module.__dict__["training"] = func.training
         return module
-    return ScriptFunction(made)
+    return ScriptFunction(traced)
 
 
 def save(m: Any, f: FileLike, _extra_files: dict[str, Any] | None = None) -> None:

@@ -70,35 +70,39 @@ class Builder:
 
     def fresh(self, name: str) -> str:
         """The name, or one like it where it is another value's."""
-        found, number = name, 0
-        while found in self._used:
+        unused, number = name, 0
+        while unused in self._used:
             number += 1
-            found = f"{name}_{number}"
-        self._used.add(found)
-        return found
+            unused = f"{name}_{number}"
+        self._used.add(unused)
+        return unused
 
     def node(self, kind: str, *inputs: str | None, outputs: int = 1, **attributes: Any) -> Any:
         """Adds a node; the name of its output, or a list of several. An input that is None is left out."""
         stem = f"{kind}_{len(self.nodes)}"
-        made = [self.fresh(f"{stem}_{k}" if k else stem) for k in range(outputs)]
+        outputs_of = [self.fresh(f"{stem}_{k}" if k else stem) for k in range(outputs)]
         attributes = {key: x for key, x in attributes.items() if x is not None}
         if any(isinstance(x, (Varying, _C._Expr)) for x in tree_leaves(attributes)):
             raise UnsupportedOperatorError("a size that varies, where ONNX wants a number")
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
-        made_node = self._helper.make_node(kind, [x or "" for x in inputs], made, made[0], **attributes)
+        made_node = self._helper.make_node(
+            kind, [x or "" for x in inputs], outputs_of, outputs_of[0], **attributes
+        )
         self.nodes.append(made_node)
-        return made[0] if outputs == 1 else made
+        return outputs_of[0] if outputs == 1 else outputs_of
 
     def initializer(self, name: str, tensor: Any) -> str:
         """A tensor of the file, under its name or one like it."""
         name = self.fresh(name)
         if tensor.dtype == wt.bfloat16:
             bits = tensor.detach().cpu().contiguous().view(wt.int16).numpy().tobytes()
-            made = self._helper.make_tensor(name, onnx_type(tensor.dtype), list(tensor.shape), bits, raw=True)
+            tensor_proto = self._helper.make_tensor(
+                name, onnx_type(tensor.dtype), list(tensor.shape), bits, raw=True
+            )
         else:
-            made = self._numpy.from_array(tensor.detach().cpu().contiguous().numpy(), name)
-        self.initializers.append(made)
+            tensor_proto = self._numpy.from_array(tensor.detach().cpu().contiguous().numpy(), name)
+        self.initializers.append(tensor_proto)
         return name
 
     def constant(self, value: object, dtype: wt.dtype) -> str:
@@ -232,8 +236,8 @@ def run_mapping(b: Builder, name: str, args: dict[str, Any], outputs: list[Any])
     if any(b.dtype(x).is_complex for x in (*tensors_of(args), *filter(None, outputs))):
         raise UnsupportedOperatorError("complex numbers")
     b.results = outputs
-    made = f(b, SimpleNamespace(**args), outputs[0] if outputs else None)
-    names = [made] if isinstance(made, str) else made
-    for i, given in zip(outputs, names, strict=False):
-        if i is not None and given is not None:
-            b.names[i] = given
+    results = f(b, SimpleNamespace(**args), outputs[0] if outputs else None)
+    names = [results] if isinstance(results, str) else results
+    for i, result in zip(outputs, names, strict=False):
+        if i is not None and result is not None:
+            b.names[i] = result

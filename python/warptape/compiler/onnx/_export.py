@@ -57,12 +57,12 @@ def _axes_as_specs(
             f"dynamic_axes: {sorted(unknown)} are no input_names or output_names; there are "
             f"{[*names, *output_names]}"
         )
-    made: dict[str, Dim] = {}
+    dims: dict[str, Dim] = {}
     specs: list[Any] = []
     for name, _ in zip(names, tensors, strict=False):
         axes = dynamic_axes.get(name) or {}
         axes = axes if isinstance(axes, dict) else {d: f"{name}_dim_{d}" for d in axes}
-        specs.append({d: made.setdefault(n, Dim(n, min=1)) for d, n in axes.items()})
+        specs.append({d: dims.setdefault(n, Dim(n, min=1)) for d, n in axes.items()})
     return specs + [None] * (len(tensors) - len(specs))
 
 
@@ -105,13 +105,13 @@ def _recorded(
 
 
 def _of_program(program: ExportedProgram) -> _Recorded:
-    made = _Recorded(program._function)
-    if program.range_constraints and any(kind == "number" and x is not None for kind, x in made.results):
+    recorded = _Recorded(program._function)
+    if program.range_constraints and any(kind == "number" and x is not None for kind, x in recorded.results):
         raise UnsupportedOperatorError(
             "torch.onnx.export: an ExportedProgram with sizes that vary and a result that is a number; give "
             "the module itself"
         )
-    return made
+    return recorded
 
 
 def _refuse_stale(name: str, args: dict[str, Any], stale: set[int]) -> None:
@@ -139,7 +139,7 @@ def _add_calls(b: Builder, graph: Any) -> None:
         except UnsupportedOperatorError as error:
             raise UnsupportedOperatorError(f"torch.onnx.export: {name} at {source}: {error}") from None
     if stale.intersection(i for kind, i in graph.results if kind == "tensor"):
-        source = next(source for _, _, made, source in graph.calls if stale.intersection(made))
+        source = next(source for _, _, results, source in graph.calls if stale.intersection(results))
         raise UnsupportedOperatorError(
             f"torch.onnx.export: a result has a view that was changed in place; it was made at {source}"
         )
@@ -175,7 +175,7 @@ def _check_names(what: str, given: list[str], count: int) -> None:
 def _output(helper: Any, b: Builder, graph: _Recorded, kind: str, value: Any, name: str) -> Any:
     """Adds the node that gives a result its name; what the file says of it."""
     if kind == "tensor":
-        made, info = b.names[value], _info(helper, graph, name, value)
+        name_of_value, info = b.names[value], _info(helper, graph, name, value)
     else:
         if not isinstance(value, (int, float, Varying)):
             raise UnsupportedOperatorError(
@@ -183,9 +183,9 @@ def _output(helper: Any, b: Builder, graph: _Recorded, kind: str, value: Any, na
             )
         whole = isinstance(value, (int, Varying)) and not isinstance(value, bool)
         dtype = int64 if whole else tensor(value).dtype
-        made = b.scalar(value) if whole else b.constant(value, dtype)
+        name_of_value = b.scalar(value) if whole else b.constant(value, dtype)
         info = helper.make_tensor_value_info(name, onnx_type(dtype), [])
-    b.nodes.append(helper.make_node("Identity", [made], [name]))
+    b.nodes.append(helper.make_node("Identity", [name_of_value], [name]))
     return info
 
 
@@ -195,10 +195,10 @@ def _model_of(graph: _Recorded, input_names: list[str], output_names: list[str])
     results = [(kind, x) for kind, x in graph.results if x is not None]
     _check_names("input", input_names, len(graph.inputs))
     _check_names("output", output_names, len(results))
-    given = [*input_names, *output_names]
-    if doubled := sorted({n for n in given if given.count(n) > 1}):
+    names = [*input_names, *output_names]
+    if doubled := sorted({n for n in names if names.count(n) > 1}):
         raise ValueError(f"input_names and output_names: {doubled} are there more than once")
-    b = Builder(graph, given)
+    b = Builder(graph, names)
     for k, i in enumerate(graph.inputs):
         b.names[i] = input_names[k] if k < len(input_names) else b.fresh(f"input_{k}")
     output_names = output_names + [b.fresh(f"output_{k}") for k in range(len(output_names), len(results))]
@@ -213,9 +213,9 @@ def _model_of(graph: _Recorded, input_names: list[str], output_names: list[str])
     _add_calls(b, graph)
     outputs = [_output(helper, b, graph, *r, name) for r, name in zip(results, output_names, strict=True)]
     inputs = [_info(helper, graph, b.names[i], i) for i in graph.inputs]
-    made = helper.make_graph(b.nodes, "graph", inputs, outputs, b.initializers)
+    graph_proto = helper.make_graph(b.nodes, "graph", inputs, outputs, b.initializers)
     opset = helper.make_opsetid("", OPSET)
-    model = helper.make_model(made, opset_imports=[opset], producer_name="warptape", ir_version=9)
+    model = helper.make_model(graph_proto, opset_imports=[opset], producer_name="warptape", ir_version=9)
     try:
         checker.check_model(model, full_check=True)
     except (checker.ValidationError, shape_inference.InferenceError) as error:
@@ -249,11 +249,11 @@ class ONNXProgram:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(self.model_proto.SerializeToString())
-        given = [x.detach().numpy() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        arrays = [x.detach().numpy() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         names = [i.name for i in session.get_inputs()]
-        if len(given) != len(names):
-            raise TypeError(f"ONNXProgram: expected {len(names)} tensors, got {len(given)}")
-        results = session.run(None, dict(zip(names, given, strict=True)))
+        if len(arrays) != len(names):
+            raise TypeError(f"ONNXProgram: expected {len(names)} tensors, got {len(arrays)}")
+        results = session.run(None, dict(zip(names, arrays, strict=True)))
         return tuple(_C.from_numpy(x) for x in results)
 
     def __repr__(self) -> str:
@@ -311,7 +311,7 @@ def export(
         )
     args = (args,) if isinstance(args, Tensor) else tuple(args)
     if isinstance(model, ExportedProgram):
-        made = _model_of(_of_program(model), list(input_names or []), list(output_names or []))
+        model_proto = _model_of(_of_program(model), list(input_names or []), list(output_names or []))
     else:
         tensors = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
         if dynamic_axes is not None:
@@ -320,8 +320,8 @@ def export(
             specs = specs_of(model, args, kwargs or {}, dynamic_shapes)
         with _evaluation(model, training is True):
             graph = _recorded(model, args, kwargs or {}, specs, tensors)
-            made = _model_of(graph, list(input_names or []), list(output_names or []))
-    program = ONNXProgram(made)
+            model_proto = _model_of(graph, list(input_names or []), list(output_names or []))
+    program = ONNXProgram(model_proto)
     if f is not None:
         program.save(f)
     return program

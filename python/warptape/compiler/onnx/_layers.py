@@ -28,8 +28,8 @@ def _swapped(b: Builder, x: str, rank: int) -> str:
 @maps("linear")
 def _linear(b: Builder, a: Args, out: int) -> str:
     weight = _swapped(b, str(b(a.weight)), 2) if len(b.sizes(a.weight)) == 2 else b(a.weight)
-    made = b.node("MatMul", b(a.input), weight)
-    return made if a.bias is None else b.node("Add", made, b(a.bias))
+    product = b.node("MatMul", b(a.input), weight)
+    return product if a.bias is None else b.node("Add", product, b(a.bias))
 
 
 @maps("role=product")
@@ -41,10 +41,10 @@ def _matmul(b: Builder, a: Args, out: int) -> str:
 @maps("role=add_product")
 def _addmm(b: Builder, a: Args, out: int) -> str:
     left, right = [value for name, value in vars(a).items() if name not in ("input", "alpha", "beta")]
-    made, added, dtype = b.node("MatMul", b(left), b(right)), b(a.input), b.dtype(out)
-    made = made if a.alpha == 1 else b.node("Mul", made, b.constant(a.alpha, dtype))
+    product, added, dtype = b.node("MatMul", b(left), b(right)), b(a.input), b.dtype(out)
+    product = product if a.alpha == 1 else b.node("Mul", product, b.constant(a.alpha, dtype))
     added = added if a.beta == 1 else b.node("Mul", added, b.constant(a.beta, dtype))
-    return b.node("Add", made, added)
+    return b.node("Add", product, added)
 
 
 @maps("einsum")
@@ -131,13 +131,13 @@ def _pools(dims: int) -> None:
     def adaptive(name: str, whole: str, pool: str) -> None:
         @_spatial(f"adaptive_{name}_pool{dims}d", dims)
         def _(b: Builder, a: Args, x: str, out: int) -> str:
-            given, wanted = b.sizes(a.input)[-dims:], b.sizes(out)[-dims:]
+            have, wanted = b.sizes(a.input)[-dims:], b.sizes(out)[-dims:]
             if wanted == [1] * dims:
                 return b.node(whole, x, _axes(b, list(range(2, dims + 2))), keepdims=1)
-            fixed = all(isinstance(n, int) for n in (*given, *wanted))
-            if not fixed or any(n % m for n, m in zip(given, wanted, strict=True)):
+            fixed = all(isinstance(n, int) for n in (*have, *wanted))
+            if not fixed or any(n % m for n, m in zip(have, wanted, strict=True)):
                 raise UnsupportedOperatorError("adaptive pooling of sizes that vary or do not divide")
-            kernel = [n // m for n, m in zip(given, wanted, strict=True)]
+            kernel = [n // m for n, m in zip(have, wanted, strict=True)]
             return b.node(pool, x, kernel_shape=kernel, strides=kernel)
 
     adaptive("avg", "ReduceMean", "AveragePool")
@@ -238,8 +238,8 @@ def _interpolate(b: Builder, a: Args, out: int) -> str:
     more = [math.ceil(1 / (s - 1)) if 1 < s < 2 else 0 for s in scales]
     x = b.node("Pad", x, b.constant([0, 0] + [0] * spatial + [0, 0] + more, wt.int64), mode="edge")
     above = wt.tensor(scales).nextafter(wt.tensor(math.inf))
-    made = b.node("Resize", x, None, b.initializer("scales", above), **attributes)
-    return b.node("Slice", made, _axes(b, [0] * spatial), sizes, _axes(b, axes))
+    resized = b.node("Resize", x, None, b.initializer("scales", above), **attributes)
+    return b.node("Slice", resized, _axes(b, [0] * spatial), sizes, _axes(b, axes))
 
 
 def _scaled(b: Builder, x: str, axes: list[int], scales: list[float]) -> str:
@@ -403,7 +403,7 @@ def _recurrent(b: Builder, a: Args, out: int) -> Names:
     more: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
     if kind == "RNN":
         more = {"activations": ["Relu" if a.mode.upper() == "RNN_RELU" else "Tanh"]}
-    made = b.node(
+    result = b.node(
         kind,
         x,
         stacked(a.weight_ih),
@@ -416,4 +416,4 @@ def _recurrent(b: Builder, a: Args, out: int) -> Names:
         direction="reverse" if a.reverse else "forward",
         **more,
     )
-    return [b.node("Reshape", y, b.ints(b.sizes(i))) for y, i in zip(made, b.results, strict=False)]
+    return [b.node("Reshape", y, b.ints(b.sizes(i))) for y, i in zip(result, b.results, strict=False)]

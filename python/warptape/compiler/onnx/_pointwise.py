@@ -109,12 +109,12 @@ def _div(b: Builder, a: Args, out: int) -> str:
     dtype = b.dtype(out)
     if mode is not None and not dtype.is_floating_point:
         raise UnsupportedOperatorError(f"div of integers with rounding_mode={mode!r}")
-    made = b.node("Div", _as_result(b, a.input, out), _as_result(b, a.other, out))
+    quotient = b.node("Div", _as_result(b, a.input, out), _as_result(b, a.other, out))
     if mode == "floor":
-        return b.node("Floor", made)
+        return b.node("Floor", quotient)
     if mode == "trunc":
-        return b.node("Mul", b.node("Sign", made), b.node("Floor", b.node("Abs", made)))
-    return made
+        return b.node("Mul", b.node("Sign", quotient), b.node("Floor", b.node("Abs", quotient)))
+    return quotient
 
 
 @maps("pow")
@@ -177,9 +177,9 @@ def _compare(name: str, kind: str, negated: bool = False) -> None:
         dtype = common_dtype(b, a.input, a.other)
         if dtype == wt.bool and kind != "Equal":
             dtype = wt.int32
-        made = b.node(kind, b.operand(a.input, dtype), b.operand(a.other, dtype))
-        made = b.node("Not", made) if negated else made
-        return b.cast(made, wt.bool, b.dtype(out))
+        result = b.node(kind, b.operand(a.input, dtype), b.operand(a.other, dtype))
+        result = b.node("Not", result) if negated else result
+        return b.cast(result, wt.bool, b.dtype(out))
 
 
 for _name, _kind in {
@@ -198,8 +198,8 @@ def _logical(name: str, kind: str) -> None:
     def _(b: Builder, a: Args, out: int) -> str:
         if name.startswith("bitwise") and b.dtype(out) != wt.bool:
             return b.node(f"Bitwise{kind}", _as_result(b, a.input, out), _as_result(b, a.other, out))
-        made = b.node(kind, b.operand(a.input, wt.bool), b.operand(a.other, wt.bool))
-        return b.cast(made, wt.bool, b.dtype(out))
+        result = b.node(kind, b.operand(a.input, wt.bool), b.operand(a.other, wt.bool))
+        return b.cast(result, wt.bool, b.dtype(out))
 
 
 for _name in ("logical", "bitwise"):
@@ -323,8 +323,8 @@ def _softmaxes(name: str, kind: str) -> None:
         x = _as_result(b, a.input, out)
         if b.sizes(a.input):
             return b.node(kind, x, axis=a.dim)
-        made = b.node(kind, b.node("Reshape", x, b.ints([1])), axis=0)
-        return b.node("Reshape", made, b.ints([]))
+        result = b.node(kind, b.node("Reshape", x, b.ints([1])), axis=0)
+        return b.node("Reshape", result, b.ints([]))
 
 
 _softmaxes("softmax", "Softmax")

@@ -135,8 +135,8 @@ def _split(b: Builder, a: Args, out: int) -> Names:
     source = a.tensor if hasattr(a, "tensor") else a.input
     sizes = [b.sizes(i)[a.dim] for i in b.results]
     if all(isinstance(s, int) for s in sizes):
-        made = b.node("Split", b(source), b.ints(sizes), outputs=len(sizes), axis=a.dim)
-        return [made] if len(sizes) == 1 else made
+        pieces = b.node("Split", b(source), b.ints(sizes), outputs=len(sizes), axis=a.dim)
+        return [pieces] if len(sizes) == 1 else pieces
     first = b.ints(sizes[:-1]) if len(sizes) > 1 else None  # the last has what is left
     whole = b.ints([b.sizes(source)[a.dim]])
     if first is None:
@@ -205,17 +205,17 @@ _scattering("scatter_add", "add")
 
 @maps("_index")
 def _index(b: Builder, a: Args, out: int) -> str:
-    given = [(d, t) for d, t in enumerate(a.indices) if t is not None]
-    if any(b.dtype(t) in (wt.bool, wt.uint8) for _, t in given):
+    indexed = [(d, t) for d, t in enumerate(a.indices) if t is not None]
+    if any(b.dtype(t) in (wt.bool, wt.uint8) for _, t in indexed):
         raise UnsupportedOperatorError("an index that is a mask")
-    if len(given) == 1:
-        return b.node("Gather", b(a.input), b(given[0][1]), axis=given[0][0])
-    if [d for d, _ in given] != list(range(len(given))):
+    if len(indexed) == 1:
+        return b.node("Gather", b(a.input), b(indexed[0][1]), axis=indexed[0][0])
+    if [d for d, _ in indexed] != list(range(len(indexed))):
         raise UnsupportedOperatorError("several index tensors that do not begin at the first dim")
-    rank = _rank(b, out) - (_rank(b, a.input) - len(given))
+    rank = _rank(b, out) - (_rank(b, a.input) - len(indexed))
     shape = b.ints(b.sizes(out)[:rank])
     last = _axes(b, [-1])
-    parts = [b.node("Unsqueeze", b.node("Expand", b.operand(t, wt.int64), shape), last) for _, t in given]
+    parts = [b.node("Unsqueeze", b.node("Expand", b.operand(t, wt.int64), shape), last) for _, t in indexed]
     return b.node("GatherND", b(a.input), b.node("Concat", *parts, axis=-1))
 
 
@@ -309,8 +309,8 @@ for _name, _kind in {
 @maps("logsumexp")
 def _logsumexp(b: Builder, a: Args, out: int) -> str:
     dtype = wt.float64 if b.dtype(out) == wt.float64 else wt.float32
-    made = _reduced(b, "ReduceLogSumExp", b.operand(a.input, dtype), a)
-    return b.cast(made, dtype, b.dtype(out))
+    reduced = _reduced(b, "ReduceLogSumExp", b.operand(a.input, dtype), a)
+    return b.cast(reduced, dtype, b.dtype(out))
 
 
 def _extreme(name: str, kind: str, pick: str, elementwise: str) -> None:
@@ -329,11 +329,11 @@ def _extreme(name: str, kind: str, pick: str, elementwise: str) -> None:
     def _(b: Builder, a: Args, out: int) -> str:
         if a.dim is None or not b.sizes(a.input):
             flat = b.node("Reshape", b(a.input), _axes(b, [-1]))
-            made = b.node(pick, flat, axis=0, keepdims=0)
-            made = b.node("Reshape", made, b.ints(b.sizes(out)))
+            result = b.node(pick, flat, axis=0, keepdims=0)
+            result = b.node("Reshape", result, b.ints(b.sizes(out)))
         else:
-            made = b.node(pick, b(a.input), axis=a.dim, keepdims=int(a.keepdim))
-        return b.cast(made, wt.int64, b.dtype(out))
+            result = b.node(pick, b(a.input), axis=a.dim, keepdims=int(a.keepdim))
+        return b.cast(result, wt.int64, b.dtype(out))
 
 
 _extreme("max", "ReduceMax", "ArgMax", "Max")
@@ -394,14 +394,14 @@ def _any(b: Builder, x: str, a: Args) -> str:
 
 @maps("any")
 def _any_of(b: Builder, a: Args, out: int) -> str:
-    made = _any(b, b.operand(a.input, wt.bool), a)
-    return b.cast(made, wt.bool, b.dtype(out))
+    reduced = _any(b, b.operand(a.input, wt.bool), a)
+    return b.cast(reduced, wt.bool, b.dtype(out))
 
 
 @maps("all")
 def _all_of(b: Builder, a: Args, out: int) -> str:
-    made = b.node("Not", _any(b, b.node("Not", b.operand(a.input, wt.bool)), a))
-    return b.cast(made, wt.bool, b.dtype(out))
+    reduced = b.node("Not", _any(b, b.node("Not", b.operand(a.input, wt.bool)), a))
+    return b.cast(reduced, wt.bool, b.dtype(out))
 
 
 def _need_dims(b: Builder, a: Args) -> None:

@@ -124,15 +124,15 @@ class Runs:
         d, n = self._sizes.symbols[s], self._sizes.examples[s]
         near = [n + 1, n + 2, n + 3, n - 1, n - 2, n + 4, n + 8, n + 16, n + 32]
         taken = [k for k in (2 * n, 3 * n, 1) if self._add_one(s, k)]
-        found = taken[:]
+        sizes = taken[:]
         for k in near:
-            if len(found) < len(taken) + 4 and self._add_one(s, k):
-                found.append(k)
+            if len(sizes) < len(taken) + 4 and self._add_one(s, k):
+                sizes.append(k)
         if sum(self._leaves[i].numel() for i in self._at()) <= _SMALL and self._add_one(s, 8 * n + 5):
-            found.append(8 * n + 5)
-        if not found:
+            sizes.append(8 * n + 5)
+        if not sizes:
             raise ValueError(f"dynamic_shapes: {d.__name__} can be {n} alone; leave it out")
-        return sorted(found, key=lambda k: (k == 1, k != 2 * n))
+        return sorted(sizes, key=lambda k: (k == 1, k != 2 * n))
 
     def size_of(self, s: int) -> tuple[int, ...]:
         """A symbol's size by run."""
@@ -221,8 +221,8 @@ class Runs:
             return {k: self._merge((*path, k), [x[k] for x in items]) for k in first}
         if isinstance(first, (list, tuple)):
             self._same_length(path, items)
-            made = [self._merge((*path, k), [x[k] for x in items]) for k in range(len(first))]
-            return Uniform(*made) if isinstance(first, Uniform) else type(first)(made)
+            merged = [self._merge((*path, k), [x[k] for x in items]) for k in range(len(first))]
+            return Uniform(*merged) if isinstance(first, Uniform) else type(first)(merged)
         for point, x in zip(self.points, items, strict=True):
             if not _same(first, x):
                 raise self._unequal(path, first, point)
@@ -282,10 +282,10 @@ class Runs:
             }
             if len(set(star.values())) < 2:
                 continue
-            found = _fit_one(self.names[s], star)
-            if found is None:
+            fitted = _fit_one(self.names[s], star)
+            if fitted is None:
                 return None, {}
-            atom, scale, shift, rival = found
+            atom, scale, shift, rival = fitted
             parts.append((atom, scale, shift))
             wanted[s] = _telling(atom, rival, star)
         for form in _combined(parts, values[0], base, self.names):
@@ -401,8 +401,8 @@ def _fit_one(symbol: str, star: dict[int, int]) -> tuple[Atom, int, int, Atom | 
         shift = low % size
         scaled = {n: (v - shift) // size for n, v in star.items()}
         for fit in (_fit_floor, _fit_clamp, _fit_rest):
-            if (found := fit(symbol, scaled)) is not None:
-                return found[0], size, shift, found[1]
+            if (fitted := fit(symbol, scaled)) is not None:
+                return fitted[0], size, shift, fitted[1]
     return None
 
 

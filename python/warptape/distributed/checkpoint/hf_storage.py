@@ -192,17 +192,17 @@ class HuggingFaceStorageReader:
         self, path: str | os.PathLike[str], wanted: dict[str, Any], partial: bool
     ) -> Iterator[tuple[Any, Any]]:
         """(tensor here, its part of what is there)"""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for file in sorted(Path(path).glob("*.safetensors")):
-            found |= {k: t for k, t in load_file(file).items() if k in wanted}
+            tensors |= {k: t for k, t in load_file(file).items() if k in wanted}
         for name, target in wanted.items():
             if not isinstance(target, Tensor):
                 raise TypeError(f"HuggingFaceStorageReader: {name} is {type(target).__name__}, not a tensor")
-            if name not in found:
+            if name not in tensors:
                 if partial:
                     continue
                 raise CheckpointException(f"tensor {name} is missing there")
-            value: Any = found[name]
+            value: Any = tensors[name]
             if value.shape != target.shape:
                 raise CheckpointException(
                     f"tensor {name} is {list(value.shape)} there and {list(target.shape)} here"

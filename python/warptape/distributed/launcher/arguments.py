@@ -75,16 +75,16 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
 
     def add(name: str, text: str, short: str | None = None, flag: bool = False, **more: object) -> None:
         dest = name.replace("-", "_")
-        given = environ.get("PET_" + dest.upper())
+        from_environment = environ.get("PET_" + dest.upper())
         names = [f"--{name}"] + ([f"--{dest}"] if dest != name else [])
         if short:
             names.insert(0, short)
         if flag:
-            on = bool(given) and given != "0"
+            on = bool(from_environment) and from_environment != "0"
             result.add_argument(*names, dest=dest, action="store_true", default=on, help=text)
             return
-        if given is not None:
-            more["default"] = given  # argparse converts a text as if it were given
+        if from_environment is not None:
+            more["default"] = from_environment  # argparse converts a text as if it were given
         result.add_argument(*names, dest=dest, help=text, **more)  # type: ignore[arg-type]
 
     add("nnodes", "number of nodes: N, or MIN:MAX (c10d)", default="1")

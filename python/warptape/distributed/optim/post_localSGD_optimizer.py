@@ -58,9 +58,9 @@ class PostLocalSGDOptimizer(Optimizer):
         Args:
             state_dict: of this class, or of the optimizer's.
         """
-        given = dict(state_dict)
-        self.averager.step = given.pop("step", 0)
-        self.optim.load_state_dict(given)
+        state = dict(state_dict)
+        self.averager.step = state.pop("step", 0)
+        self.optim.load_state_dict(state)
         self.param_groups, self.state = self.optim.param_groups, self.optim.state
 
     def __repr__(self) -> str:

@@ -87,8 +87,8 @@ def _exponential(p: Any, q: Any) -> Any:
 @_rules([(p, Gamma) for p in (Beta, Exponential, Pareto, Uniform)])
 def _gamma(p: Any, q: Any) -> Any:
     a, b = q.concentration, q.rate
-    found = wt.lgamma(a) - a * b.log() - (a - 1) * _mean_log(p) + b * p.mean - p.entropy()
-    return _above(p, 0, found)
+    divergence = wt.lgamma(a) - a * b.log() - (a - 1) * _mean_log(p) + b * p.mean - p.entropy()
+    return _above(p, 0, divergence)
 
 
 @_rules([(p, Gumbel) for p in (Exponential, Gamma, Gumbel, Normal, Uniform)])
@@ -109,18 +109,18 @@ def _gumbel(p: Any, q: Any) -> Any:
 @_rules([(p, ContinuousBernoulli) for p in (*_UNIT, Uniform)])
 def _continuous_bernoulli(p: Any, q: Any) -> Any:
     constant = q._log_constant() + (-q.probs).log1p()
-    found = -p.entropy() - p.mean * q.logits - constant
+    divergence = -p.entropy() - p.mean * q.logits - constant
     return (
-        found.masked_fill(p.high > 1, math.inf).masked_fill(p.low < 0, math.inf)
+        divergence.masked_fill(p.high > 1, math.inf).masked_fill(p.low < 0, math.inf)
         if isinstance(p, Uniform)
-        else found
+        else divergence
     )
 
 
 @_rules([(p, Uniform) for p in _UNIT])
 def _unit_uniform(p: Any, q: Any) -> Any:
-    found = (q.high - q.low).log() - p.entropy()
-    return found.masked_fill((q.low > 0) | (q.high < 1), math.inf)
+    divergence = (q.high - q.low).log() - p.entropy()
+    return divergence.masked_fill((q.low > 0) | (q.high < 1), math.inf)
 
 
 @register_kl(Uniform, Beta)
@@ -130,21 +130,21 @@ def _uniform_beta(p: Uniform, q: Beta) -> Any:
     left = 1 - p.high, 1 - p.low
     mean_rest = (wt.xlogy(left[1], left[1]) - wt.xlogy(left[0], left[0])) / width - 1
     beta = wt.lgamma(a) + wt.lgamma(b) - wt.lgamma(a + b)
-    found = beta - (a - 1) * _mean_log(p) - (b - 1) * mean_rest - width.log()
-    return found.masked_fill((p.high > 1) | (p.low < 0), math.inf)
+    divergence = beta - (a - 1) * _mean_log(p) - (b - 1) * mean_rest - width.log()
+    return divergence.masked_fill((p.high > 1) | (p.low < 0), math.inf)
 
 
 @register_kl(Uniform, Pareto)
 def _uniform_pareto(p: Uniform, q: Pareto) -> Any:
-    found = (q.alpha + 1) * _mean_log(p) - q.alpha.log() - q.alpha * q.scale.log() - p.entropy()
-    return _above(p, q.scale, found)
+    divergence = (q.alpha + 1) * _mean_log(p) - q.alpha.log() - q.alpha * q.scale.log() - p.entropy()
+    return _above(p, q.scale, divergence)
 
 
 @register_kl(Pareto, Pareto)
 def _pareto(p: Pareto, q: Pareto) -> Any:
     ratio = q.alpha / p.alpha
-    found = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
-    return found.masked_fill(p.scale < q.scale, math.inf)
+    divergence = q.alpha * (p.scale / q.scale).log() - ratio.log() + ratio - 1
+    return divergence.masked_fill(p.scale < q.scale, math.inf)
 
 
 @register_kl(Normal, Laplace)

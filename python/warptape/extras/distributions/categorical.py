@@ -34,15 +34,15 @@ class Categorical(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         check_either(probs, logits)
-        given: Any = logits if probs is None else probs
-        if given.dim() < 1:
+        parameter: Any = logits if probs is None else probs
+        if parameter.dim() < 1:
             raise ValueError(
                 f"`{'logits' if probs is None else 'probs'}` parameter must be at least one-dimensional."
             )
         if probs is not None:
-            self.probs = given / given.sum(-1, keepdim=True)
+            self.probs = parameter / parameter.sum(-1, keepdim=True)
         else:
-            self.logits = given - given.logsumexp(dim=-1, keepdim=True)
+            self.logits = parameter - parameter.logsumexp(dim=-1, keepdim=True)
         self._param = self.logits if probs is None else self.probs
         super().__init__(self._param.shape[:-1], validate_args=validate_args)
 

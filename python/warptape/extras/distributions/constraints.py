@@ -47,10 +47,10 @@ class _Dependent(Constraint):
         self._is_discrete, self._event_dim = is_discrete, event_dim
 
     def _known(self, name: str) -> Any:
-        found = getattr(self, f"_{name}")
-        if found is None:
+        fact = getattr(self, f"_{name}")
+        if fact is None:
             raise NotImplementedError(f".{name} cannot be determined statically")
-        return found
+        return fact
 
     is_discrete = property(lambda self: self._known("is_discrete"), doc="NotImplementedError where open.")
     event_dim = property(lambda self: self._known("event_dim"), doc="NotImplementedError where open.")
@@ -102,10 +102,10 @@ class independent(Constraint):
         self.event_dim = base_constraint.event_dim + reinterpreted_batch_ndims
 
     def check(self, value: wt.Tensor) -> Any:
-        found = self.base_constraint.check(value)
-        if found.dim() < self.reinterpreted_batch_ndims:
+        fits = self.base_constraint.check(value)
+        if fits.dim() < self.reinterpreted_batch_ndims:
             raise ValueError(f"Expected value.dim() >= {self.event_dim} but got {value.dim()}")
-        return found.flatten(found.dim() - self.reinterpreted_batch_ndims).all(-1)
+        return fits.flatten(fits.dim() - self.reinterpreted_batch_ndims).all(-1)
 
     def __repr__(self) -> str:
         return f"IndependentConstraint({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"

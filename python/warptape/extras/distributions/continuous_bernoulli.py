@@ -83,8 +83,8 @@ class ContinuousBernoulli(ProbsOrLogits, ExponentialFamily):
         self._validate_sample(value)
         outside, p = self._away()
         powers = p.pow(value) * (1.0 - p).pow(1.0 - value)
-        found = wt.where(outside, (powers + p - 1.0) / (2.0 * p - 1.0), value)
-        return found.masked_fill(value <= 0.0, 0.0).masked_fill(value >= 1.0, 1.0)
+        cumulative = wt.where(outside, (powers + p - 1.0) / (2.0 * p - 1.0), value)
+        return cumulative.masked_fill(value <= 0.0, 0.0).masked_fill(value >= 1.0, 1.0)
 
     def icdf(self, value: wt.Tensor) -> Any:
         outside, p = self._away()

@@ -106,13 +106,13 @@ class Distribution:
 
     def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         """The attributes that have the batch's shape, tensors and other distributions, expanded."""
-        found, n = {}, len(self._batch_shape)
+        parameters, n = {}, len(self._batch_shape)
         for name, value in vars(self).items():
             if isinstance(value, wt.Tensor) and value.shape[:n] == self._batch_shape:
-                found[name] = value.expand((*batch_shape, *value.shape[n:]))
+                parameters[name] = value.expand((*batch_shape, *value.shape[n:]))
             elif isinstance(value, Distribution):
-                found[name] = value.expand(batch_shape)
-        return found
+                parameters[name] = value.expand(batch_shape)
+        return parameters
 
     batch_shape = property(attrgetter("_batch_shape"), doc="Shape over which parameters are batched.")
     event_shape = property(attrgetter("_event_shape"), doc="Shape of one sample, without batch.")

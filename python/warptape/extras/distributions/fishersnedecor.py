@@ -42,14 +42,14 @@ class FisherSnedecor(Distribution):
 
     @property
     def mode(self) -> Any:
-        found = (self.df1 - 2) / self.df1 * self.df2 / (self.df2 + 2)
-        return wt.where(self.df1 > 2, found, math.nan)
+        value = (self.df1 - 2) / self.df1 * self.df2 / (self.df2 + 2)
+        return wt.where(self.df1 > 2, value, math.nan)
 
     @property
     def variance(self) -> Any:
         a, b = self.df1, self.df2
-        found = 2 * b.square() * (a + b - 2) / (a * (b - 2).square() * (b - 4))
-        return wt.where(b > 4, found, math.nan)
+        value = 2 * b.square() * (a + b - 2) / (a * (b - 2).square() * (b - 4))
+        return wt.where(b > 4, value, math.nan)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         # The first is drawn first, as PyTorch does.

@@ -83,8 +83,8 @@ class GeneralizedPareto(Distribution):
     @property
     def variance(self) -> Any:
         c = self.concentration
-        found = self.scale.square() / ((1 - c).square() * (1 - 2 * c))
-        return wt.where(c < 0.5, found, math.inf)
+        value = self.scale.square() / ((1 - c).square() * (1 - 2 * c))
+        return wt.where(c < 0.5, value, math.inf)
 
     mode = property(lambda self: self.loc)
 

@@ -64,16 +64,16 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
     tensor(0.5000)
     """
     order_p, order_q = type(p).__mro__, type(q).__mro__
-    found = [
+    matches = [
         (order_p.index(a) + order_q.index(b), order_p.index(a), rule)
         for (a, b), rule in _RULES.items()
         if a in order_p and b in order_q
     ]
-    if not found:
+    if not matches:
         raise NotImplementedError(
             f"No KL(p || q) is implemented for p type {type(p).__name__} and q type {type(q).__name__}"
         )
-    return min(found, key=lambda entry: entry[:2])[2](p, q)
+    return min(matches, key=lambda entry: entry[:2])[2](p, q)
 
 
 @register_kl(Bernoulli, Bernoulli)

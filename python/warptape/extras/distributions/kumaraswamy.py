@@ -44,8 +44,8 @@ class Kumaraswamy(TransformedDistribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         a, b = self.concentration1.expand(batch_shape), self.concentration0.expand(batch_shape)
-        made = Kumaraswamy(a, b, validate_args=False)
-        return {k: v for k, v in vars(made).items() if not k.startswith("_")}
+        expanded = Kumaraswamy(a, b, validate_args=False)
+        return {k: v for k, v in vars(expanded).items() if not k.startswith("_")}
 
     def _moment(self, n: int) -> Any:
         a, b = self.concentration1, self.concentration0
@@ -58,8 +58,8 @@ class Kumaraswamy(TransformedDistribution):
     @property
     def mode(self) -> Any:
         a, b = self.concentration1, self.concentration0
-        found = ((a - 1) / (a * b - 1)).pow(1 / a)
-        return found.masked_fill((a < 1) | (b < 1), float("nan"))
+        value = ((a - 1) / (a * b - 1)).pow(1 / a)
+        return value.masked_fill((a < 1) | (b < 1), float("nan"))
 
     def entropy(self) -> Any:
         a, b = self.concentration1, self.concentration0

@@ -45,8 +45,8 @@ class LKJCholesky(Distribution):
         super().__init__(self.concentration.shape, (dim, dim), validate_args)
 
     def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
-        made = LKJCholesky(self.dim, self.concentration.expand(batch_shape), validate_args=False)
-        return {"concentration": made.concentration, "_beta": self._beta.expand((*batch_shape, self.dim))}
+        expanded = LKJCholesky(self.dim, self.concentration.expand(batch_shape), validate_args=False)
+        return {"concentration": expanded.concentration, "_beta": self._beta.expand((*batch_shape, self.dim))}
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with wt.no_grad():

@@ -102,12 +102,12 @@ def given_matrix(
         "precision_matrix": precision_matrix,
         "scale_tril": scale_tril,
     }
-    given = {name: m for name, m in matrices.items() if m is not None}
-    if len(given) != 1:
+    present = {name: m for name, m in matrices.items() if m is not None}
+    if len(present) != 1:
         raise ValueError(
             "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
         )
-    ((name, matrix),) = given.items()
+    ((name, matrix),) = present.items()
     if matrix.dim() < 2:
         raise ValueError(f"{name} must be at least two-dimensional, with optional leading batch dimensions")
     return name, matrix

@@ -39,8 +39,8 @@ class Pareto(TransformedDistribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         scale, alpha = self.scale.expand(batch_shape), self.alpha.expand(batch_shape)
-        made = Pareto(scale, alpha, validate_args=False)
-        return {k: v for k, v in vars(made).items() if not k.startswith("_")}
+        expanded = Pareto(scale, alpha, validate_args=False)
+        return {k: v for k, v in vars(expanded).items() if not k.startswith("_")}
 
     support = constraints.dependent_property(
         lambda self: constraints.greater_than_eq(self.scale),

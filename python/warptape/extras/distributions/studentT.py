@@ -46,8 +46,8 @@ class StudentT(Distribution):
 
     @property
     def variance(self) -> Any:
-        found = self.scale.square() * self.df / (self.df - 2)
-        return found.masked_fill(self.df <= 2, math.inf).masked_fill(self.df <= 1, math.nan)
+        value = self.scale.square() * self.df / (self.df - 2)
+        return value.masked_fill(self.df <= 2, math.inf).masked_fill(self.df <= 1, math.nan)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
         shape = self._extended_shape(sample_shape)

@@ -71,9 +71,9 @@ class TransformedDistribution(Distribution):
         """The codomain of the last transform; the base distribution's where there is none."""
         if not self.transforms:
             return self.base_dist.support
-        found = self.transforms[-1].codomain
-        more = len(self.event_shape) - found.event_dim
-        return constraints.independent(found, more) if more > 0 else found
+        constraint = self.transforms[-1].codomain
+        more = len(self.event_shape) - constraint.event_dim
+        return constraints.independent(constraint, more) if more > 0 else constraint
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
         with wt.no_grad():

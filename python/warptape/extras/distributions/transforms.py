@@ -449,13 +449,13 @@ class CatTransform(_Parts):
 
     def log_abs_det_jacobian(self, x: wt.Tensor, y: wt.Tensor) -> Any:
         events = max(t.domain.event_dim for t in self.transforms)
-        found = []
+        terms = []
         for t, a, b in zip(self.transforms, self._split(x), self._split(y)):
             stretch = t.log_abs_det_jacobian(a, b)
-            found.append(sum_rightmost(stretch, events - t.domain.event_dim))
+            terms.append(sum_rightmost(stretch, events - t.domain.event_dim))
         dim = self.dim - x.dim() if self.dim >= 0 else self.dim
         # a dim of the event is summed over, others stay
-        return wt.cat(found, dim + events) if dim + events < 0 else sum(found)
+        return wt.cat(terms, dim + events) if dim + events < 0 else sum(terms)
 
 
 class StackTransform(_Parts):

@@ -37,8 +37,8 @@ def broadcast_all(*values: Any) -> tuple[Any, ...]:
     like: dict[str, Any] = {"dtype": tensors[0].dtype, "device": tensors[0].device} if tensors else {}
     if not like or not tensors[0].is_floating_point():
         like["dtype"] = wt.get_default_dtype()
-    made = [v if isinstance(v, wt.Tensor) else wt.tensor(v, **like) for v in values]
-    return tuple(wt.broadcast_tensors(*made))
+    as_tensors = [v if isinstance(v, wt.Tensor) else wt.tensor(v, **like) for v in values]
+    return tuple(wt.broadcast_tensors(*as_tensors))
 
 
 def check_either(probs: object, logits: object) -> None:

@@ -64,7 +64,7 @@ class VonMises(Distribution):
             # for small k the exact value loses its digits
             r = wt.where(k < 1e-5, 1 / k + k, (1 + rho.square()) / (2 * rho)).expand(shape)
             k = k.expand(shape)
-            found = wt.zeros(shape, dtype=loc.dtype, device=loc.device)
+            samples = wt.zeros(shape, dtype=loc.dtype, device=loc.device)
             done = wt.zeros(shape, dtype=wt.bool, device=loc.device)
             while not done.all():
                 u1, u2, u3 = wt.rand((3, *shape), dtype=loc.dtype, device=loc.device).unbind()
@@ -73,6 +73,6 @@ class VonMises(Distribution):
                 c = k * (r - f)
                 taken = (c * (2 - c) - u2 > 0) | ((c / u2).log() + 1 - c >= 0)
                 # one that was taken before may be taken anew
-                found = wt.where(taken, (u3 - 0.5).sign() * f.acos(), found)
+                samples = wt.where(taken, (u3 - 0.5).sign() * f.acos(), samples)
                 done = done | taken
-            return ((found + math.pi + loc) % (2 * math.pi) - math.pi).to(self.loc.dtype)
+            return ((samples + math.pi + loc) % (2 * math.pi) - math.pi).to(self.loc.dtype)

@@ -40,8 +40,8 @@ class Weibull(TransformedDistribution):
 
     def _expanded(self, batch_shape: Sequence[int]) -> dict[str, Any]:
         scale, shape = self.scale.expand(batch_shape), self.concentration.expand(batch_shape)
-        made = Weibull(scale, shape, validate_args=False)
-        return {k: v for k, v in vars(made).items() if not k.startswith("_")}
+        expanded = Weibull(scale, shape, validate_args=False)
+        return {k: v for k, v in vars(expanded).items() if not k.startswith("_")}
 
     def _moment(self, n: int) -> Any:
         return wt.lgamma(1 + n / self.concentration).exp()

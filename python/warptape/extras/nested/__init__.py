@@ -64,9 +64,9 @@ def nested_tensor(
     _check_layout(layout, "nested_tensor")
     tensors = [t if isinstance(t, Tensor) else as_tensor(t) for t in tensor_list]
     with wt.no_grad():
-        made: Any = _of_list(tensors, dtype, device)
-    made = made.detach().requires_grad_(requires_grad)
-    return made.pin_memory() if pin_memory else made
+        nested: Any = _of_list(tensors, dtype, device)
+    nested = nested.detach().requires_grad_(requires_grad)
+    return nested.pin_memory() if pin_memory else nested
 
 
 def as_nested_tensor(

@@ -67,11 +67,11 @@ def _one_by_one(query: NestedTensor, key: NestedTensor, value: NestedTensor, opt
 
 @handles("scaled_dot_product_attention")
 def _attention(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named(_NAMES, args, kwargs)
-    query, key, value = given["query"], given["key"], given["value"]
-    _check(query, key, value, given)
-    if given.get("dropout_p", 0.0) > 0:
-        options = {k: v for k, v in given.items() if k not in ("query", "key", "value", "attn_mask")}
+    bound = named(_NAMES, args, kwargs)
+    query, key, value = bound["query"], bound["key"], bound["value"]
+    _check(query, key, value, bound)
+    if bound.get("dropout_p", 0.0) > 0:
+        options = {k: v for k, v in bound.items() if k not in ("query", "key", "value", "attn_mask")}
         return wrap(_one_by_one(packed(query), packed(key), packed(value), options), packed(query))
     (q, of_q), (k, of_k), (v, _) = _rows(query), _rows(key), _rows(value)
     out, _ = _C._private._varlen_attention(
@@ -82,9 +82,9 @@ def _attention(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
         of_k.offsets.to(wt.int32),
         of_q.most,
         of_k.most,
-        given.get("scale"),
+        bound.get("scale"),
         -1,
-        0 if given.get("is_causal") else -1,
+        0 if bound.get("is_causal") else -1,
         None,
     )
     return wrap(out.transpose(0, 1), packed(query))

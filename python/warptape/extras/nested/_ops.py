@@ -197,11 +197,11 @@ def _values_for(t: Any, like: NestedTensor, name: str) -> Tensor:
 
 def _pointwise(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     name = name_of(func)
-    found: list[NestedTensor] = []
-    map_tensors((args, kwargs), lambda t: found.append(t) if isinstance(t, NestedTensor) else None)
+    nested: list[NestedTensor] = []
+    map_tensors((args, kwargs), lambda t: nested.append(t) if isinstance(t, NestedTensor) else None)
     if any(isinstance(a, NestedInt) for a in (*args, *kwargs.values())):
         raise RuntimeError(f"{name}: invalid argument, the size of a ragged dim is no number")
-    first, in_place = found[0], (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
+    first, in_place = nested[0], (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
     if (in_place and args[0] is not first) or "out" in kwargs:
         raise unsupported(f"{name} into a dense tensor")
 
@@ -252,8 +252,8 @@ def _copy(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("transpose swapaxes swapdims")
 def _transpose(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input dim0 dim1", args, kwargs)
-    t, dims = given["input"], [v for k, v in given.items() if k != "input"]
+    bound = named("input dim0 dim1", args, kwargs)
+    t, dims = bound["input"], [v for k, v in bound.items() if k != "input"]
     a, b = (wrapped_dim(d, ndim(t)) for d in dims)
     if a == b:
         return t
@@ -302,19 +302,19 @@ def _view(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("unflatten")
 def _unflatten(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input dim sizes", args, kwargs)
-    t, sizes = given["input"], given["sizes"]
-    dim = inner_dim(t, given["dim"], "unflatten")
+    bound = named("input dim sizes", args, kwargs)
+    t, sizes = bound["input"], bound["sizes"]
+    dim = inner_dim(t, bound["dim"], "unflatten")
     at = t._ragged_idx + (len(sizes) - 1 if dim < t._ragged_idx - 1 else 0)
     return wrap(plain(t).unflatten(dim, sizes), t, at)
 
 
 @handles("flatten")
 def _flatten(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input start_dim end_dim", args, kwargs)
-    t = given["input"]
-    start = inner_dim(t, given.get("start_dim", 0), "flatten")
-    end = inner_dim(t, given.get("end_dim", -1), "flatten")
+    bound = named("input start_dim end_dim", args, kwargs)
+    t = bound["input"]
+    start = inner_dim(t, bound.get("start_dim", 0), "flatten")
+    end = inner_dim(t, bound.get("end_dim", -1), "flatten")
     at = t._ragged_idx
     if start <= at - 1 <= end:
         raise RuntimeError("flatten(): not supported for NestedTensor on ragged dim")
@@ -323,9 +323,9 @@ def _flatten(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("unsqueeze")
 def _unsqueeze(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input dim", args, kwargs)
-    t = given["input"]
-    dim = wrapped_dim(given["dim"], ndim(t) + 1)
+    bound = named("input dim", args, kwargs)
+    t = bound["input"]
+    dim = wrapped_dim(bound["dim"], ndim(t) + 1)
     if dim == 0:
         raise RuntimeError("unsqueeze(): not supported for NestedTensor on dim=0")
     return wrap(plain(t).unsqueeze(dim - 1), t, t._ragged_idx + (dim <= t._ragged_idx))
@@ -333,8 +333,8 @@ def _unsqueeze(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("squeeze")
 def _squeeze(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input dim", args, kwargs)
-    t, dim = given["input"], given.get("dim")
+    bound = named("input dim", args, kwargs)
+    t, dim = bound["input"], bound.get("dim")
     if not isinstance(dim, int):
         raise RuntimeError("squeeze(): for NestedTensor, dim must be given, as one number")
     dim = inner_dim(t, dim, "squeeze")
@@ -360,12 +360,12 @@ def _expand(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("select")
 def _select(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input dim index", args, kwargs)
-    t = given["input"]
-    if wrapped_dim(given["dim"], ndim(t)) == 0:
-        return unbound(t)[given["index"]]
-    dim = inner_dim(t, given["dim"], "select")
-    return wrap(plain(t).select(dim, given["index"]), t, t._ragged_idx - (dim < t._ragged_idx - 1))
+    bound = named("input dim index", args, kwargs)
+    t = bound["input"]
+    if wrapped_dim(bound["dim"], ndim(t)) == 0:
+        return unbound(t)[bound["index"]]
+    dim = inner_dim(t, bound["dim"], "select")
+    return wrap(plain(t).select(dim, bound["index"]), t, t._ragged_idx - (dim < t._ragged_idx - 1))
 
 
 @handles("__getitem__")
@@ -403,21 +403,21 @@ def unbound(t: NestedTensor) -> tuple[Tensor, ...]:
 
 @handles("unbind")
 def _unbind(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input dim", args, kwargs)
-    if wrapped_dim(given.get("dim", 0), ndim(given["input"])):
+    bound = named("input dim", args, kwargs)
+    if wrapped_dim(bound.get("dim", 0), ndim(bound["input"])):
         raise RuntimeError("unbind(): only supported for NestedTensor on dim=0")
-    return unbound(given["input"])
+    return unbound(bound["input"])
 
 
 @handles("narrow split split_with_sizes chunk tensor_split")
 def _along_inner(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     name = name_of(func)
     first = {"narrow": "input dim start length", "split": "input split_size_or_sections dim"}
-    given = named(first.get(name, "input sizes dim"), args, kwargs)
-    t = given.pop("input")
-    dim = inner_dim(t, given.pop("dim", 0), name)
+    bound = named(first.get(name, "input sizes dim"), args, kwargs)
+    t = bound.pop("input")
+    dim = inner_dim(t, bound.pop("dim", 0), name)
     out = getattr(plain(t), name)(
-        *([dim] if name == "narrow" else []), *given.values(), **({} if name == "narrow" else {"dim": dim})
+        *([dim] if name == "narrow" else []), *bound.values(), **({} if name == "narrow" else {"dim": dim})
     )
     return map_tensors(out, lambda v: wrap(v, t))
 
@@ -425,8 +425,8 @@ def _along_inner(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 @handles("cat concat concatenate stack")
 def _cat(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     name = "stack" if name_of(func) == "stack" else "cat"
-    given = named("tensors dim", args, kwargs)
-    tensors, dim = list(given["tensors"]), given.get("dim", 0)
+    bound = named("tensors dim", args, kwargs)
+    tensors, dim = list(bound["tensors"]), bound.get("dim", 0)
     first = next(t for t in tensors if isinstance(t, NestedTensor))
     shape, at = shape_of(first), first._ragged_idx
     dim = wrapped_dim(dim, len(shape) + (name == "stack"))
@@ -447,8 +447,8 @@ def _cat(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("linear")
 def _linear(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input weight bias", args, kwargs)
-    t = given["input"]
+    bound = named("input weight bias", args, kwargs)
+    t = bound["input"]
     if not isinstance(t, NestedTensor) or t._ragged_idx >= ndim(t) - 1:
         raise RuntimeError(
             "linear(): expected a nested input whose last dim is not ragged, and dense weights"
@@ -458,8 +458,8 @@ def _linear(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("layer_norm rms_norm")
 def _norm(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input normalized_shape", args, kwargs)
-    t, shape = given["input"], given["normalized_shape"]
+    bound = named("input normalized_shape", args, kwargs)
+    t, shape = bound["input"], bound["normalized_shape"]
     if isinstance(shape, int) or len(shape) >= ndim(t) - t._ragged_idx:
         if not isinstance(shape, int) or t._ragged_idx >= ndim(t) - 1:
             raise RuntimeError(
@@ -471,10 +471,10 @@ def _norm(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 
 @handles("embedding")
 def _embedding(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
-    given = named("input weight", args, kwargs)
-    if isinstance(given["weight"], NestedTensor):
+    bound = named("input weight", args, kwargs)
+    if isinstance(bound["weight"], NestedTensor):
         raise unsupported("embedding of a nested weight")
-    return wrap(func(*args, **kwargs), given["input"])
+    return wrap(func(*args, **kwargs), bound["input"])
 
 
 @handles("matmul __matmul__ __rmatmul__ bmm mm")

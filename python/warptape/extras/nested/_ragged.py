@@ -29,9 +29,9 @@ class NestedInt(int):
 
     def __new__(cls, number: int, factor: int = 1) -> NestedInt:
         """The symbol of this number."""
-        made = super().__new__(cls, -(_BASE + number) * factor)
-        made._number, made._factor = number, factor
-        return made
+        size = super().__new__(cls, -(_BASE + number) * factor)
+        size._number, size._factor = number, factor
+        return size
 
     def __repr__(self) -> str:
         return f"j{self._number}" if self._factor == 1 else f"{self._factor}*j{self._number}"

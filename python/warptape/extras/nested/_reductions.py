@@ -60,23 +60,23 @@ def _over_ragged(t: NestedTensor, name: str, keepdim: bool, options: Named) -> A
 @handles("sum mean prod any all amax amin max min argmax argmin")
 def _reduction(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     name = name_of(func)
-    given = named("input dim keepdim", args, kwargs)
-    t, dim, keepdim = given.pop("input"), given.pop("dim", None), given.pop("keepdim", False)
-    if isinstance(dim, Tensor) or "other" in given:
+    bound = named("input dim keepdim", args, kwargs)
+    t, dim, keepdim = bound.pop("input"), bound.pop("dim", None), bound.pop("keepdim", False)
+    if isinstance(dim, Tensor) or "other" in bound:
         return HANDLERS[f"{name}imum"](func, args, kwargs)
-    if not isinstance(t, NestedTensor) or "out" in given:
+    if not isinstance(t, NestedTensor) or "out" in bound:
         raise unsupported(f"{name} into a dense tensor")
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
-        out = getattr(plain(packed(t)), name)(**given)
+        out = getattr(plain(packed(t)), name)(**bound)
         return out.reshape([1] * ndim(t)) if keepdim else out
     dims, ragged_alone = _split_dims(t, dim, name)
     if ragged_alone:
-        return _over_ragged(t, name, keepdim, given)
+        return _over_ragged(t, name, keepdim, bound)
     at = t._ragged_idx
     if at - 1 in dims:
         t = packed(t)
     values = plain(t)
-    out = getattr(values, name)(dims if isinstance(dim, (list, tuple)) else dims[0], keepdim=keepdim, **given)
+    out = getattr(values, name)(dims if isinstance(dim, (list, tuple)) else dims[0], keepdim=keepdim, **bound)
     if at - 1 in dims:  # and the batch with it
         return map_tensors(out, lambda o: o.unsqueeze(0)) if keepdim else out
     left = at if keepdim else at - sum(d < at - 1 for d in dims)
@@ -93,8 +93,8 @@ def _larger(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
 @handles("softmax log_softmax")
 def _softmax(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
     name = name_of(func)
-    given = named("input dim", args, kwargs)
-    t, dim = given["input"], given.get("dim")
+    bound = named("input dim", args, kwargs)
+    t, dim = bound["input"], bound.get("dim")
     if not isinstance(dim, int):
         raise RuntimeError(
             f"{name}(): not supported for dimensions of type '{type(dim).__name__}' for NestedTensor"
@@ -104,7 +104,7 @@ def _softmax(func: Callable[..., Any], args: Args, kwargs: Named) -> Any:
         raise RuntimeError(
             f"{name}(): not supported when reducing across the batch dimension for NestedTensor"
         )
-    more: Named = {k: v for k, v in given.items() if k == "dtype"}
+    more: Named = {k: v for k, v in bound.items() if k == "dtype"}
     if dim != t._ragged_idx:
         return wrap(getattr(wt, name)(plain(t), inner_dim(t, dim, name), **more), t)
     if t._ragged.lengths is not None:

@@ -38,16 +38,16 @@ class NestedTensor(OwnGradients, HandledTensor):
         cls, values: Tensor, offsets: Tensor, *, lengths: Tensor | None = None, **more: Any
     ) -> NestedTensor:
         """Of parts, as torch.nested.nested_tensor_from_jagged; a leaf."""
-        made: NestedTensor = Tensor._make_subclass(cls, values, more.get("requires_grad", False))
-        return attach(made, Ragged(offsets, lengths), more.get("_ragged_idx", 1))
+        nested: NestedTensor = Tensor._make_subclass(cls, values, more.get("requires_grad", False))
+        return attach(nested, Ragged(offsets, lengths), more.get("_ragged_idx", 1))
 
     @staticmethod
     def autograd_grad(grad: Any, outputs: Any, inputs: Any, *more: Any) -> Any:
         """autograd.grad, whose results are nested as the inputs are."""
         with _C.DisableTorchFunctionSubclass():
-            found = grad(outputs, inputs, *more)
+            grads = grad(outputs, inputs, *more)
         return tuple(
-            wrap(g, i) if isinstance(i, NestedTensor) and g is not None else g for g, i in zip(found, inputs)
+            wrap(g, i) if isinstance(i, NestedTensor) and g is not None else g for g, i in zip(grads, inputs)
         )
 
     # ---- the parts ----
@@ -173,8 +173,8 @@ def attach(made: Any, ragged: Ragged, ragged_idx: int) -> NestedTensor:
 def wrap(values: Tensor, like: NestedTensor, ragged_idx: int | None = None) -> NestedTensor:
     """Values, with their history, as a nested tensor of the structure that another has."""
     ragged = like._ragged.to(values.device)
-    made = _C._as_subclass(values, NestedTensor)
-    return attach(made, ragged, like._ragged_idx if ragged_idx is None else ragged_idx)
+    nested = _C._as_subclass(values, NestedTensor)
+    return attach(nested, ragged, like._ragged_idx if ragged_idx is None else ragged_idx)
 
 
 def shape_of(t: NestedTensor) -> tuple[int, ...]:

@@ -302,8 +302,8 @@ def spdiags(diagonals: Tensor, offsets: Tensor, shape: Sequence[int], layout: wt
     column = wt.arange(rows.size(1)).expand(rows.shape)
     row = column - offsets[:, None]
     here = (row >= 0) & (row < shape[0]) & (column < shape[1])
-    made = sparse_coo_tensor(wt.stack([row[here], column[here]]), rows[here], tuple(shape))
-    return made if layout is None else made.coalesce().to_sparse(layout=layout)
+    result = sparse_coo_tensor(wt.stack([row[here], column[here]]), rows[here], tuple(shape))
+    return result if layout is None else result.coalesce().to_sparse(layout=layout)
 
 
 class check_sparse_tensor_invariants:
@@ -351,5 +351,5 @@ def of_dense(x: Tensor, sparse_dim: int | None = None, layout: wt.layout | None 
     if sparse < x.ndim:
         there = there.flatten(sparse).any(-1)
     index = wt.nonzero(there).t()
-    made = CooTensor.make(index, x[tuple(index.unbind(0))], x.shape, True)
-    return made if layout in (None, wt.sparse_coo) else made.to_sparse(layout=layout)
+    result = CooTensor.make(index, x[tuple(index.unbind(0))], x.shape, True)
+    return result if layout in (None, wt.sparse_coo) else result.to_sparse(layout=layout)

@@ -30,8 +30,8 @@ def mm_dense(x: Tensor, dense: Tensor, reduce: str = "sum") -> Tensor:
     if x.dtype != dense.dtype:
         raise _C.DtypeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {dense.dtype}")
     flat = dense if dense.ndim == 2 else dense.unsqueeze(1)
-    found = _C._private._csr_matmul(*by_rows(x), flat, reduce)
-    return found if dense.ndim == 2 else found.squeeze(1)
+    product = _C._private._csr_matmul(*by_rows(x), flat, reduce)
+    return product if dense.ndim == 2 else product.squeeze(1)
 
 
 def mm_sparse(x: Any, other: Tensor) -> Any:
@@ -46,8 +46,8 @@ def mm_sparse(x: Any, other: Tensor) -> Any:
     other_at = crow.index_select(0, columns.index_select(0, mine)) + place
     index = _ops.stack([rows.index_select(0, mine), col.index_select(0, other_at).to(rows.dtype)])
     products = x._value.index_select(0, mine) * values.index_select(0, other_at)
-    found = CooTensor.make(index.long(), products, (x.size(0), other.size(1)), False).coalesce()
-    return found if isinstance(x, CooTensor) else to_sparse_csr(found)
+    product = CooTensor.make(index.long(), products, (x.size(0), other.size(1)), False).coalesce()
+    return product if isinstance(x, CooTensor) else to_sparse_csr(product)
 
 
 @handles("mm matmul mv dsmm spmm __matmul__")
@@ -122,10 +122,10 @@ def add(x: Tensor, other: Tensor | float, *, alpha: Any = 1) -> Any:
     if a._index.size(0) != b._index.size(0):
         raise refuse("add of different sparse dims", x, other)
     values = _ops.cat([a._value, b._value])
-    found = CooTensor.make(_ops.cat([a._index, b._index], 1), values, x.shape, False)
+    total = CooTensor.make(_ops.cat([a._index, b._index], 1), values, x.shape, False)
     if isinstance(x, CooTensor):
-        return found.coalesce() if a._coalesced and b._coalesced else found
-    return to_sparse(found, layout=x.layout)
+        return total.coalesce() if a._coalesced and b._coalesced else total
+    return to_sparse(total, layout=x.layout)
 
 
 @handles("sub subtract __sub__")
@@ -166,8 +166,8 @@ def mul(x: Tensor, other: Tensor | float) -> Any:
         return _scaled("mul", x, other)
     if x.shape != other.shape:
         raise refuse("mul of different sizes", x, other)
-    found = _common(to_sparse(x).coalesce(), to_sparse(other).coalesce())
-    return found if isinstance(x, CooTensor) else to_sparse(found, layout=x.layout)
+    common = _common(to_sparse(x).coalesce(), to_sparse(other).coalesce())
+    return common if isinstance(x, CooTensor) else to_sparse(common, layout=x.layout)
 
 
 def _common(a: CooTensor, b: CooTensor) -> CooTensor:

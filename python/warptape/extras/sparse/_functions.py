@@ -112,19 +112,19 @@ _OWN = frozenset(("size", "dim", "numel", "nelement", "__len__", "grad"))
 
 def _other(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function without a handler."""
-    name, found = name_of(func), NotImplemented
+    name, result = name_of(func), NotImplemented
     with _C.DisableTorchFunctionSubclass():
         if name in _OWN or name.startswith(("get ", "is_")):
             return func(*args, **kwargs)
         if isinstance(args[0], SparseTensor):
-            found = _of_values(name.removesuffix("_"), *args, **kwargs)
-    if found is NotImplemented:
+            result = _of_values(name.removesuffix("_"), *args, **kwargs)
+    if result is NotImplemented:
         layouts = [str(a.layout) for a in (*args, *kwargs.values()) if isinstance(a, SparseTensor)]
         raise NotImplementedError(
             f"{name} is not implemented for {', '.join(layouts) or 'sparse tensors'}; "
             "Tensor.to_dense() makes a dense tensor"
         )
-    return args[0]._take(found) if name.endswith("_") else found
+    return args[0]._take(result) if name.endswith("_") else result
 
 
 HANDLERS.other = _other
@@ -367,8 +367,8 @@ def sum(
     dims = {wrapped_dim(d, x.ndim) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
     if isinstance(x, CompressedTensor) and not keepdim:
         raise RuntimeError("reduction operations on CSR tensors with keepdim=False is unsupported")
-    found = _sum_along(to_sparse(x), dims, keepdim)
-    return found if isinstance(x, CooTensor) else to_sparse(found, layout=x.layout)
+    total = _sum_along(to_sparse(x), dims, keepdim)
+    return total if isinstance(x, CooTensor) else to_sparse(total, layout=x.layout)
 
 
 def _sum_along(x: Any, dims: set[int], keepdim: bool) -> Any:
@@ -385,8 +385,8 @@ def _sum_along(x: Any, dims: set[int], keepdim: bool) -> Any:
     else:
         index = x._index[left]
     kept = len(left) == sparse and x._coalesced
-    found = CooTensor.make(index, values, size, kept)
-    return found if kept else found.coalesce()
+    result = CooTensor.make(index, values, size, kept)
+    return result if kept else result.coalesce()
 
 
 @handles("norm")
@@ -417,8 +417,8 @@ def softmax(x: Any, dim: int, log: bool) -> CooTensor:
         return x._like(call(x._value, dim - sparse + 1))
     others = [d for d in range(sparse) if d != dim]
     flat = flat_index(x._index[others], tuple(x.shape[d] for d in others))
-    found, group = wt.unique(flat, return_inverse=True)
-    none = x._value.new_zeros((found.size(0), *x._value.shape[1:]))
+    groups, group = wt.unique(flat, return_inverse=True)
+    none = x._value.new_zeros((groups.size(0), *x._value.shape[1:]))
     spread = group.reshape(-1, *(1,) * (x._value.ndim - 1)).expand_as(x._value)
     most = none.scatter_reduce(0, spread, x._value.detach(), "amax", include_self=False)
     shifted = x._value - most[group]

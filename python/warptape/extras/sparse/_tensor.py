@@ -37,9 +37,9 @@ class SparseTensor(TapedByValue, HandledTensor):
         """An object of this size, with like's dtype and device; `found` is by_rows's."""
         bare = _C._private._stand_in(like, tuple(size))
         with _C.DisableTorchFunctionSubclass():
-            made = Tensor._make_subclass(cls, bare)
-        made.__dict__.update(parts, _found=found if found is not None else {})
-        return made
+            tensor = Tensor._make_subclass(cls, bare)
+        tensor.__dict__.update(parts, _found=found if found is not None else {})
+        return tensor
 
     # ---- autograd: of the values ----
 
@@ -232,13 +232,13 @@ class CooTensor(SparseTensor):
         if self._coalesced:
             return self
         sizes = tuple(self.shape[: self._index.size(0)])
-        found, inverse = wt.unique(flat_index(self._index, sizes), return_inverse=True)
-        values = self._value.new_zeros((found.size(0), *self._value.shape[1:]))
+        places, inverse = wt.unique(flat_index(self._index, sizes), return_inverse=True)
+        values = self._value.new_zeros((places.size(0), *self._value.shape[1:]))
         values = values.index_add(0, inverse, self._value)
         rows = []
         for size in reversed(sizes):
-            rows.append(found % size)
-            found = found // size
+            rows.append(places % size)
+            places = places // size
         index = _ops.stack(rows[::-1]) if rows else self._index[:, :1]
         return CooTensor.make(index, values, self.shape, True)
 
@@ -333,13 +333,13 @@ def _call(name: str, *args: Any, **kwargs: Any) -> Any:
 
 def rebuild(layout: str, parts: tuple[Any, ...], requires_grad: bool) -> Any:
     """A sparse tensor of what __reduce_ex__ wrote."""
-    made: Any
+    tensor: Any
     if layout == "torch.sparse_coo":
-        made = CooTensor.make(*parts)
+        tensor = CooTensor.make(*parts)
     else:
         ptr, index, value, size = parts
-        made = CompressedTensor.make(ptr, index, value, size, layout == "torch.sparse_csr")
-    return made.requires_grad_() if requires_grad else made
+        tensor = CompressedTensor.make(ptr, index, value, size, layout == "torch.sparse_csr")
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def flat_index(index: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -33,9 +33,9 @@ def evaluate(mod: Modification, score: Tensor | None, sizes: tuple[int, ...], *a
     grid = [index.reshape([-1 if d == i else 1 for d in range(4)]) for i, index in enumerate(at)]
     first = () if score is None else (score,)
     try:
-        found = mod(*first, *grid)
-        if isinstance(found, Tensor) and found.ndim <= 4:
-            return found.broadcast_to(sizes)
+        mask = mod(*first, *grid)
+        if isinstance(mask, Tensor) and mask.ndim <= 4:
+            return mask.broadcast_to(sizes)
     except (RuntimeError, IndexError, TypeError, ValueError):
         pass  # the mapped call fails alike, with its own message, where the modification is wrong
     mapped = mod
@@ -188,10 +188,10 @@ class BlockMask:
     @classmethod
     def _unflatten(cls, leaves: tuple[Any, ...], context: tuple[Any, ...]) -> BlockMask:
         """A mask of the tensors that `_flatten` gave, or others of their kinds."""
-        made = cls.__new__(cls)
-        made.seq_lengths, made.BLOCK_SIZE, made.mask_mod = context
-        vars(made).update(zip(cls._parts, leaves, strict=True))
-        return made
+        mask = cls.__new__(cls)
+        mask.seq_lengths, mask.BLOCK_SIZE, mask.mask_mod = context
+        vars(mask).update(zip(cls._parts, leaves, strict=True))
+        return mask
 
     @classmethod
     def from_kv_blocks(
@@ -372,8 +372,8 @@ def create_block_mask(
         by_key = seen.sum(2)
         padded = functional.pad(by_key, (0, -KV_LEN % columns))
         per_row.append(padded.unflatten(-1, (-1, columns)).sum(-1))
-    found = wt.stack(per_row, 2)
-    full = (found == rows * columns) & separate_full_blocks
-    counts, indices = _ordered((found > 0) & ~full)
+    mask = wt.stack(per_row, 2)
+    full = (mask == rows * columns) & separate_full_blocks
+    counts, indices = _ordered((mask > 0) & ~full)
     full_counts, full_indices = _ordered(full) if separate_full_blocks else (None, None)
     return BlockMask((Q_LEN, KV_LEN), counts, indices, full_counts, full_indices, (rows, columns), mask_mod)

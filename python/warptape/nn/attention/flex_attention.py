@@ -153,11 +153,11 @@ def _check_mask(block_mask: BlockMask, sizes: Any, keys: int) -> None:
     for name, have, want in zip(("B", "Hq"), block_mask.shape, sizes):
         if have not in (1, want):
             raise ValueError(f"Expect block_mask and query to have the same {name}, got {have} and {want}")
-    made = block_mask.seq_lengths
-    if made == (queries, keys):
+    lengths = block_mask.seq_lengths
+    if lengths == (queries, keys):
         return
     start = f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={queries} and "
-    if queries > made[0] or keys > made[1]:
+    if queries > lengths[0] or keys > lengths[1]:
         raise ValueError(
             f"{start}kv_len={keys}. As the block mask was created for a smaller length than you're using it "
             "for, you likely need to create a new block mask."
@@ -235,6 +235,6 @@ def _visible(
     if bool(asked.any()) and block_mask.mask_mod is not noop_mask:
         q = wt.arange(start, stop, device=kv.device)
         sizes = (block_mask.shape[0], block_mask.shape[1], stop - start, len(kv))
-        given = evaluate(block_mask.mask_mod, None, sizes, b[: sizes[0]], h[: sizes[1]], q, kv)
-        shown = shown & (given | ~asked[:, :, block_of].unsqueeze(2))
+        visible = evaluate(block_mask.mask_mod, None, sizes, b[: sizes[0]], h[: sizes[1]], q, kv)
+        shown = shown & (visible | ~asked[:, :, block_of].unsqueeze(2))
     return kv, ~shown

@@ -74,14 +74,14 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         self.shortlist_size = self.cutoffs[0]
         self.n_clusters = len(self.cutoffs) - 1
         self.head_size = self.shortlist_size + self.n_clusters
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.head = Linear(in_features, self.head_size, bias=head_bias, **made)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.head = Linear(in_features, self.head_size, bias=head_bias, **factory)
         self.tail = ModuleList()
         for i in range(self.n_clusters):
             width = int(in_features // div_value ** (i + 1))
             size = self.cutoffs[i + 1] - self.cutoffs[i]
-            first = Linear(in_features, width, bias=False, **made)
-            self.tail.append(Sequential(first, Linear(width, size, bias=False, **made)))
+            first = Linear(in_features, width, bias=False, **factory)
+            self.tail.append(Sequential(first, Linear(width, size, bias=False, **factory)))
 
     def reset_parameters(self) -> None:
         """Draws new values for all weights.

@@ -61,10 +61,10 @@ class _NormBase(AffineNorm):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self._own(num_features, affine, bias, device, dtype)
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         for name, start in (
-            ("running_mean", lambda: wt.zeros(num_features, **made)),
-            ("running_var", lambda: wt.ones(num_features, **made)),
+            ("running_mean", lambda: wt.zeros(num_features, **factory)),
+            ("running_var", lambda: wt.ones(num_features, **factory)),
             ("num_batches_tracked", lambda: wt.tensor(0, dtype=wt.long, device=device)),
         ):
             self.register_buffer(name, start() if track_running_stats else None)

@@ -35,8 +35,8 @@ class DataParallel(Module):
         from ... import cuda
 
         self.module, self.dim = module, dim
-        found = range(cuda.device_count()) if device_ids is None else device_ids
-        self.device_ids = [d if isinstance(d, int) else _C.device(d).index or 0 for d in found]
+        devices = range(cuda.device_count()) if device_ids is None else device_ids
+        self.device_ids = [d if isinstance(d, int) else _C.device(d).index or 0 for d in devices]
         if not cuda.is_available():
             self.device_ids = []
         if len(self.device_ids) > 1:

@@ -251,16 +251,16 @@ class _LazyNorm(LazyModuleMixin):
         Args:
             eps, momentum, affine, track_running_stats, device, dtype, bias: as of the norm.
         """
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(0, eps, momentum, False, False, **made, bias=bias)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(0, eps, momentum, False, False, **factory, bias=bias)
         self.affine, self.track_running_stats = affine, track_running_stats
         if affine:
-            self.weight = UninitializedParameter(**made)
+            self.weight = UninitializedParameter(**factory)
             if bias:
-                self.bias = UninitializedParameter(**made)
+                self.bias = UninitializedParameter(**factory)
         if track_running_stats:
-            self.running_mean = UninitializedBuffer(**made)
-            self.running_var = UninitializedBuffer(**made)
+            self.running_mean = UninitializedBuffer(**factory)
+            self.running_var = UninitializedBuffer(**factory)
             self.num_batches_tracked = wt.tensor(0, dtype=wt.long, device=device)
 
     def initialize_parameters(self, input: Tensor) -> None:

@@ -80,10 +80,10 @@ class MultiheadAttention(Module):
         self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
         if self.head_dim * num_heads != embed_dim:
             raise AssertionError("embed_dim must be divisible by num_heads")
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
 
         def add(name: str, wanted: bool, *shape: int) -> None:
-            self.register_parameter(name, Parameter(wt.empty(shape, **made)) if wanted else None)
+            self.register_parameter(name, Parameter(wt.empty(shape, **factory)) if wanted else None)
 
         packed = self._qkv_same_embed_dim
         widths = zip("qkv", (embed_dim, self.kdim, self.vdim), strict=True)
@@ -94,7 +94,7 @@ class MultiheadAttention(Module):
         if not packed:
             add("in_proj_weight", False)
         add("in_proj_bias", bias, 3 * embed_dim)
-        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **factory)
         for name in ("bias_k", "bias_v"):
             add(name, add_bias_kv, 1, 1, embed_dim)
         self._reset_parameters()

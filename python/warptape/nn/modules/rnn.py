@@ -257,10 +257,10 @@ class RNNBase(Module):
             )
         states = () if hx is None else hx if self.mode == "LSTM" else (hx,)
         if any(h.dim() != input.dim() for h in states):
-            given = "unbatched 2-D" if input.dim() == 2 else "batched 3-D"
+            described = "unbatched 2-D" if input.dim() == 2 else "batched 3-D"
             names = "hx and cx" if self.mode == "LSTM" else "hx"
             raise _C.ShapeError(
-                f"For {given} input, {names} should also be {input.dim()}-D "
+                f"For {described} input, {names} should also be {input.dim()}-D "
                 f"but got ({', '.join(f'{h.dim()}-D' for h in states)}) tensors"
             )
 
@@ -295,11 +295,11 @@ class RNNBase(Module):
         last: list[list[Tensor]] = [[] for _ in first]
         outputs: list[Tensor] = []
         for i, weights in enumerate(self.all_weights):
-            given: list[Tensor | None] = [*weights]
+            tensors: list[Tensor | None] = [*weights]
             if not self.bias:
-                given[2:2] = [None, None]
-            given = [*(h[i] for h in first), None][:2] + [*given, None][:5]
-            output, *states = _layer(data, batch_sizes, *given, self.mode, i % self._directions == 1)
+                tensors[2:2] = [None, None]
+            tensors = [*(h[i] for h in first), None][:2] + [*tensors, None][:5]
+            output, *states = _layer(data, batch_sizes, *tensors, self.mode, i % self._directions == 1)
             outputs.append(output)
             for kept, state in zip(last, states, strict=True):
                 kept.append(state)

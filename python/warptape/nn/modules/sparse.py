@@ -34,8 +34,8 @@ class _Table(Module):
             self.padding_idx %= self.num_embeddings
         if weight is not None and tuple(weight.shape) != shape:
             raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
-        given = wt.empty(shape, device=device, dtype=dtype) if weight is None else weight
-        self.weight = Parameter(given, requires_grad=trained)
+        values = wt.empty(shape, device=device, dtype=dtype) if weight is None else weight
+        self.weight = Parameter(values, requires_grad=trained)
         if weight is None:
             self.reset_parameters()
 
@@ -237,7 +237,7 @@ class EmbeddingBag(_Table):
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape
-        made = cls(
+        embedding = cls(
             rows,
             columns,
             max_norm=max_norm,
@@ -249,5 +249,5 @@ class EmbeddingBag(_Table):
             include_last_offset=include_last_offset,
             padding_idx=padding_idx,
         )
-        made.weight.requires_grad = not freeze
-        return made
+        embedding.weight.requires_grad = not freeze
+        return embedding

@@ -97,18 +97,20 @@ class _Layer(Module):
             device, dtype: of the parameters.
         """
         super().__init__()
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         names = ("self_attn", "multihead_attn")[: self._blocks - 1]
         for name in names:
             setattr(
-                self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **made)
+                self,
+                name,
+                MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **factory),
             )
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **made)
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **made)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **factory)
         self.norm_first = norm_first
         for i in range(1, self._blocks + 1):
-            setattr(self, f"norm{i}", LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made))
+            setattr(self, f"norm{i}", LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory))
         for i in range(1, self._blocks + 1):
             setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = act = _activation(activation)

@@ -211,7 +211,7 @@ class DistributedDataParallel(Module, Joinable):
         """Those of now: modules may have replaced them. What is saved for backward stays valid."""
         if getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()):
             return [b.data for _, b in self._used(self.module.named_buffers())]
-        found: dict[int, Tensor] = {}  # as named_buffers(), whose names take time
+        buffers: dict[int, Tensor] = {}  # as named_buffers(), whose names take time
         seen: set[Module | None] = {None}
         open_ = [self.module]
         while open_:
@@ -219,9 +219,9 @@ class DistributedDataParallel(Module, Joinable):
             seen.add(module)
             for b in module._buffers.values():
                 if b is not None:
-                    found[id(b)] = b
+                    buffers[id(b)] = b
             open_ += [m for m in reversed(module._modules.values()) if m not in seen]  # type: ignore[misc]
-        return [b.data for b in found.values()]
+        return [b.data for b in buffers.values()]
 
     def _trained(self) -> list[tuple[str, Tensor]]:
         """The parameters whose gradients the reducer averages."""

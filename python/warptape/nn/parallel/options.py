@@ -111,8 +111,8 @@ class DelayedReducer:
             kinds.setdefault(p.dtype, []).append(p)
         with wt.no_grad():
             for same in kinds.values():
-                given = [p.grad if p.grad is not None else wt.zeros_like(p) for p in same]
-                joined = wt.cat([g.flatten() for g in given])
+                grads = [p.grad if p.grad is not None else wt.zeros_like(p) for p in same]
+                joined = wt.cat([g.flatten() for g in grads])
                 all_reduce(joined, ReduceOp.AVG, self.group)
                 for p, g in zip(same, joined.split([p.numel() for p in same]), strict=True):
                     p.grad = g.view(p.shape)

@@ -31,10 +31,10 @@ def scatter(inputs: Any, target_gpus: Sequence[Any], dim: int = 0) -> Any:
         if isinstance(x, Tensor):
             return [part.to(d) for part, d in zip(x.chunk(len(devices), dim), devices, strict=False)]
         if isinstance(x, (list, tuple)) and x:
-            made = list(zip(*map(parts, x), strict=False))
+            zipped = list(zip(*map(parts, x), strict=False))
             if is_namedtuple(x):
-                return [type(x)(*items) for items in made]
-            return [type(x)(items) for items in made]
+                return [type(x)(*items) for items in zipped]
+            return [type(x)(items) for items in zipped]
         if isinstance(x, dict) and x:
             return [type(x)(items) for items in zip(*map(parts, x.items()), strict=False)]
         return [x for _ in devices]
@@ -78,5 +78,5 @@ def gather(outputs: Any, target_device: int | wt.device, dim: int = 0) -> Any:
         if any(o.keys() != first.keys() for o in outputs):
             raise ValueError("All dicts must have the same number of keys")
         return type(first)((k, gather([o[k] for o in outputs], target_device, dim)) for k in first)
-    made = [gather(items, target_device, dim) for items in zip(*outputs, strict=True)]
-    return type(first)(*made) if is_namedtuple(first) else type(first)(made)
+    gathered = [gather(items, target_device, dim) for items in zip(*outputs, strict=True)]
+    return type(first)(*gathered) if is_namedtuple(first) else type(first)(gathered)

@@ -107,8 +107,10 @@ def spectral_norm(
     and `n_power_iterations` more each time the tensor is read in training. A vector is divided by its norm.
     """
     weight = _weight_of(module, name)
-    made = _SpectralNorm(weight, n_power_iterations, default_dim(module) if dim is None else dim, eps)
-    parametrize.register_parametrization(module, name, made)
+    parametrization = _SpectralNorm(
+        weight, n_power_iterations, default_dim(module) if dim is None else dim, eps
+    )
+    parametrize.register_parametrization(module, name, parametrization)
     return module
 
 
@@ -117,11 +119,11 @@ def _reflected(vectors: Tensor, tau: Tensor) -> Tensor:
     n, k = vectors.shape[-2:]
     unit = wt.eye(n, k, dtype=vectors.dtype, device=vectors.device)
     columns = vectors.tril(-1) + unit
-    found = unit.expand(vectors.shape)
+    rows = unit.expand(vectors.shape)
     for i in range(k - 1, -1, -1):
         v = columns[..., i : i + 1]
-        found = found - tau[..., i : i + 1, None] * v @ (v.transpose(-2, -1) @ found)
-    return found
+        rows = rows - tau[..., i : i + 1, None] * v @ (v.transpose(-2, -1) @ rows)
+    return rows
 
 
 def _reflectors(q: Tensor) -> Tensor:
@@ -200,8 +202,8 @@ class _Orthogonal(Module):
                     "It is not possible to assign to the matrix exponential or the Cayley parametrizations "
                     "when use_trivialization=False."
                 )
-            found = _reflectors(tall)
-            return found.transpose(-2, -1) if wide else found
+            vectors = _reflectors(tall)
+            return vectors.transpose(-2, -1) if wide else vectors
         if n != k:  # completed to a square
             tall = wt.cat([tall, wt.randn(*tall.shape[:-2], n, n - k, dtype=q.dtype, device=q.device)], -1)
         gram = tall.transpose(-2, -1) @ tall
@@ -236,6 +238,6 @@ def orthogonal(
         raise ValueError(
             f'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: {orthogonal_map}'
         )
-    made = _Orthogonal(weight, orthogonal_map, use_trivialization)
-    parametrize.register_parametrization(module, name, made, unsafe=True)
+    parametrization = _Orthogonal(weight, orthogonal_map, use_trivialization)
+    parametrize.register_parametrization(module, name, parametrization, unsafe=True)
     return module

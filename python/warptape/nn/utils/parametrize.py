@@ -226,22 +226,22 @@ def register_parametrization(
     if is_parametrized(module, tensor_name):
         if not unsafe:
             _check_next(getattr(module, tensor_name), parametrization)
-        found = module.parametrizations[tensor_name]
-        found.append(parametrization)
-        found.unsafe |= unsafe
+        parametrizations = module.parametrizations[tensor_name]
+        parametrizations.append(parametrization)
+        parametrizations.unsafe |= unsafe
         return module
     if tensor_name not in module._buffers and tensor_name not in module._parameters:
         raise ValueError(
             f"Module '{module}' does not have a parameter, a buffer, or a parametrized element with name "
             f"'{tensor_name}'"
         )
-    made = ParametrizationList([parametrization], getattr(module, tensor_name), unsafe=unsafe)
+    parametrization_list = ParametrizationList([parametrization], getattr(module, tensor_name), unsafe=unsafe)
     delattr(module, tensor_name)
     if not is_parametrized(module):
         _own_class(module)
         module.parametrizations = ModuleDict()
     _add_property(module, tensor_name)
-    module.parametrizations[tensor_name] = made
+    module.parametrizations[tensor_name] = parametrization_list
     return module
 
 
@@ -264,10 +264,10 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
         module: any module.
         tensor_name: a parameter's or buffer's name; None asks for any.
     """
-    found = getattr(module, "parametrizations", None)
-    if not isinstance(found, ModuleDict):
+    parametrizations = getattr(module, "parametrizations", None)
+    if not isinstance(parametrizations, ModuleDict):
         return False
-    return len(found) > 0 if tensor_name is None else tensor_name in found
+    return len(parametrizations) > 0 if tensor_name is None else tensor_name in parametrizations
 
 
 def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
@@ -283,13 +283,13 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
     """
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"Module {module} does not have a parametrization on {tensor_name}")
-    found = module.parametrizations[tensor_name]
-    if found.is_tensor:
-        original = found.original
+    parametrizations = module.parametrizations[tensor_name]
+    if parametrizations.is_tensor:
+        original = parametrizations.original
         if leave_parametrized:
             with wt.no_grad():
                 value = getattr(module, tensor_name)
-            if not found.unsafe or value.dtype == original.dtype:
+            if not parametrizations.unsafe or value.dtype == original.dtype:
                 original.data = value
             else:
                 original = Parameter(value) if original.requires_grad else value

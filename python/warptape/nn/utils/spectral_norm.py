@@ -85,7 +85,7 @@ class SpectralNorm:
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, SpectralNorm) and hook.name == name:
                 raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
-        made = SpectralNorm(name, n_power_iterations, dim, eps)
+        norm = SpectralNorm(name, n_power_iterations, dim, eps)
         weight = module._parameters[name]
         if weight is None:
             raise ValueError(f"`SpectralNorm` cannot be applied as parameter `{name}` is None")
@@ -97,9 +97,9 @@ class SpectralNorm:
         setattr(module, name, weight.data)
         module.register_buffer(f"{name}_u", u)
         module.register_buffer(f"{name}_v", v)
-        module.register_forward_pre_hook(made)
+        module.register_forward_pre_hook(norm)
         module._register_state_dict_hook(_SaveVersion(name))
-        return made
+        return norm
 
     def remove(self, module: Module) -> None:
         """Makes the weight a parameter again.

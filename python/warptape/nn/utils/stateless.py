@@ -22,12 +22,12 @@ _ABSENT = object()
 
 def _places(module: Module) -> dict[str, _Place]:
     """Every parameter and buffer by its dotted name, shared ones under each of theirs."""
-    found = {}
+    places = {}
     for path, part in module.named_modules(remove_duplicate=False):
         for home in (part._parameters, part._buffers):
             for name in home:
-                found[f"{path}.{name}" if path else name] = (home, name)
-    return found
+                places[f"{path}.{name}" if path else name] = (home, name)
+    return places
 
 
 def _tied(places: Mapping[str, _Place], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -77,9 +77,9 @@ def _attribute(module: Module, key: str) -> _Place:
     """The place of a name that is no parameter's or buffer's: it may be new, and what has it a tensor."""
     path, _, name = key.rpartition(".")
     part = module.get_submodule(path)
-    found = getattr(part, name, _ABSENT)
-    if found is not _ABSENT and not isinstance(found, Tensor):
-        raise TypeError(f"attribute `{name}`: {found} is not an instance of warptape.Tensor")
+    value = getattr(part, name, _ABSENT)
+    if value is not _ABSENT and not isinstance(value, Tensor):
+        raise TypeError(f"attribute `{name}`: {value} is not an instance of warptape.Tensor")
     return vars(part), name
 
 

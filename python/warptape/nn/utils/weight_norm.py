@@ -54,15 +54,15 @@ class WeightNorm:
         for hook in module._forward_pre_hooks.values():
             if isinstance(hook, WeightNorm) and hook.name == name:
                 raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
-        made = WeightNorm(name, dim)
+        norm = WeightNorm(name, dim)
         weight = getattr(module, name)
         del module._parameters[name]
-        norms = wt.norm_except_dim(weight.detach(), 2, made.dim)
+        norms = wt.norm_except_dim(weight.detach(), 2, norm.dim)
         module.register_parameter(f"{name}_g", Parameter(norms))
         module.register_parameter(f"{name}_v", Parameter(weight.detach()))
-        setattr(module, name, made.compute_weight(module))
-        module.register_forward_pre_hook(made)
-        return made
+        setattr(module, name, norm.compute_weight(module))
+        module.register_forward_pre_hook(norm)
+        return norm
 
     def remove(self, module: Module) -> None:
         """Makes the weight a parameter again.

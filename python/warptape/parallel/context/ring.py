@@ -216,7 +216,7 @@ class _RingAttention(Function):
         moving: Any = None
         for owner, (key, value, *travelled) in _blocks(moves, how.group, how.rotate):
             seen = how.mask_of(owner, mask, travelled)
-            found = []
+            grads = []
             for tile in how.tiles(owner, q.shape[2], k.shape[2]):
                 rows, columns = tile.rows, tile.columns
                 cut = [x[:, :, rows] for x in (g, q)] + [x[:, :, columns] for x in (key, value)]
@@ -224,13 +224,13 @@ class _RingAttention(Function):
                 how_drawn = tile.mask(seen), how.dropout_p, tile.drawn
                 gq, gk, gv = _backward(*cut, tile.causal, how.scale, *how_drawn)
                 dq[:, :, rows].add_(gq)
-                found.append((columns, gk, gv))
+                grads.append((columns, gk, gv))
             # Those of these keys that the ranks before have found: they left one step after the keys did.
             if moving is None:
                 dk, dv = (wt.zeros(t.shape, dtype=lse.dtype, device=t.device) for t in (k, v))
             else:
                 dk, dv = moving.arrived() if how.group.size() > 1 else (dk, dv)
-            for columns, gk, gv in found:
+            for columns, gk, gv in grads:
                 dk[:, :, columns].add_(gk)
                 dv[:, :, columns].add_(gv)
             if how.group.size() > 1:

@@ -84,8 +84,8 @@ def distribute_module(
             partition_fn(name, submodule, mesh)
         for key, value in list(submodule._parameters.items()):
             if value is not None and not isinstance(value, DTensor):
-                made = distribute_tensor(value.detach(), mesh)
-                submodule.register_parameter(key, nn.Parameter(made, value.requires_grad))
+                distributed = distribute_tensor(value.detach(), mesh)
+                submodule.register_parameter(key, nn.Parameter(distributed, value.requires_grad))
         for key, value in list(submodule._buffers.items()):
             if value is not None and not isinstance(value, DTensor):
                 submodule._buffers[key] = distribute_tensor(value, mesh)

@@ -175,11 +175,11 @@ def _autograd(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     }
     outputs = [_seedable(t) for t in listed["outputs"]]
     if "grad_outputs" in listed:
-        given = zip(listed["grad_outputs"], outputs, strict=True)
-        named["grad_outputs"] = [_aligned(g, out) for g, out in given]
+        pairs = zip(listed["grad_outputs"], outputs, strict=True)
+        named["grad_outputs"] = [_aligned(g, out) for g, out in pairs]
     named.update(outputs=[plain(t) for t in outputs], inputs=listed["inputs"])
-    found = func(**named)
-    inputs = zip(found, listed["inputs"], strict=True)
+    grads = func(**named)
+    inputs = zip(grads, listed["inputs"], strict=True)
     return tuple(
         wrap(g, t._spec.with_placements(of_gradient(t.placements)))
         if isinstance(t, DTensor) and g is not None

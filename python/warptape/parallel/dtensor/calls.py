@@ -67,26 +67,26 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return _one_by_one(name.removeprefix("_foreach_"), args, kwargs)
     call, tensors = parse(func, name, args, kwargs)
     if is_pointwise(func):
-        made = RULES["role=pointwise"](call)
+        applied = RULES["role=pointwise"](call)
     else:
         rule = RULES.find(call.name)
-        made = rule(call) if rule is not None else None
-    if made is None and all(_is_full(x) for x in call.layouts):
+        applied = rule(call) if rule is not None else None
+    if applied is None and all(_is_full(x) for x in call.layouts):
         return _run_on_full(call, tensors)
-    if made is not None and not fits(call, made):
+    if applied is not None and not fits(call, applied):
         _check_full(call, tensors)
-    chosen = choose(call, made) if made is not None and "out" not in kwargs else None
-    if chosen is None and call.inplace and made is not None and _is_partial(args[0]):
+    chosen = choose(call, applied) if applied is not None and "out" not in kwargs else None
+    if chosen is None and call.inplace and applied is not None and _is_partial(args[0]):
         return _change_partial(func, args, kwargs)
     if chosen is None:
         where = ", ".join(str(list(x.placements)) for x in call.layouts if x is not None)
-        what = "in-place change" if call.inplace and made is not None else "sharding rule"
+        what = "in-place change" if call.inplace and applied is not None else "sharding rule"
         raise NotImplementedError(
             f"{name}: no {what} for tensors with placements {where}; redistribute them to "
             "Replicate() before, or work on to_local()"
         )
-    assert made is not None
-    return _run_on_shards(call, made, tensors, *chosen)
+    assert applied is not None
+    return _run_on_shards(call, applied, tensors, *chosen)
 
 
 def _is_partial(t: Any) -> bool:
@@ -192,8 +192,8 @@ def _one_by_one(name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     before = _C._set_torch_function_subclasses(True)  # within it ops on DTensors are taken over again
     try:
         for i in range(count):
-            given = {k: at(v, i) for k, v in kwargs.items()}
-            out.append(single(*(at(a, i) for a in args), **given))
+            options = {k: at(v, i) for k, v in kwargs.items()}
+            out.append(single(*(at(a, i) for a in args), **options))
     finally:
         _C._set_torch_function_subclasses(before)
     return None if name.endswith("_") else tuple(out)

@@ -77,10 +77,10 @@ def attention(call: Call) -> Rule | None:
         inputs.append(
             tuple(None if s == 1 or i + ahead >= n - 2 else names[i + ahead] for i, s in enumerate(shape))
         )
-    made = Rule(inputs, [full])
+    rule_of = Rule(inputs, [full])
     if call.kwargs.get("enable_gqa"):
-        made.shapes = [(*q[:-1], v[-1])]
-    return made
+        rule_of.shapes = [(*q[:-1], v[-1])]
+    return rule_of
 
 
 @rule("embedding")
@@ -147,11 +147,11 @@ def kl_div(call: Call) -> Rule | None:
     tensor."""
     if _reduction(call) != "batchmean":
         return pointwise_loss(call)
-    made = pointwise_loss(replace(call, kwargs={**call.kwargs, "reduction": "sum"}))
+    summed = pointwise_loss(replace(call, kwargs={**call.kwargs, "reduction": "sum"}))
     rows = max(call.shapes[0][0], 1) if call.shapes[0] else 1
-    if made is not None:
-        made.run = lambda *args, **more: call.func(*args, **{**more, "reduction": "sum"}) / rows
-    return made
+    if summed is not None:
+        summed.run = lambda *args, **more: call.func(*args, **{**more, "reduction": "sum"}) / rows
+    return summed
 
 
 @rule("cross_entropy nll_loss")

@@ -102,9 +102,9 @@ def addmm(call: Call) -> Rule:
     lengths = dict(zip((*first, *second), (*call.shapes[1], *call.shapes[2]), strict=True))
     shape = tuple(lengths[x] for x in out)
     added = tuple(None if at is None else out[int(str(at))] for at in aligned(call.shapes[0], shape))
-    made = _product(call, [added, first, second], out, addends=frozenset({0}))
-    made.linear = []
-    return made
+    product = _product(call, [added, first, second], out, addends=frozenset({0}))
+    product.linear = []
+    return product
 
 
 @rule("linear")
@@ -115,9 +115,9 @@ def linear(call: Call) -> Rule:
     bias = call.tensor(2, "bias")
     if bias is None:
         return _product(call, inputs, (*lead, "o"))
-    made = _product(call, [*inputs, ("o",)], (*lead, "o"), addends=frozenset({2}))
-    made.linear = []
-    return made
+    product = _product(call, [*inputs, ("o",)], (*lead, "o"), addends=frozenset({2}))
+    product.linear = []
+    return product
 
 
 @rule("outer ger")
@@ -132,13 +132,13 @@ def einsum(call: Call) -> Rule | None:
     text = call.args[0]
     if not isinstance(text, str) or "." in text:
         return None
-    given, arrow, result = text.replace(" ", "").partition("->")
-    inputs = given.split(",")
+    operands, arrow, result = text.replace(" ", "").partition("->")
+    inputs = operands.split(",")
     if not arrow:
-        letters = given.replace(",", "")
+        letters = operands.replace(",", "")
         result = "".join(sorted(x for x in set(letters) if letters.count(x) == 1))
     if any(len(set(x)) != len(x) for x in inputs) or len(inputs) != len(call.shapes):
         return None
-    made = _product(call, [tuple(x) for x in inputs], tuple(result))
-    made.linear = [{i} for i in range(len(inputs))]
-    return made
+    product = _product(call, [tuple(x) for x in inputs], tuple(result))
+    product.linear = [{i} for i in range(len(inputs))]
+    return product

@@ -91,8 +91,8 @@ class Call:
         Args:
             position, name: both of the same argument.
         """
-        found = self.places.get(position if position < len(self.args) else name, [])
-        return found[0] if found else None
+        places = self.places.get(position if position < len(self.args) else name, [])
+        return places[0] if places else None
 
     def dims(self, position: int, name: str, default: Any = None) -> list[int]:
         """An argument that counts dims of the first tensor, as a list from the front; all dims for None.

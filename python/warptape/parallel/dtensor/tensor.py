@@ -66,9 +66,9 @@ class DTensor(Placed, OwnGradients, HandledTensor):
         """This rank's shard, by its layout; for code that has both."""
         if not isinstance(spec, Layout):
             raise TypeError("DTensor: make one with DTensor.from_local or distribute_tensor")
-        made = Tensor._make_subclass(cls, local_tensor, requires_grad)
-        made._spec = spec
-        return made
+        tensor = Tensor._make_subclass(cls, local_tensor, requires_grad)
+        tensor._spec = spec
+        return tensor
 
     @staticmethod
     def autograd_grad(grad: Any, *args: Any) -> Any:
@@ -121,8 +121,8 @@ class DTensor(Placed, OwnGradients, HandledTensor):
                     with wt.no_grad():
                         dist.broadcast(local.detach(), group=group, group_src=0)
         if grad_placements is not None:
-            given = normalized(grad_placements, mesh, local.ndim, "DTensor.from_local")
-            local = gradient_to(local, layout, given)
+            of_gradient = normalized(grad_placements, mesh, local.ndim, "DTensor.from_local")
+            local = gradient_to(local, layout, of_gradient)
         return wrap(local, layout)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
@@ -391,16 +391,16 @@ def wrap(local: Tensor, layout: Layout) -> DTensor:
         local: what this rank holds.
         layout: of the full tensor.
     """
-    made: Any = _C._as_subclass(local, DTensor)
-    made._spec = layout
-    return made
+    tensor: Any = _C._as_subclass(local, DTensor)
+    tensor._spec = layout
+    return tensor
 
 
 def _rebuilt(local: Tensor, mesh: Any, placements: Any, shape: Any, trained: bool, parameter: bool) -> Any:
-    made: Any = DTensor(local, Layout(mesh, placements, shape, local.dtype), requires_grad=trained)
+    tensor: Any = DTensor(local, Layout(mesh, placements, shape, local.dtype), requires_grad=trained)
     if parameter:
-        made._is_param = True
-    return made
+        tensor._is_param = True
+    return tensor
 
 
 def place(parameter: Any, mesh: DeviceMesh, where: Sequence[Placement]) -> None:

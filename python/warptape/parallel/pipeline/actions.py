@@ -57,10 +57,10 @@ class Action:
         >>> Action.parse("2F0").stage
         2
         """
-        found = _TEXT.fullmatch(text.strip())
-        if found is None:
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
             raise ValueError(f"pipeline: {text!r} is no action; expected one such as '2F0' or '2SEND_F0'")
-        return cls(Kind(found[2]), int(found[1]), int(found[3]))
+        return cls(Kind(match[2]), int(match[1]), int(match[3]))
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind.value}{self.micro_batch}"

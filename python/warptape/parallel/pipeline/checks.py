@@ -41,10 +41,10 @@ def check_complete(schedule: Sequence[Sequence[Action]], stages: int, micro_batc
             for need in needs(action, stages):
                 if where[need[1]] == rank and need not in there:
                     raise ScheduleError(f"rank {rank}: {action} comes before {Action(*need)}")
-            for made in makes(action):
-                if made in there:
-                    raise ScheduleError(f"rank {rank}: {action} makes a {_MADE[made[0]]} a second time")
-                there.add(made)
+            for result in makes(action):
+                if result in there:
+                    raise ScheduleError(f"rank {rank}: {action} makes a {_MADE[result[0]]} a second time")
+                there.add(result)
     for stage in range(stages):
         for j in range(micro_batches):
             for kind, what in _MADE.items():
@@ -90,13 +90,13 @@ def check_blocking(schedule: Sequence[Sequence[Action]], stages: int) -> None:
                     raise ScheduleError(f"rank {rank}: {action} comes before what it needs is received")
             there[rank].update(makes(action))
         elif action.kind in SENDS:
-            receive, made = _meets(action)
+            receive, results = _meets(action)
             peer = where[receive.stage]
-            if made not in there[rank]:
+            if results not in there[rank]:
                 raise ScheduleError(f"rank {rank}: {action} comes before what it sends")
             if at[peer] == len(schedule[peer]) or schedule[peer][at[peer]] != receive:
                 return False
-            there[peer].add(made)
+            there[peer].add(results)
             at[peer] += 1
         else:
             return False  # its sender takes both along

@@ -388,13 +388,13 @@ class PipelineScheduleSingle(PipelineSchedule):
         *,
         scale_grads: bool = True,
     ) -> None:
-        made = type(self)._make(stage.num_stages, n_microbatches)
+        actions = type(self)._make(stage.num_stages, n_microbatches)
         if stage.num_stages != stage.group_size:
             raise ValueError(
                 f"{type(self).__name__}: {stage.num_stages} stages on {stage.group_size} ranks; use as many "
                 "ranks as stages, or a schedule of several stages on a rank"
             )
-        super().__init__([stage], n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
+        super().__init__([stage], n_microbatches, loss_fn, scale_grads=scale_grads, schedule=actions)
 
 
 class ScheduleGPipe(PipelineScheduleSingle):
@@ -452,8 +452,8 @@ class PipelineScheduleMulti(PipelineSchedule):
             raise ValueError(f"{type(self).__name__}: expected at least one stage")
         if not backward_requires_autograd:
             raise NotImplementedError(f"{type(self).__name__}: backward is the tape's; expected True")
-        made = type(self)._make(stages[0].num_stages, n_microbatches, len(stages))
-        super().__init__(stages, n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
+        actions = type(self)._make(stages[0].num_stages, n_microbatches, len(stages))
+        super().__init__(stages, n_microbatches, loss_fn, scale_grads=scale_grads, schedule=actions)
 
 
 class ScheduleInterleaved1F1B(PipelineScheduleMulti):

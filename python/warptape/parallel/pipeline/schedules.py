@@ -198,7 +198,7 @@ def _numbered(pattern: Iterable[tuple[Kind, int]], micro_batches: int) -> list[A
         at = counts[W if kind is W else F if kind is F else I, stage]
         if at < micro_batches:
             out.append(Action(kind, stage, at))
-        counts.update((made, stage) for made, _, _ in makes(Action(kind, stage, at)))
+        counts.update((result, stage) for result, _, _ in makes(Action(kind, stage, at)))
     return out
 
 

@@ -207,10 +207,10 @@ def _cut(whole: fx.GraphModule, known: dict[fx.Node, int]) -> list[nn.Module]:
         for used in node.all_input_nodes:
             needed[used] = max(needed.get(used, 0), last if node.op == "output" else part[node])
     stages: list[nn.Module] = []
-    given: list[fx.Node] = []
+    inputs: list[fx.Node] = []
     for number in range(last + 1):
         graph, here = fx.Graph(), {}
-        for node in given:
+        for node in inputs:
             here[node] = graph.placeholder(node.name)
         for node in whole.graph.nodes:
             own = part[node] == number and node.target is not pipe_split
@@ -223,8 +223,8 @@ def _cut(whole: fx.GraphModule, known: dict[fx.Node, int]) -> list[nn.Module]:
             elif own or (node.op == "placeholder" and number == 0):
                 here[node] = graph.node_copy(node, here.__getitem__)
         if number < last:
-            given = [n for n in here if n.op != "get_attr" and needed.get(n, 0) > number]
-            graph.output(tuple(here[n] for n in given))
+            inputs = [n for n in here if n.op != "get_attr" and needed.get(n, 0) > number]
+            graph.output(tuple(here[n] for n in inputs))
         stages.append(fx.GraphModule(whole, graph))
     for number, stage in enumerate(stages):
         hook = _positional if number else _flattened

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if args.top < 1:
             raise PlanError(f"--top: expected at least 1, got {args.top}")
-        found = plan(
+        planned = plan(
             args.model,
             args.gpus,
             args.gpu,
@@ -81,10 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             efficiency=args.efficiency,
             **_only(args.only),
         )
-        print(found.table(args.top))
+        print(planned.table(args.top))
         if args.explain:
-            print("\n" + found.explain())
-        points = found.scaling() if args.scaling or args.picture else None
+            print("\n" + planned.explain())
+        points = planned.scaling() if args.scaling or args.picture else None
         if args.scaling and points is not None:
             print("\nextrapolation: the best layout at each number of GPUs, for the same batch")
             for count, e in points:
@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     else f"{e.tokens_per_second:12.0f} tokens/s {e.mfu:6.1%}  {e.layout}"
                 )
                 print(f"{count:6d} {what}")
-            print(found.scaling_sentence(points))
+            print(planned.scaling_sentence(points))
         if args.picture:
-            draw(found, args.picture, points=points)
+            draw(planned, args.picture, points=points)
     except (PlanError, OSError) as error:
         print("plan: " + str(error).removeprefix("plan: ").replace("\n", " "), file=sys.stderr)
         return 2

@@ -152,12 +152,12 @@ def read_network(what: str | Network | Mapping[str, Any]) -> Network:
     """
     if isinstance(what, Network):
         return what
-    found = _read("network", what, Network, NETWORKS)
-    if found.algorithm not in ("ring", "tree", "auto"):
-        raise PlanError(f"network: expected algorithm to be ring, tree or auto, got {found.algorithm!r}")
-    if found.share > 1:
-        raise PlanError(f"network: expected share to be at most 1, got {found.share!r}")
-    return found
+    network = _read("network", what, Network, NETWORKS)
+    if network.algorithm not in ("ring", "tree", "auto"):
+        raise PlanError(f"network: expected algorithm to be ring, tree or auto, got {network.algorithm!r}")
+    if network.share > 1:
+        raise PlanError(f"network: expected share to be at most 1, got {network.share!r}")
+    return network
 
 
 def _read(kind: str, what: Any, cls: Any, known: Mapping[str, Any]) -> Any:
@@ -180,13 +180,13 @@ def _read(kind: str, what: Any, cls: Any, known: Mapping[str, Any]) -> Any:
         if what["like"] not in known:
             raise PlanError(f"{where}: expected like to be one of {', '.join(known)}, got {what['like']!r}")
         base = {f.name: getattr(known[what["like"]], f.name) for f in fields(cls)}
-    given = {**base, "name": Path(where).stem, **{k: v for k, v in what.items() if k != "like"}}
+    values = {**base, "name": Path(where).stem, **{k: v for k, v in what.items() if k != "like"}}
     names = [f.name for f in fields(cls)]
-    unknown = [k for k in given if k not in names]
+    unknown = [k for k in values if k not in names]
     if unknown:
         raise PlanError(f"{where}: unknown {', '.join(unknown)}; expected some of {', '.join(names)}")
     for f in fields(cls):
-        value = given.get(f.name)
+        value = values.get(f.name)
         if value is None:
             continue
         text, whole = f.type == "str", f.type == "int"
@@ -196,9 +196,9 @@ def _read(kind: str, what: Any, cls: Any, known: Mapping[str, Any]) -> Any:
             expected = "text" if text else "a whole number above 0" if whole else "a number above 0"
             raise PlanError(f"{where}: expected {f.name} to be {expected}, got {value!r}")
     try:
-        return cls(**given)
+        return cls(**values)
     except TypeError:
-        lacking = [n for n in names if n not in given and getattr(cls, n, None) is None]
+        lacking = [n for n in names if n not in values and getattr(cls, n, None) is None]
         raise PlanError(
             f"{where}: {', '.join(lacking)} missing; give them, or like = one of {', '.join(known)}"
         ) from None

@@ -127,10 +127,10 @@ class Plan:
         )
         some = {"schedule": ("1F1B", "Interleaved1F1B"), "zero": (0, 1, 3), "micro_batch": (1, 2, 4)}
         try:
-            found = _searched(job, some, self.tokens, self.price)
+            best = _searched(job, some, self.tokens, self.price)
         except PlanError:
             return None
-        return found.estimate() if len(found.order) else None
+        return best.estimate() if len(best.order) else None
 
     def scaling_sentence(self, points: list[tuple[int, Estimate | None]] | None = None) -> str:
         """What stops the scaling.
@@ -231,10 +231,10 @@ def plan(
     if sequences > 64:
         sequences = round(sequences / 64) * 64
     job = Job(shape, cluster, program or Program(), sequence, sequences)
-    found = _searched(job, _fixed(fixed), tokens, cluster.gpu.price if price is None else price)
-    if not len(found.order):
-        raise PlanError(_too_large(job, found, fixed))
-    return found
+    best = _searched(job, _fixed(fixed), tokens, cluster.gpu.price if price is None else price)
+    if not len(best.order):
+        raise PlanError(_too_large(job, best, fixed))
+    return best
 
 
 def _fixed(given: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

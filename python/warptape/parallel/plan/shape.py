@@ -369,13 +369,13 @@ def _from_script(path: str, name: str) -> Any:
     sys.path.insert(0, str(Path(path).resolve().parent))
     try:
         spec.loader.exec_module(module)
-        found = getattr(module, name, None)
+        value = getattr(module, name, None)
         # Not any callable: a model that is made already is one.
-        made = found() if isinstance(found, (FunctionType, type)) else found
+        model = value() if isinstance(value, (FunctionType, type)) else value
     except Exception as error:
         raise PlanError(f"{path}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
-    if found is None:
+    if value is None:
         raise PlanError(f"{path}: defines no {name}")
-    return made
+    return model

@@ -336,8 +336,8 @@ def group_of(module: FSDPModule) -> ParameterGroup:
 
 
 def _shardings(module: nn.Module) -> list[_Sharding]:
-    found = [m._sharding for m in module.modules() if isinstance(m, FSDPModule)]
-    return list(dict.fromkeys(found))
+    shardings = [m._sharding for m in module.modules() if isinstance(m, FSDPModule)]
+    return list(dict.fromkeys(shardings))
 
 
 def _cast(value: Any, dtype: Any) -> Any:
@@ -409,8 +409,8 @@ def fully_shard(
     check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
     near = _near_ranks(mesh, reshard_after_forward)
     splits = dp_mesh_dims is None or bool(dp_mesh_dims.shard_names)
-    given = (shard_placement_fn, mp_policy, offload_policy, ignored_params)
-    group = _grouped(modules, mesh, splits, *given, others)
+    options = (shard_placement_fn, mp_policy, offload_policy, ignored_params)
+    group = _grouped(modules, mesh, splits, *options, others)
     group.near = near
     _join(modules, group, reshard_after_forward, FSDPModule, "FSDP")
     return module
@@ -476,10 +476,10 @@ def _near_ranks(mesh: DeviceMesh, count: bool | int | None) -> Any:
     ranks = dist.get_process_group_ranks(mesh.get_group(mesh.ndim - 1))
     first = mesh.get_local_rank(mesh.ndim - 1) // count * count
     near = tuple(ranks[first : first + count])
-    made = mesh.__dict__.setdefault("_near", {})
-    if near not in made:
-        made[near] = dist.new_group(list(near), use_local_synchronization=True)
-    return made[near]
+    groups = mesh.__dict__.setdefault("_near", {})
+    if near not in groups:
+        groups[near] = dist.new_group(list(near), use_local_synchronization=True)
+    return groups[near]
 
 
 def _grouped(

@@ -73,9 +73,11 @@ class DataParallelMeshDims:
         taken = both[0] + both[1]
         if not set(taken) <= set(names) or len(set(taken)) < len(taken):
             raise ValueError(f"fully_shard: expected dp_mesh_dims out of the axes {names}, got {self}")
-        made = [mesh[each] if len(each) == 1 else mesh[each].flatten("_".join(each)) for each in both if each]
+        meshes = [
+            mesh[each] if len(each) == 1 else mesh[each].flatten("_".join(each)) for each in both if each
+        ]
         others = tuple(name for name in names if name not in taken)
-        return DeviceMesh.concatenate(made), mesh[others] if others else None
+        return DeviceMesh.concatenate(meshes), mesh[others] if others else None
 
 
 def _names(value: str | tuple[str, ...] | None) -> tuple[str, ...]:

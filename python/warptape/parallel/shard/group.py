@@ -83,13 +83,13 @@ class Entry:
             spec: of a DTensor; None makes a plain Parameter, with the notes of the shard.
         """
         if spec is not None:
-            made: Any = DTensor(values, spec, requires_grad=self.shard.requires_grad)
-            made._is_param = True
-            return made
-        made = nn.Parameter(values, self.shard.requires_grad)
+            full: Any = DTensor(values, spec, requires_grad=self.shard.requires_grad)
+            full._is_param = True
+            return full
+        full = nn.Parameter(values, self.shard.requires_grad)
         if self.annotation is not None:
-            made.__dict__.update(self.annotation.notes)
-        return made
+            full.__dict__.update(self.annotation.notes)
+        return full
 
     @property
     def name(self) -> str:
@@ -354,8 +354,8 @@ class ParameterGroup:
                 full_tensors.append(entry.padded(entry.kept, rows))
             entry.kept = None
         more = {"hook": self.all_reduce_hook, "comm": self.comms[1]}
-        given = {name: value for name, value in more.items() if value is not None}
-        self.reducing = entries, Scattering(full_tensors, self.ranks, self.copies, self.divisor, **given)
+        options = {name: value for name, value in more.items() if value is not None}
+        self.reducing = entries, Scattering(full_tensors, self.ranks, self.copies, self.divisor, **options)
 
     def _is_unused(self, entry: Entry) -> bool:
         return self.reduces_unused and entry.full.requires_grad

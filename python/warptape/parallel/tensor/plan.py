@@ -18,9 +18,9 @@ Steps = list[tuple[str, nn.Module, ParallelStyle]]
 
 
 def _fits(pattern: str, name: str) -> bool:
-    wanted, given = pattern.split("."), name.split(".")
-    return len(wanted) == len(given) and all(
-        fnmatch.fnmatchcase(g, w) for g, w in zip(given, wanted, strict=True)
+    wanted, have = pattern.split("."), name.split(".")
+    return len(wanted) == len(have) and all(
+        fnmatch.fnmatchcase(g, w) for g, w in zip(have, wanted, strict=True)
     )
 
 

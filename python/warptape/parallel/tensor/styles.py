@@ -58,8 +58,8 @@ class ParallelStyle:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{k}={v}" for k, v in vars(self).items() if v is not None)
-        return f"{type(self).__name__}({given})"
+        settings = ", ".join(f"{k}={v}" for k, v in vars(self).items() if v is not None)
+        return f"{type(self).__name__}({settings})"
 
 
 def _local(x: Any, want: Any) -> Any:

@@ -184,10 +184,10 @@ class _Comparison:
     def explain_output(self, name: str, index: int, compared: Compared) -> Difference:
         shown, where = name, ""
         likely = causes.of_bias(compared, self.plain.values.get(f"{name}.bias"), self.layout)
-        given = compare_calls(name, index, self.plain, self.ranks, self.layout, "inputs")
-        if given and any(self.wrong(each) for each in given):
+        of_inputs = compare_calls(name, index, self.plain, self.ranks, self.layout, "inputs")
+        if of_inputs and any(self.wrong(each) for each in of_inputs):
             # The module works on what is wrong already: look at what the one around it does before.
-            compared = max(given, key=lambda each: each.error)
+            compared = max(of_inputs, key=lambda each: each.error)
             shown = name.rpartition(".")[0]
             where = f"what {shown or 'the model'} gives to {name}"
             likely = list(causes.of_columns(name, self.ranks, self.right))

@@ -165,14 +165,14 @@ def of_repeats(pairs: dict[int, Pair], layout: Layout) -> list[str]:
     shape = next(iter(pairs.values()))[1].shape
     sizes = [n for n in dict.fromkeys(layout.sizes) if n > 1]
     for dim, n in ((d, n) for d in range(len(shape)) for n in sizes if shape[d] % n == 0):
-        found = {rank: _places(got, want, dim, n) for rank, (got, want) in pairs.items()}
-        if any(None in each for each in found.values()) or all(
-            len(set(each)) == n for each in found.values()
+        places = {rank: _places(got, want, dim, n) for rank, (got, want) in pairs.items()}
+        if any(None in each for each in places.values()) or all(
+            len(set(each)) == n for each in places.values()
         ):
             continue
         cause = f"of its {n} blocks along dim {dim} some are there twice, and others are missing"
         for axis in layout.axes:
-            if all(set(each) == {layout.place(rank)[axis]} for rank, each in found.items()):
+            if all(set(each) == {layout.place(rank)[axis]} for rank, each in places.items()):
                 cause += f": each rank has that of its place along the axis {axis!r}, so it is cut over the "
                 return [f"{cause}ranks of this axis (a scatter), and put together over another's"]
         return [f"{cause}: what is cut over ranks of one axis is put together over those of another"]

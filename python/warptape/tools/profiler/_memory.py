@@ -76,8 +76,8 @@ class MemoryBlock:
 
     def __str__(self) -> str:
         shape = "" if self.shape is None else f" {str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
-        made = (f" by {self.op}" if self.op else "") + (f" at {self.site}" if self.site else "")
-        return f"{_size(self.bytes)} {self.category}{shape}{' ' * bool(self.name)}{self.name}{made}"
+        origin = (f" by {self.op}" if self.op else "") + (f" at {self.site}" if self.site else "")
+        return f"{_size(self.bytes)} {self.category}{shape}{' ' * bool(self.name)}{self.name}{origin}"
 
 
 @dataclass
@@ -157,13 +157,13 @@ class MemoryTimeline(OpObserver):
         Raises:
             ValueError: it is no snapshot, or has no such device.
         """
-        found = read_snapshot(snapshot, device)
+        read = read_snapshot(snapshot, device)
         timeline = cls(device="cpu")
         timeline.device = f"cuda:{device}"
-        timeline._start = found.start
-        timeline._marks = [(event, _Work("", site)) for event, site in found.sites]
-        timeline._labels = [_Label(0, address, size, site=site) for address, size, site in found.before]
-        timeline._resolve([(*event, timeline.device) for event in found.events])
+        timeline._start = read.start
+        timeline._marks = [(event, _Work("", site)) for event, site in read.sites]
+        timeline._labels = [_Label(0, address, size, site=site) for address, size, site in read.before]
+        timeline._resolve([(*event, timeline.device) for event in read.events])
         return timeline
 
     # ---- recording -----------------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ class MemoryTimeline(OpObserver):
     def after_op(self, call: OpCall, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Marks where the op ends, and records what it made."""
         work, outside = call.memo
-        made = list(tensors_in(out))
-        work.recorded = any(t.requires_grad for t in made)
-        for t in made:
+        results = list(tensors_in(out))
+        work.recorded = any(t.requires_grad for t in results)
+        for t in results:
             self._label(t)
         work.last = self._mark(outside)
 
@@ -349,12 +349,12 @@ class MemoryTimeline(OpObserver):
 
     def report(self, top: int = 10) -> str:
         """The peak as text: bytes by category, and the `top` largest tensors with shape, op and line."""
-        found = self.at_peak()
+        blocks = self.at_peak()
         parts = ", ".join(f"{name} {_size(n)}" for name, n in self.at_peak_by_category().items() if n)
         when = f"after {1e3 * self.peak_seconds:.2f} ms"
         head = f"peak on {self.device}: {_size(self.peak_bytes)} {when} ({parts})"
-        rest = [f"  and {len(found) - top} more"] if len(found) > top else []
-        return "\n".join([head, *(f"  {block}" for block in found[:top]), *rest])
+        rest = [f"  and {len(blocks) - top} more"] if len(blocks) > top else []
+        return "\n".join([head, *(f"  {block}" for block in blocks[:top]), *rest])
 
     __str__ = report
 
@@ -381,10 +381,10 @@ class MemoryTimeline(OpObserver):
     def plot_peak(self, to: Any, top: int = 25) -> Any:
         """Draws the `top` largest tensors of the peak as bars; arguments and result as of `plot`."""
         with axes_of(to, "MemoryTimeline.plot_peak") as axes:
-            found = self.at_peak()[:top]
-            colours = [_COLOURS[CATEGORIES.index(b.category)] for b in found]
-            axes.barh(range(len(found)), [b.bytes / 2**20 for b in found], color=colours)
-            axes.set_yticks(range(len(found)), [str(b) for b in found], fontsize="xx-small")
+            blocks = self.at_peak()[:top]
+            colours = [_COLOURS[CATEGORIES.index(b.category)] for b in blocks]
+            axes.barh(range(len(blocks)), [b.bytes / 2**20 for b in blocks], color=colours)
+            axes.set_yticks(range(len(blocks)), [str(b) for b in blocks], fontsize="xx-small")
             axes.invert_yaxis()
             axes.set(xlabel=f"MiB on {self.device} at the peak")
         return axes

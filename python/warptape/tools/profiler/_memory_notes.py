@@ -137,14 +137,14 @@ class MemoryNotes:
 
 def outermost_op(event: FunctionEvent) -> FunctionEvent:
     """The outermost op that the event lies in; the node of the tape where it lies in one; else itself."""
-    found, at = event, event.cpu_parent
+    op, at = event, event.cpu_parent
     while at is not None:
         if at.kind == "backward":
             return at
         if at.kind == "op":
-            found = at
+            op = at
         at = at.cpu_parent
-    return found
+    return op
 
 
 def index_after(changes: list[MemoryChange], at: float) -> int:

@@ -184,40 +184,40 @@ class _Recorder(OpObserver):
 
     def before_op(self, call: OpCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records what goes in, and the time."""
-        given = list(tensors_in((args, {k: v for k, v in kwargs.items() if k != "out"})))
-        dtype = next((t.dtype for t in given if t.is_floating_point()), None)
-        label = " ".join("x".join(map(str, t.shape)) or "()" for t in given)
-        call.memo = _Running(label, dtype, read=bytes_of(given))
+        inputs = list(tensors_in((args, {k: v for k, v in kwargs.items() if k != "out"})))
+        dtype = next((t.dtype for t in inputs if t.is_floating_point()), None)
+        label = " ".join("x".join(map(str, t.shape)) or "()" for t in inputs)
+        call.memo = _Running(label, dtype, read=bytes_of(inputs))
         call.memo.start = timer()
 
     def after_op(self, call: OpCall, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Adds the call, unless it was a question or a view, which move nothing."""
         seconds, about = timer() - call.memo.start, call.memo
-        made = list(tensors_in(out))
-        given = {storage_of(t)[0] for t in tensors_in(args)}
-        if not (call.in_place or "out" in kwargs or any(storage_of(t)[0] not in given for t in made)):
+        results = list(tensors_in(out))
+        inputs = {storage_of(t)[0] for t in tensors_in(args)}
+        if not (call.in_place or "out" in kwargs or any(storage_of(t)[0] not in inputs for t in results)):
             return
-        about.dtype = about.dtype or (made[0].dtype if made else None)
-        flops = forward_flops(call) or (_elements(made) if _is_pointwise(call.name) else 0)
-        self._add(call.name, about, flops, about.read + bytes_of(made), seconds)
+        about.dtype = about.dtype or (results[0].dtype if results else None)
+        flops = forward_flops(call) or (_elements(results) if _is_pointwise(call.name) else 0)
+        self._add(call.name, about, flops, about.read + bytes_of(results), seconds)
 
     def before_backward(self, call: OpCall, node: str, first: bool, gradients: tuple[Any, ...]) -> None:
         """As before_op."""
-        given = list(tensors_in(gradients))
+        inputs = list(tensors_in(gradients))
         about = call.memo
-        about.first, about.read = first, bytes_of(given)
-        about.gradients = frozenset(storage_of(t)[0] for t in given)
+        about.first, about.read = first, bytes_of(inputs)
+        about.gradients = frozenset(storage_of(t)[0] for t in inputs)
         about.start = timer()
 
     def after_backward(self, call: OpCall, saved: int, inputs: tuple[Any, ...]) -> None:
         """As after_op; gradients that are passed on move nothing."""
         about = call.memo
         seconds = timer() - about.start
-        made = [t for t in tensors_in(inputs) if storage_of(t)[0] not in about.gradients]
+        grads = [t for t in tensors_in(inputs) if storage_of(t)[0] not in about.gradients]
         flops = sum(backward_flops(call).values()) if about.first else 0
         if _is_pointwise(call.name):
-            flops += _elements(made)
-        moved = about.read + saved + bytes_of(made) if made else 0
+            flops += _elements(grads)
+        moved = about.read + saved + bytes_of(grads) if grads else 0
         self._add(f"{call.name} (backward)", about, flops, moved, seconds)
 
 
@@ -369,9 +369,11 @@ def roofline(
     if not runs[0]:
         raise ValueError("roofline: no op was called that computes anything")
     rows = []
-    for (op, shapes, given), cost in runs[0].items():
-        seconds = statistics.median(r[op, shapes, given].seconds for r in runs if (op, shapes, given) in r)
-        dtype = given if given is not None and given.is_floating_point else None
+    for (op, shapes, options), cost in runs[0].items():
+        seconds = statistics.median(
+            r[op, shapes, options].seconds for r in runs if (op, shapes, options) in r
+        )
+        dtype = options if options is not None and options.is_floating_point else None
         top = peak or measured_peak(dtype or _C.float32, device)
         width = bandwidth or measured_bandwidth(device)
         rows.append(RooflineRow(op, shapes, dtype, cost.calls, cost.flops, cost.bytes, seconds, top, width))

@@ -39,18 +39,18 @@ class _Plain(pickle.Unpickler):
 
 
 def _load(snapshot: Mapping[str, Any] | str | os.PathLike[str], device: int) -> Mapping[str, Any]:
-    found: Any = snapshot
+    value: Any = snapshot
     if isinstance(snapshot, (str, os.PathLike)):
         try:
             with open(snapshot, "rb") as file:
-                found = _Plain(file).load()
+                value = _Plain(file).load()
         except (pickle.UnpicklingError, EOFError, IndexError, KeyError) as error:
             raise ValueError(f"snapshot: {os.fspath(snapshot)} is no pickle: {error}") from None
-    if not isinstance(found, Mapping) or not {"segments", "device_traces"} <= found.keys():
+    if not isinstance(value, Mapping) or not {"segments", "device_traces"} <= value.keys():
         raise ValueError('snapshot: expected a dictionary with "segments" and "device_traces"')
-    if not 0 <= device < len(found["device_traces"]):
-        raise ValueError(f"snapshot: it has {len(found['device_traces'])} devices, and none is {device}")
-    return found
+    if not 0 <= device < len(value["device_traces"]):
+        raise ValueError(f"snapshot: it has {len(value['device_traces'])} devices, and none is {device}")
+    return value
 
 
 def _site(frames: list[dict[str, Any]]) -> str:
@@ -77,8 +77,8 @@ def _held(snapshot: Mapping[str, Any], device: int) -> Iterator[tuple[int, dict[
 
 def read_snapshot(snapshot: Mapping[str, Any] | str | os.PathLike[str], device: int) -> Actions:
     """The actions of a snapshot or of a pickle of one. ValueError where it is none."""
-    found = _load(snapshot, device)
-    trace = found["device_traces"][device]
+    loaded = _load(snapshot, device)
+    trace = loaded["device_traces"][device]
     start = trace[0].get("time_us", 0) * 1000 if trace else 0
     out = Actions(start, [], [], [])
     taken: set[int] = set()
@@ -95,7 +95,7 @@ def read_snapshot(snapshot: Mapping[str, Any] | str | os.PathLike[str], device: 
             out.events.append((at, address, -action["size"]))
             taken.discard(address)
             gone.add(address)
-    for address, block in _held(found, device):
+    for address, block in _held(loaded, device):
         if address not in taken:
             size = block.get("requested_size", block["size"])
             out.before.append((address, size, _site(block.get("frames", []))))
@@ -117,8 +117,8 @@ def plot_snapshot(snapshot: Mapping[str, Any] | str | os.PathLike[str], to: Any,
     Raises:
         ValueError: it is no snapshot, or has no such device.
     """
-    found = _load(snapshot, device)
-    segments = [s for s in found["segments"] if s.get("device", 0) == device]
+    loaded = _load(snapshot, device)
+    segments = [s for s in loaded["segments"] if s.get("device", 0) == device]
     segments.sort(key=lambda s: -s["total_size"])
     with axes_of(to, "plot_snapshot") as axes:
         seen: set[str] = set()

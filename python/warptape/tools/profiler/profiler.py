@@ -124,19 +124,19 @@ def _activities_of(
     given: Iterable[ProfilerActivity | Mapping[ProfilerActivity, Collection[str]]],
 ) -> tuple[set[ProfilerActivity], dict[ProfilerActivity, Collection[str]]]:
     """The kinds of activities, and the types to which some of them are confined."""
-    found: set[ProfilerActivity] = set()
+    activities: set[ProfilerActivity] = set()
     types: dict[ProfilerActivity, Collection[str]] = {}
     for item in given:
         for activity in item if isinstance(item, Mapping) else (item,):
             if not isinstance(activity, ProfilerActivity):
                 raise ValueError(f"profile: expected activities of ProfilerActivity, got {activity!r}")
-            if activity in found:
+            if activity in activities:
                 raise ValueError(f"profile: {activity} is given more than once")
-            found.add(activity)
+            activities.add(activity)
         types |= item if isinstance(item, Mapping) else {}
-    if not found:
+    if not activities:
         raise ValueError("profile: expected at least one activity")
-    return found, types
+    return activities, types
 
 
 def _observer_of(observer: Any) -> Any:
@@ -321,8 +321,8 @@ class profile:
 
         With `acc_events` those of the earlier cycles come before them.
         """
-        found = self._recorded().function_events
-        return found.after(self._earlier) if self._earlier else found
+        events = self._recorded().function_events
+        return events.after(self._earlier) if self._earlier else events
 
     def key_averages(
         self,
@@ -348,15 +348,15 @@ class profile:
         Raises:
             ValueError: an activity that is none.
         """
-        found = list(activities)
-        for activity in found:
+        chosen = list(activities)
+        for activity in chosen:
             if not isinstance(activity, ProfilerActivity):
                 raise ValueError(
                     "toggle_collection_dynamic: expected activities of ProfilerActivity, got "
                     + repr(activity)
                 )
         if self.profiler is not None and self._is_recording():
-            self.profiler.toggle_collection_dynamic(enable, found)
+            self.profiler.toggle_collection_dynamic(enable, chosen)
 
     def get_trace_id(self) -> str | None:
         """What names the last recording, also in its trace.

@@ -24,15 +24,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rtol", type=float, help="compare statistics with this tolerance instead of hashes")
     parser.add_argument("--atol", type=float, default=0.0, help="is added to each bound")
     parser.add_argument("--by-name", action="store_true", help="compare only what has a name, not ops")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        out = compare(given.run1, given.run2, rtol=given.rtol, atol=given.atol, by_name=given.by_name)
-        print(text_of(out, given.run1, given.run2))
-        if given.html:
-            sides = read_run(given.run1), read_run(given.run2)
+        out = compare(
+            options.run1, options.run2, rtol=options.rtol, atol=options.atol, by_name=options.by_name
+        )
+        print(text_of(out, options.run1, options.run2))
+        if options.html:
+            sides = read_run(options.run1), read_run(options.run2)
             common = [rank for rank in sides[0] if rank in sides[1]]
             records = {rank: [side[rank].records for side in sides] for rank in common}
-            Path(given.html).write_text(page_of(out, given.run1, given.run2, records))
+            Path(options.html).write_text(page_of(out, options.run1, options.run2, records))
     except (TraceError, OSError) as error:
         print(f"warptape diff: {error}", file=sys.stderr)
         return 2

@@ -32,9 +32,9 @@ class Difference:
     @property
     def record(self) -> Record:
         """That of the first run, or else of the second."""
-        found = self.first or self.second
-        assert found is not None
-        return found
+        difference = self.first or self.second
+        assert difference is not None
+        return difference
 
 
 @dataclass
@@ -98,27 +98,27 @@ class _Equality:
 
 def _in_lockstep(rank: int, a: Trace, b: Trace, same: _Equality, out: Comparison) -> list[Difference]:
     """The first difference of values, and what ends the walk: another structure, or one trace's end."""
-    found: list[Difference] = []
+    differences: list[Difference] = []
     before = None
     for x, y in zip(a.records, b.records):
         if x.step != y.step or not x.key.same(y.key):
-            found.append(Difference("structure", rank, x, y, before))
-            return found
+            differences.append(Difference("structure", rank, x, y, before))
+            return differences
         out.compared += 1
         if same(x, y):
             before = x
             continue
         out.different += 1
-        if not found:
-            found.append(Difference("values", rank, x, y, before))
+        if not differences:
+            differences.append(Difference("values", rank, x, y, before))
     n = min(len(a.records), len(b.records))
     if len(a.records) != len(b.records):
         # Only a run that came to its end says that there was no more to do.
         shorter = a if len(a.records) < len(b.records) else b
         first, second = (t.records[n] if n < len(t.records) else None for t in (a, b))
         kind = "structure" if shorter.complete else "end"
-        found.append(Difference(kind, rank, first, second, before))
-    return found
+        differences.append(Difference(kind, rank, first, second, before))
+    return differences
 
 
 def _by_name(rank: int, a: Trace, b: Trace, same: _Equality, out: Comparison) -> list[Difference]:
@@ -141,18 +141,18 @@ def _by_name(rank: int, a: Trace, b: Trace, same: _Equality, out: Comparison) ->
         f"rank {rank}: compared by name: {len(common)} records that both have, "
         f"{len(sides[0]) - len(common)} and {len(sides[1]) - len(common)} that one has"
     )
-    found: list[Difference] = []
+    differences: list[Difference] = []
     before = None
     for name in common:
         x, y = sides[0][name], sides[1][name]
         out.compared += 1
         if same(x, y):
-            before = x if not found else before
+            before = x if not differences else before
             continue
         out.different += 1
-        if not found:
-            found.append(Difference("values", rank, x, y, before))
-    return found
+        if not differences:
+            differences.append(Difference("values", rank, x, y, before))
+    return differences
 
 
 def _order(traces: dict[int, Trace], found: Difference) -> tuple[int, int, int, int, int]:
@@ -205,13 +205,13 @@ def compare(
         out.notes += [
             f"{t.path} was cut: it is read up to step {t.steps - 1}" for t in (a, b) if not t.complete
         ]
-        found = [] if by_name else _in_lockstep(rank, a, b, same, out)
-        parted = [d for d in found if d.kind == "structure"]
-        if by_name or (parted and not any(d.kind == "values" for d in found)):
-            found += _by_name(rank, a, b, same, out)
-        values += [d for d in found if d.kind == "values"]
+        differences = [] if by_name else _in_lockstep(rank, a, b, same, out)
+        parted = [d for d in differences if d.kind == "structure"]
+        if by_name or (parted and not any(d.kind == "values" for d in differences)):
+            differences += _by_name(rank, a, b, same, out)
+        values += [d for d in differences if d.kind == "values"]
         structure += parted
-        out.ends += [d for d in found if d.kind == "end"]
+        out.ends += [d for d in differences if d.kind == "end"]
     first = min(values, key=lambda d: _order(runs[0], d), default=None)
     out.parts = first
     out.structure = min(structure, key=lambda d: (d.record.step, d.record.number), default=None)

@@ -65,9 +65,9 @@ def text_of(out: Comparison, run1: str, run2: str) -> str:
         out: the comparison.
         run1, run2: how the runs are called.
     """
-    found = [d for d in (out.structure, out.parts) if d is not None]
+    differences = [d for d in (out.structure, out.parts) if d is not None]
     lines = list(out.notes)
-    for d in sorted(found, key=lambda d: (d.record.step, d.record.number)):
+    for d in sorted(differences, key=lambda d: (d.record.step, d.record.number)):
         lines += _structure(d, run1, run2) if d is out.structure else _values(d, run1, run2)
     for d in out.ends:
         which = run1 if d.first is None else run2
@@ -87,13 +87,13 @@ def kept_values(folder: str, rank: int, r: Record) -> list[tuple[dict[str, Any],
     """
     where = Path(folder)
     where = where.parent if where.is_file() else where
-    found = []
+    values = []
     for k in range(len(r.hashes)):
         path = where / f"rank{rank}.step{r.step}.record{r.number}.value{k}.tensor"
         if path.is_file():
             head, _, data = path.read_bytes().partition(b"\n")
-            found.append((json.loads(head), np.frombuffer(data, np.uint8)))
-    return found
+            values.append((json.loads(head), np.frombuffer(data, np.uint8)))
+    return values
 
 
 _SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}

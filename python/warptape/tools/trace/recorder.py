@@ -256,9 +256,9 @@ class trace_hashes:
         if node is None:
             self._watch(results, name, site, module)
         written = function._written(*args, **kwargs)
-        made = [*written, *self._made(results, args, kwargs, written)]
-        if made:
-            self._record("random" if function._is_random else "op", name, site, module, made)
+        results_of = [*written, *self._made(results, args, kwargs, written)]
+        if results_of:
+            self._record("random" if function._is_random else "op", name, site, module, results_of)
 
     def _watch(self, results: Iterable[Any], name: str, site: str, module: str) -> None:
         """Has the nodes that an op has recorded tell what they give: those that no earlier op has."""
@@ -283,22 +283,22 @@ class trace_hashes:
             return
         with _without_modes():
             known = {t.data_ptr() for t in _all(given)}
-            made = _all([t for t, own in zip(inputs, inner) if own])
-            new = [t for t in made if t.data_ptr() not in known]
+            grads = _all([t for t, own in zip(inputs, inner) if own])
+            new = [t for t in grads if t.data_ptr() not in known]
             self._record("backward", name, site, module, new)
 
     def _made(self, results: Any, args: Any, kwargs: Any, written: Any) -> list[Tensor]:
         """Those of the results that are no views of arguments."""
-        given = [t for t in tensors_in((args, kwargs)) if _has_memory(t)]
-        bases = [*given, *(t._base for t in given)]
-        addresses = {t.data_ptr() for t in given}  # detach() gives a view without a base
-        made = []
+        inputs = [t for t in tensors_in((args, kwargs)) if _has_memory(t)]
+        bases = [*inputs, *(t._base for t in inputs)]
+        addresses = {t.data_ptr() for t in inputs}  # detach() gives a view without a base
+        created = []
         for t in results:
             if isinstance(t, Tensor) and _has_memory(t) and t.data_ptr() not in addresses:
                 base = t._base
                 if base is None or not any(base is b for b in bases):
-                    made.append(t)
-        return [t for t in made if not any(t is w for w in written)]
+                    created.append(t)
+        return [t for t in created if not any(t is w for w in written)]
 
     def _enter_module(self, module: Module, args: Any) -> None:
         if module not in self._paths:
@@ -356,22 +356,22 @@ class trace_hashes:
             return
         place = self._writer.step, self._writer.index
         known, self._known = self._known, {}
-        found = []
+        records = []
         for t in tensors:
             said = (known if kind == "module" else self._states).get(id(t))
             if said is None or said[0] is not t or said[1] != t._version:
                 said = (t, t._version, *self._said_of(t))
-            found.append(said)
+            records.append(said)
         if place in self._keep:
             self._keep_tensors(place, tensors)
         # A module returns, as a rule, what its last op made, and an optimizer's op wrote its states.
         if kind in ("op", "random", "module"):
-            self._known = {id(said[0]): said for said in found}
+            self._known = {id(said[0]): said for said in records}
             if self._in_step:
                 self._states |= self._known
-        values = tuple(said[2] for said in found)
-        numbers = [said[4] for said in found] if self._statistics else None
-        self._writer.write((kind, name, site, module, values), [said[3] for said in found], numbers)
+        values = tuple(said[2] for said in records)
+        numbers = [said[4] for said in records] if self._statistics else None
+        self._writer.write((kind, name, site, module, values), [said[3] for said in records], numbers)
 
     def _said_of(self, t: Tensor) -> tuple[Any, str, list[float]]:
         """Dtype and shape, hash, statistics."""

@@ -148,9 +148,9 @@ def _header(path: Path, line: str) -> dict[str, Any]:
 
 
 def _key(text: str) -> Key:
-    given = json.loads(text)
-    values = tuple((str(dtype), tuple(shape)) for dtype, shape in given["values"])
-    return Key(given["kind"], given["name"], given["site"], given["module"], values)
+    value = json.loads(text)
+    values = tuple((str(dtype), tuple(shape)) for dtype, shape in value["values"])
+    return Key(value["kind"], value["name"], value["site"], value["module"], values)
 
 
 def read_file(path: str | Path) -> Trace:
@@ -208,7 +208,7 @@ def read_run(folder: str | Path) -> dict[int, Trace]:
     if folder.is_file():
         trace = read_file(folder)
         return {int(trace.header["rank"]): trace}
-    found = {int(m[1]): p for p in folder.glob("rank*.trace") if (m := NAME.fullmatch(p.name))}
-    if not found:
+    files = {int(m[1]): p for p in folder.glob("rank*.trace") if (m := NAME.fullmatch(p.name))}
+    if not files:
         raise TraceError(f"{folder}: no trace: expected a folder with rank0.trace, or such a file")
-    return {rank: read_file(found[rank]) for rank in sorted(found)}
+    return {rank: read_file(files[rank]) for rank in sorted(files)}

@@ -147,10 +147,10 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs:
 def _import_dotted_name(name: str) -> Any:
     """The object behind a dotted path."""
     head, *rest = name.split(".")
-    found = __import__(head)
+    value = __import__(head)
     for part in rest:
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 class classproperty:

@@ -180,15 +180,15 @@ def memory_stats(device: Device = None) -> dict[str, int]:
     Args:
         device: not looked at.
     """
-    found: dict[str, int] = {}
+    stats: dict[str, int] = {}
     with contextlib.suppress(OSError), open("/proc/self/status") as file:
         for line in file:
             name, _, value = line.partition(":")
             if name in ("VmRSS", "VmHWM"):
                 for kind in ("active_bytes", "reserved_bytes"):
                     when = "current" if name == "VmRSS" else "peak"
-                    found[f"{kind}.all.{when}"] = int(value.split()[0]) * 1024
-    return found
+                    stats[f"{kind}.all.{when}"] = int(value.split()[0]) * 1024
+    return stats
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:

@@ -92,8 +92,8 @@ def load_state_dict_from_url(
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         sys.stderr.write(f'Downloading: "{url}" to {path}\n')
-        found = HASH_REGEX.search(name) if check_hash else None
-        download_url_to_file(url, path, found[1] if found else None, progress=progress)
+        match = HASH_REGEX.search(name) if check_hash else None
+        download_url_to_file(url, path, match[1] if match else None, progress=progress)
     return _load(path, map_location=map_location, weights_only=weights_only)
 
 

@@ -202,15 +202,15 @@ class DataLoader(Generic[T_co]):
 
     @staticmethod
     def _check_stream(shuffle: object, sampler: object, batch_sampler: object) -> None:
-        for name, given in (
+        for name, value in (
             ("shuffle", shuffle or None),
             ("sampler", sampler),
             ("batch_sampler", batch_sampler),
         ):
-            if given is not None:
+            if value is not None:
                 raise ValueError(
                     f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
-                    f"{name}={given}"
+                    f"{name}={value}"
                 )
 
     def __setattr__(self, name: str, value: object) -> None:

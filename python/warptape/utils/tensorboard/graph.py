@@ -76,11 +76,11 @@ def _node(name: str, op: str, inputs: Iterable[str], shape: Iterable[int] | None
     from tensorboard.compat.proto.node_def_pb2 import NodeDef
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-    made = NodeDef(name=name, op=op, input=list(inputs))
+    node = NodeDef(name=name, op=op, input=list(inputs))
     if shape is not None:
         sizes = TensorShapeProto(dim=[TensorShapeProto.Dim(size=n) for n in shape])
-        made.attr["_output_shapes"].CopyFrom(AttrValue(list=AttrValue.ListValue(shape=[sizes])))
-    return made
+        node.attr["_output_shapes"].CopyFrom(AttrValue(list=AttrValue.ListValue(shape=[sizes])))
+    return node
 
 
 def _called(model: Module, args: tuple[Any, ...]) -> tuple[_Scopes, list[Any]]:

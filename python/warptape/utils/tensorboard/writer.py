@@ -407,9 +407,9 @@ class SummaryWriter:
         points = _array(mat)
         if points.ndim != 2:
             raise ValueError(f"add_embedding: mat should be 2D, got shape {points.shape}")
-        for what, given in (("labels", metadata), ("images", label_img)):
-            if given is not None and len(given) != len(points):
-                raise ValueError(f"add_embedding: {len(given)} {what} for {len(points)} data points")
+        for what, values in (("labels", metadata), ("images", label_img)):
+            if values is not None and len(values) != len(points):
+                raise ValueError(f"add_embedding: {len(values)} {what} for {len(points)} data points")
         step = str(global_step or 0).zfill(5)
         place = f"{step}/{quote(tag, safe='')}"
         folder = os.path.join(self.log_dir, place)

@@ -59,17 +59,17 @@ class ShapeProp(Interpreter):
             result = super().run_node(n)
         except Exception as error:
             raise RuntimeError(f"ShapeProp error for: node={n.format_node()} with meta={n.meta}") from error
-        found = False
+        any_tensor = False
 
         def extract(x: object) -> Any:
-            nonlocal found
+            nonlocal any_tensor
             if not isinstance(x, wt.Tensor):
                 return x
-            found = True
+            any_tensor = True
             return _extract_tensor_metadata(x)
 
         meta = map_aggregate(result, extract)
-        if found:
+        if any_tensor:
             n.meta["tensor_meta"] = meta
         n.meta["type"] = type(result)
         return result

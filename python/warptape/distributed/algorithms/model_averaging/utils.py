@@ -22,8 +22,12 @@ def get_params_to_average(params: Iterable[Tensor] | Iterable[dict[str, Any]]) -
     Args:
         params: parameters, or an optimizer's param_groups.
     """
-    given: list[Any] = list(params)
-    listed = [p for g in given for p in g["params"]] if given and isinstance(given[0], dict) else given
+    parameters: list[Any] = list(params)
+    listed = (
+        [p for g in parameters for p in g["params"]]
+        if parameters and isinstance(parameters[0], dict)
+        else parameters
+    )
     return [p for p in listed if p.grad is not None]
 
 

@@ -46,9 +46,9 @@ def _group(group: Any) -> Any:
             raise ValueError(f"there is no group named {group!r}; there are {', '.join(state().groups)}")
         return state().groups[group]
     if isinstance(group, list | tuple) and all(isinstance(rank, int) for rank in group):
-        for made in state().groups.values():
-            if get_process_group_ranks(made) == list(group):
-                return made
+        for group_of_name in state().groups.values():
+            if get_process_group_ranks(group_of_name) == list(group):
+                return group_of_name
         return resolve(new_group(list(group), use_local_synchronization=True))
     raise ValueError(f"expected a ProcessGroup, a mesh, (mesh, axis), ranks or a name, got {group!r}")
 

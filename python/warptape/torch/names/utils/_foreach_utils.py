@@ -39,13 +39,13 @@ def _group_tensors_by_device_and_dtype(
 
     Each value has the lists with those columns alone and, with `with_indices`, their numbers.
     """
-    found: dict[tuple[Any, Any], tuple[TensorListList, Indices]] = {}
+    groups: dict[tuple[Any, Any], tuple[TensorListList, Indices]] = {}
     for i, column in enumerate(zip(*tensorlistlist, strict=True)):
         first: Sequence[Tensor | None] = column[:1]
         key = (first[0].device, first[0].dtype) if first and first[0] is not None else (None, None)
-        lists, indices = found.setdefault(key, ([[] for _ in tensorlistlist], []))
+        lists, indices = groups.setdefault(key, ([[] for _ in tensorlistlist], []))
         for one, t in zip(lists, column, strict=True):
             one.append(t)
         if with_indices:
             indices.append(i)
-    return found
+    return groups

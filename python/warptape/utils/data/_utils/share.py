@@ -145,8 +145,8 @@ class Share:
                 self._iterator.load_state_dict(state["iterator"])
             if place is not None:
                 size = plan.batch_size if plan.batched else 1
-                given = (place["taken"] - place["at"]) * size
-                collections.deque(itertools.islice(self._iterator, given), maxlen=0)
+                used = (place["taken"] - place["at"]) * size
+                collections.deque(itertools.islice(self._iterator, used), maxlen=0)
         self._fetch = fetcher(
             self._dataset, plan.stream, plan.batched, plan.collate, plan.drop_last, self._iterator
         )

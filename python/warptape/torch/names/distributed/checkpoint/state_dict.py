@@ -78,14 +78,14 @@ def _names(model: nn.Module) -> tuple[_Names, dict[str, Any]]:
     for each in model.modules():
         if "_sharding" in each.__dict__:
             each.__dict__["_sharding"].group.reshard()  # of fully_shard: may be whole for the moment
-    found = _Names()
+    names = _Names()
     state: dict[str, Any] = _raw_state(model)
     for name in state:
-        found.own[_clean(name, ddp)] = name
+        names.own[_clean(name, ddp)] = name
     for name, p in model.named_parameters(remove_duplicate=False):
-        found.parameters[_clean(name, ddp)] = p
-    found.buffers = {_clean(name, ddp) for name, _ in model.named_buffers(remove_duplicate=False)}
-    return found, state
+        names.parameters[_clean(name, ddp)] = p
+    names.buffers = {_clean(name, ddp) for name, _ in model.named_buffers(remove_duplicate=False)}
+    return names, state
 
 
 def _raw_state(model: nn.Module) -> dict[str, Any]:
@@ -367,6 +367,6 @@ def set_state_dict(
         model_state_dict, optim_state_dict: by the plain model's names.
         options: whether rank 0's is broadcast, and whether names may be missing.
     """
-    found = set_model_state_dict(model, model_state_dict, options=options)
+    keys = set_model_state_dict(model, model_state_dict, options=options)
     set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
-    return found
+    return keys

@@ -145,10 +145,10 @@ def _recursive_wrap(
     for name, child in module.named_children():
         if child in ignored_modules:
             continue
-        made, count = _recursive_wrap(
+        wrapper, count = _recursive_wrap(
             child, auto_wrap_policy, wrapper_cls, ignored_modules, ignored_params, **kwargs
         )
-        setattr(module, name, made)
+        setattr(module, name, wrapper)
         wrapped += count
     left = total - wrapped
     if only_wrap_children:

@@ -160,11 +160,11 @@ class FullyShardedDataParallel(NamelessWrapper):
             module: searched.
             root_only: whether inner ones are left out.
         """
-        found = [m for m in module.modules() if isinstance(m, FullyShardedDataParallel)]
+        wrappers = [m for m in module.modules() if isinstance(m, FullyShardedDataParallel)]
         if not root_only:
-            return found
-        inner = {id(x) for m in found for x in m.modules() if x is not m}
-        return [m for m in found if id(m) not in inner]
+            return wrappers
+        inner = {id(x) for m in wrappers for x in m.modules() if x is not m}
+        return [m for m in wrappers if id(m) not in inner]
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -238,9 +238,9 @@ class FullyShardedDataParallel(NamelessWrapper):
             state_dict_type: whole, split or local.
             state_dict_config, optim_state_dict_config: the type's defaults if None.
         """
-        made = _defaults[state_dict_type]
+        settings = _defaults[state_dict_type]
         new = StateDictSettings(
-            state_dict_type, state_dict_config or made[0](), optim_state_dict_config or made[1]()
+            state_dict_type, state_dict_config or settings[0](), optim_state_dict_config or settings[1]()
         )
         before = FullyShardedDataParallel.get_state_dict_type(module)
         for each in FullyShardedDataParallel.fsdp_modules(module):
@@ -461,10 +461,10 @@ def _to_load(
         raise ValueError("FullyShardedDataParallel: expected optim, the optimizer that will load the state")
     before = optim.state_dict()
     set_optimizer_state_dict(model, optim, state, options=options)
-    made = optim.state_dict()
+    state_of_optim = optim.state_dict()
     if not keep:
         optim.load_state_dict(before)
-    return made
+    return state_of_optim
 
 
 class _Raw:
