@@ -129,7 +129,7 @@ class _Structured(Function):
     """A call with lists of tensors or keywords: `call` says how the flat tensors and values go into it."""
 
     @staticmethod
-    def forward(call: _Call, *flat: Any) -> Any:
+    def forward(call: _FlatArguments, *flat: Any) -> Any:
         return call.op._run(*call.unflatten(flat), **call.keywords)
 
     @staticmethod
@@ -142,11 +142,11 @@ class _Structured(Function):
         return None, *ctx._call.flatten_gradients(ctx._call.op._run_backward(ctx, grads))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, call: _Call, *flat: Any) -> Any:
+    def vmap(info: Any, in_dims: Any, call: _FlatArguments, *flat: Any) -> Any:
         return call.op._mapped(info, call.unflatten(in_dims[1:]), call.unflatten(flat), call.keywords)
 
 
-class _Call:
+class _FlatArguments:
     """The arguments of one call, flattened: lists of tensors become their items."""
 
     def __init__(self, op: CustomOpDef, args: Sequence[Any], keywords: dict[str, Any]) -> None:
@@ -407,8 +407,8 @@ class CustomOpDef:
                 out = self._run(*positional, **keywords)
             self._note_changes(positional, keywords)
             return out
-        if keywords or any(map(_Call.is_list, positional)):
-            call = _Call(self, positional, keywords)
+        if keywords or any(map(_FlatArguments.is_list, positional)):
+            call = _FlatArguments(self, positional, keywords)
             out = _Structured.apply(call, *call.flat)
         else:
             out = self._function.apply(*positional)

@@ -265,7 +265,7 @@ def ones_like(root: Tensor) -> Tensor:
     return run(aten.ones_like.default, (root,))
 
 
-class _Node:
+class _BackwardNode:
     """What the tape calls for the gradients of one recorded op."""
 
     def __init__(self, name: str, several: bool) -> None:
@@ -295,7 +295,7 @@ def _record(
     if changed is None and not fresh:
         return out
     several = isinstance(out, (list, tuple)) and base not in _FIRST
-    node = _Node(base, several)
+    node = _BackwardNode(base, several)
     need = [t.requires_grad for t in tensors]
     rule: Formula | None = subclass_gradients.FORMULAS.get(base)
     saved: tuple[Any, ...] = ()

@@ -150,7 +150,7 @@ class Optimizer:
         self._optimizer_load_state_dict_post_hooks: OrderedDict[int, Callable] = OrderedDict()
         self._in_hooked_step = False
         self._opt_called = False
-        self._plans: dict[int, _Plan] = {}
+        self._plans: dict[int, _GroupBuckets] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
@@ -423,7 +423,7 @@ class Optimizer:
         return add_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend=prepend)
 
 
-class _Plan:
+class _GroupBuckets:
     """What a group's last step found, so that the next one need not sort its parameters again."""
 
     __slots__ = ("buckets", "dtypes", "params", "types", "whole")
@@ -521,7 +521,7 @@ class BucketOptimizer(Optimizer):
         types, dtypes = [*map(type, grads)], [p.dtype for p in params]
         plan = self._plans.get(id(group))
         if plan is None or not plan.fits(params, types, dtypes):
-            plan = self._plans[id(group)] = _Plan(params, types, dtypes)
+            plan = self._plans[id(group)] = _GroupBuckets(params, types, dtypes)
         if plan.whole:
             return [(params, grads, False)]
         return [(some, [grads[i] for i in index], sparse) for index, some, sparse in plan.buckets]

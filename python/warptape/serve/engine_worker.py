@@ -429,13 +429,13 @@ class EngineWorker:
     def _encoded(self, encoder: TextEncoder) -> list[Answer]:
         """The answers of a step of the encoder."""
         try:
-            rows_of = encoder.step()
+            finished = encoder.step()
         except Exception as error:
             lost = [number for number in self._reading if not encoder.waits_for(number)]
             failed = WorkerError(f"{type(error).__name__}: {error}")
             self._reading = {number: op for number, op in self._reading.items() if number not in lost}
             return [(failure(number, failed), []) for number in lost]
-        return [self._answer(self._reading.pop(each.name), each) for each in rows_of]
+        return [self._answer(self._reading.pop(each.name), each) for each in finished]
 
     def _answer(self, op: str, text: Encoded) -> Answer:
         if op == "embed":

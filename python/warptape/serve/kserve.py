@@ -94,7 +94,7 @@ def error_reply(error: BaseException) -> Reply:
     return reply
 
 
-class _Call:
+class _Exchange:
     """A request as a handler sees it."""
 
     def __init__(self, scope: Scope, receive: Receive, most: int, most_json: int = MOST_JSON) -> None:
@@ -155,13 +155,15 @@ class _Endpoint:
     """An ASGI application around a handler."""
 
     def __init__(
-        self, handler: Callable[[_Call], Awaitable[Reply]], most: int, most_json: int = MOST_JSON
+        self, handler: Callable[[_Exchange], Awaitable[Reply]], most: int, most_json: int = MOST_JSON
     ) -> None:
         self._handler, self._most, self._most_json = handler, most, most_json
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            status, headers, body = await self._handler(_Call(scope, receive, self._most, self._most_json))
+            status, headers, body = await self._handler(
+                _Exchange(scope, receive, self._most, self._most_json)
+            )
         except (ConnectionResetError, ApiError):  # the app's
             raise
         except Exception as error:
@@ -265,36 +267,36 @@ class _KServe:
     def __init__(self, models: Models, metrics: Metrics, texts: Texts) -> None:
         self.models, self.metrics, self._texts = models, metrics, texts
 
-    async def live(self, call: _Call) -> Reply:
+    async def live(self, call: _Exchange) -> Reply:
         return json_reply({"live": True})
 
-    async def ready(self, call: _Call) -> Reply:
+    async def ready(self, call: _Exchange) -> Reply:
         ready = self.models.ready()
         return json_reply({"ready": ready}, 200 if ready else 503)
 
-    async def server(self, call: _Call) -> Reply:
+    async def server(self, call: _Exchange) -> Reply:
         return json_reply(server_metadata())
 
-    def _version(self, call: _Call) -> Version:
+    def _version(self, call: _Exchange) -> Version:
         return self.models.peek(call.path["model"], call.path.get("version"))
 
-    async def model(self, call: _Call) -> Reply:
+    async def model(self, call: _Exchange) -> Reply:
         return json_reply(metadata_of(self.models, self._version(call)))
 
-    async def model_ready(self, call: _Call) -> Reply:
+    async def model_ready(self, call: _Exchange) -> Reply:
         version = self._version(call)
         return json_reply({"name": version.name, "ready": version.ready}, 200 if version.ready else 503)
 
-    async def config(self, call: _Call) -> Reply:
+    async def config(self, call: _Exchange) -> Reply:
         return json_reply(self._version(call).config.to_triton())
 
-    async def statistics(self, call: _Call) -> Reply:
+    async def statistics(self, call: _Exchange) -> Reply:
         name, number = call.path.get("model", ""), call.path.get("version", "")
         if name:
             self.models.peek(name, number)
         return json_reply({"model_stats": self.metrics.statistics(name, number)})
 
-    async def infer(self, call: _Call) -> Reply:
+    async def infer(self, call: _Exchange) -> Reply:
         name, number = call.path["model"], call.path.get("version")
         self.models.peek(name, number)  # before a large body is read for nothing
         length = call.header(HEADER_LENGTH.lower().encode())
@@ -312,7 +314,7 @@ class _KServe:
         header = (HEADER_LENGTH.lower().encode(), str(size).encode())
         return 200, [(b"content-type", b"application/octet-stream"), header], body
 
-    async def index(self, call: _Call) -> Reply:
+    async def index(self, call: _Exchange) -> Reply:
         only_ready = (await call.object()).get("ready", False)
         if type(only_ready) is not bool:
             raise RequestError(f"ready must be true or false, got {only_ready!r:.100}")
@@ -320,23 +322,23 @@ class _KServe:
         return json_reply([r for r in rows if r["state"] == "READY" or not only_ready])
 
     @staticmethod
-    async def _order(call: _Call) -> dict[str, Any]:
+    async def _order(call: _Exchange) -> dict[str, Any]:
         """The parameters of an order."""
         check_order(call.header(b"content-type"))
         parameters: dict[str, Any] = (await call.object()).get("parameters", {})
         return parameters
 
-    async def load(self, call: _Call) -> Reply:
+    async def load(self, call: _Exchange) -> Reply:
         parameters = await self._order(call)
         version = await version_of_load(self.models, call.path["model"], parameters)
         return json_reply({"name": call.path["model"], "version": str(version)})
 
-    async def unload(self, call: _Call) -> Reply:
+    async def unload(self, call: _Exchange) -> Reply:
         await self._order(call)
         await self.models.unload(call.path["model"])
         return json_reply({"name": call.path["model"]})
 
-    async def rollback(self, call: _Call) -> Reply:
+    async def rollback(self, call: _Exchange) -> Reply:
         await self._order(call)
         version = await self.models.rollback(call.path["model"])
         return json_reply({"name": call.path["model"], "version": str(version)})

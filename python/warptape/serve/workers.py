@@ -71,7 +71,7 @@ class DeadlineError(TimeoutError):
     """
 
 
-class _Call:
+class _PendingCall:
     """Something asked, until it is answered."""
 
     def __init__(self, header: dict[str, Any], buffers: Iterable[Buffer] = ()) -> None:
@@ -104,7 +104,7 @@ class _Call:
             self.future.set_exception(error)
 
 
-class _Stream(_Call):
+class _Stream(_PendingCall):
     """A request for tokens, with those that came so far."""
 
     def __init__(self, header: dict[str, Any], request: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ class Worker:
         self._heartbeat = float(spec.options.get("heartbeat_s", HEARTBEAT))
         self._link: _Link | None = None
         self._ready = False
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PendingCall] = {}
         self._numbers = itertools.count(1)
         self._metadata: dict[str, Any] = {}
         self._task: asyncio.Task[None] | None = None
@@ -344,7 +344,7 @@ class Worker:
         self, header: dict[str, Any], buffers: list[Buffer], deadline: float | None
     ) -> tuple[dict[str, Any], list[memoryview]]:
         number = next(self._numbers)
-        call = _Call({**header, "id": number}, buffers)
+        call = _PendingCall({**header, "id": number}, buffers)
         self._begin(number, call)
         try:
             if deadline is None:
@@ -356,7 +356,7 @@ class Worker:
             if self._forget(number) and header["op"] in ("embed", "classify"):
                 self._send({"op": "abort", "id": number})
 
-    def _begin(self, number: int, call: _Call) -> None:
+    def _begin(self, number: int, call: _PendingCall) -> None:
         if self._closing:
             raise WorkerError(f"{self.spec.model}: its worker is closed")
         if self._failures >= MOST_DEATHS and not self._ready:

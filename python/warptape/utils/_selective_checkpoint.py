@@ -31,7 +31,7 @@ class _Place(NamedTuple):
     offset: int
 
 
-class _Call:
+class _KeptCall:
     """A call whose results are kept, while its op runs: what it saves of its arguments."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -88,7 +88,7 @@ class _FirstRun(TorchDispatchMode):
     def __init__(self, policy: _Policy, results: _Results) -> None:
         super().__init__()
         self._policy, self._results = policy, results
-        self.call: _Call | None = None  # whose results are kept, while its op runs
+        self.call: _KeptCall | None = None  # whose results are kept, while its op runs
 
     def __enter__(self) -> Any:
         entered.first_run = self
@@ -104,7 +104,7 @@ class _FirstRun(TorchDispatchMode):
         kwargs = kwargs or {}
         if not _saves(self._policy, False, func, args, kwargs):
             return func(*args, **kwargs)
-        call = self.call = _Call(list(tensors_in((args, kwargs))))
+        call = self.call = _KeptCall(list(tensors_in((args, kwargs))))
         before = random.all_states()
         try:
             out = func(*args, **kwargs)

@@ -119,11 +119,11 @@ def _reflected(vectors: Tensor, tau: Tensor) -> Tensor:
     n, k = vectors.shape[-2:]
     unit = wt.eye(n, k, dtype=vectors.dtype, device=vectors.device)
     columns = vectors.tril(-1) + unit
-    rows = unit.expand(vectors.shape)
+    product = unit.expand(vectors.shape)
     for i in range(k - 1, -1, -1):
         v = columns[..., i : i + 1]
-        rows = rows - tau[..., i : i + 1, None] * v @ (v.transpose(-2, -1) @ rows)
-    return rows
+        product = product - tau[..., i : i + 1, None] * v @ (v.transpose(-2, -1) @ product)
+    return product
 
 
 def _reflectors(q: Tensor) -> Tensor:
