@@ -181,9 +181,9 @@ def _output(helper: Any, b: Builder, graph: _Recorded, kind: str, value: Any, na
             raise UnsupportedOperatorError(
                 f"torch.onnx.export: a result of type {type(value).__name__}; return tensors and numbers"
             )
-        whole = isinstance(value, (int, Varying)) and not isinstance(value, bool)
-        dtype = int64 if whole else tensor(value).dtype
-        name_of_value = b.scalar(value) if whole else b.constant(value, dtype)
+        is_int = isinstance(value, (int, Varying)) and not isinstance(value, bool)
+        dtype = int64 if is_int else tensor(value).dtype
+        name_of_value = b.scalar(value) if is_int else b.constant(value, dtype)
         info = helper.make_tensor_value_info(name, onnx_type(dtype), [])
     b.nodes.append(helper.make_node("Identity", [name_of_value], [name]))
     return info

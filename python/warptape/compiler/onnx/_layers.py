@@ -71,18 +71,23 @@ def _padding(a: Args, dims: int, kernel: list[int]) -> dict[str, Any]:
     return {"pads": _each(a.padding, dims) * 2}
 
 
+def _batched(b: Builder, a: Args, dims: int, f: Callable[[Any], str]) -> str:
+    """f(input [N, C, ..]): inputs without a batch dim get one."""
+    if len(b.sizes(a.input)) == dims + 2:
+        return f(b(a.input))
+    lead = _axes(b, [0])
+    return b.node("Squeeze", f(b.node("Unsqueeze", b(a.input), lead)), lead)
+
+
 def _spatial(name: str, dims: int) -> Callable[[Callable[..., str]], Callable[..., str]]:
-    """Registers f(builder, arguments, input [N, C, ..], its result): inputs without a batch dim get one."""
+    """Registers the pooling f(builder, arguments, input [N, C, ..], its result)."""
 
     def add(f: Callable[..., str]) -> Callable[..., str]:
         @maps(name)
         def _(b: Builder, a: Args, out: int) -> str:
             if not b.dtype(out).is_floating_point or getattr(a, "return_indices", False):
                 raise UnsupportedOperatorError("pooling of integers, or with return_indices")
-            if len(b.sizes(a.input)) == dims + 2:
-                return f(b, a, b(a.input), out)
-            lead = _axes(b, [0])
-            return b.node("Squeeze", f(b, a, b.node("Unsqueeze", b(a.input), lead), out), lead)
+            return _batched(b, a, dims, lambda x: f(b, a, x, out))
 
         return f
 
@@ -97,23 +102,29 @@ def _window(a: Args, dims: int) -> dict[str, Any]:
     }
 
 
-def _convolutions(dims: int) -> None:
-    def steps(a: Args) -> dict[str, Any]:
-        return {
-            "strides": _each(a.stride, dims),
-            "dilations": _each(a.dilation, dims),
-            "group": a.groups,
-        }
+def _convolved(b: Builder, a: Args, out: int, kind: str, dims: int, **attributes: Any) -> str:
+    if not b.dtype(out).is_floating_point:
+        raise UnsupportedOperatorError("a convolution of integers")
+    attributes |= {
+        "strides": _each(a.stride, dims),
+        "dilations": _each(a.dilation, dims),
+        "group": a.groups,
+    }
+    return _batched(b, a, dims, lambda x: b.node(kind, x, b(a.weight), b(a.bias), **attributes))
 
-    @_spatial(f"conv{dims}d", dims)
-    def _(b: Builder, a: Args, x: str, out: int) -> str:
-        pads = _padding(a, dims, b.sizes(a.weight)[2:])
-        return b.node("Conv", x, b(a.weight), b(a.bias), **steps(a), **pads)
 
-    @_spatial(f"conv_transpose{dims}d", dims)
-    def _(b: Builder, a: Args, x: str, out: int) -> str:
-        extra, pads = _each(a.output_padding, dims), _each(a.padding, dims) * 2
-        return b.node("ConvTranspose", x, b(a.weight), b(a.bias), **steps(a), output_padding=extra, pads=pads)
+@maps("role=convolution")
+def _convolution(b: Builder, a: Args, out: int) -> str:
+    kernel = b.sizes(a.weight)[2:]
+    dims = len(kernel)
+    return _convolved(b, a, out, "Conv", dims, **_padding(a, dims, kernel))
+
+
+@maps("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _transposed_convolution(b: Builder, a: Args, out: int) -> str:
+    dims = len(b.sizes(a.weight)) - 2
+    pads = {"output_padding": _each(a.output_padding, dims), "pads": _each(a.padding, dims) * 2}
+    return _convolved(b, a, out, "ConvTranspose", dims, **pads)
 
 
 def _pools(dims: int) -> None:
@@ -128,12 +139,12 @@ def _pools(dims: int) -> None:
             raise UnsupportedOperatorError("avg_pool with ceil_mode or divisor_override")
         return b.node("AveragePool", x, **_window(a, dims), count_include_pad=int(a.count_include_pad))
 
-    def adaptive(name: str, whole: str, pool: str) -> None:
+    def adaptive(name: str, reduction: str, pool: str) -> None:
         @_spatial(f"adaptive_{name}_pool{dims}d", dims)
         def _(b: Builder, a: Args, x: str, out: int) -> str:
             have, wanted = b.sizes(a.input)[-dims:], b.sizes(out)[-dims:]
             if wanted == [1] * dims:
-                return b.node(whole, x, _axes(b, list(range(2, dims + 2))), keepdims=1)
+                return b.node(reduction, x, _axes(b, list(range(2, dims + 2))), keepdims=1)
             fixed = all(isinstance(n, int) for n in (*have, *wanted))
             if not fixed or any(n % m for n, m in zip(have, wanted, strict=True)):
                 raise UnsupportedOperatorError("adaptive pooling of sizes that vary or do not divide")
@@ -145,7 +156,6 @@ def _pools(dims: int) -> None:
 
 
 for _dims in (1, 2, 3):
-    _convolutions(_dims)
     _pools(_dims)
 
 

@@ -32,7 +32,7 @@ def _in_shape_of(b: Builder, x: object, out: int) -> str:
     return b.node("Reshape", b(x), b.ints(sizes), allowzero=1)
 
 
-@maps("view", "reshape", "flatten", "unflatten", "view_as", "reshape_as")
+@maps("aliasing=reshape")  # those whose result has other elements, as a slice, stand below by their names
 def _reshape(b: Builder, a: Args, out: int) -> str:
     if hasattr(a, "dtype"):
         raise UnsupportedOperatorError("view of another dtype")
@@ -42,11 +42,6 @@ def _reshape(b: Builder, a: Args, out: int) -> str:
 @maps("expand", "expand_as", "broadcast_to")
 def _expand(b: Builder, a: Args, out: int) -> str:
     return b.node("Expand", b(a.input), b.ints(b.sizes(out)))
-
-
-@maps("squeeze")
-def _squeeze(b: Builder, a: Args, out: int) -> str:
-    return _in_shape_of(b, a.input, out)
 
 
 @maps("unsqueeze")
@@ -138,10 +133,10 @@ def _split(b: Builder, a: Args, out: int) -> Names:
         pieces = b.node("Split", b(source), b.ints(sizes), outputs=len(sizes), axis=a.dim)
         return [pieces] if len(sizes) == 1 else pieces
     first = b.ints(sizes[:-1]) if len(sizes) > 1 else None  # the last has what is left
-    whole = b.ints([b.sizes(source)[a.dim]])
+    length = b.ints([b.sizes(source)[a.dim]])
     if first is None:
         return [b.node("Identity", b(source))]
-    last = b.node("Sub", whole, b.node("ReduceSum", first, keepdims=1))
+    last = b.node("Sub", length, b.node("ReduceSum", first, keepdims=1))
     return b.node("Split", b(source), b.node("Concat", first, last, axis=0), outputs=len(sizes), axis=a.dim)
 
 

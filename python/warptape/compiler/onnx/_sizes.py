@@ -485,10 +485,10 @@ def _combined(
             ]
         return terms
 
-    whole = [scale * atom.value(at[atom.symbol]) + shift for atom, scale, shift in parts]
-    total = math.prod(whole)
+    sizes = [scale * atom.value(at[atom.symbol]) + shift for atom, scale, shift in parts]
+    total = math.prod(sizes)
     if total:
         factor = Fraction(value, total)
         yield Form([(f * factor.numerator, atoms) for f, atoms in expanded(parts)], factor.denominator)
-    rest = value - sum(whole)
+    rest = value - sum(sizes)
     yield Form([t for part in parts for t in expanded([part])] + [(rest, [])])
