@@ -48,8 +48,8 @@ class PolynomialSchedule:
         """The share at a step, counted from 0."""
         if step >= self.end:
             return self.final
-        whole = max(step - self.begin, 0) // self.every * self.every
-        left = 1 - whole / (self.end - self.begin)
+        rounded = max(step - self.begin, 0) // self.every * self.every
+        left = 1 - rounded / (self.end - self.begin)
         return self.final + (self.initial - self.final) * left**self.power
 
 

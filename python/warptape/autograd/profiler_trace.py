@@ -194,7 +194,7 @@ def write(path: str, profile: Any) -> None:
         path: of the file; compressed where it ends in .gz.
         profile: after the end of its recording.
     """
-    whole = {
+    document = {
         "schemaVersion": 1,
         "host_name": socket.gethostname(),
         "displayTimeUnit": "ms",
@@ -209,6 +209,6 @@ def write(path: str, profile: Any) -> None:
         "traceEvents": _all_events(profile, os.getpid()),
         "traceName": path,
     }
-    text = json.dumps(whole, allow_nan=False)
+    text = json.dumps(document, allow_nan=False)
     with gzip.open(path, "wt") if path.endswith(".gz") else open(path, "w") as file:
         file.write(text)

@@ -244,8 +244,8 @@ class DeviceMesh:
                 dims = [self._whole._dim(n) for n in self.mesh_dim_names]
                 lines = self._whole.mesh.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
                 lines = lines.reshape(-1, len(key)).tolist()
-            whole = len(lines) == 1 and sorted(lines[0]) == list(range(state().world_size))
-            groups_of_lines = [state().world if whole else groups.new_group(line) for line in lines]
+            is_world = len(lines) == 1 and sorted(lines[0]) == list(range(state().world_size))
+            groups_of_lines = [state().world if is_world else groups.new_group(line) for line in lines]
             flattened[key] = next(g for g in groups_of_lines if g != GroupMember.NON_GROUP_MEMBER)
         if name not in named or named[name].mesh.tolist() != list(key):
             flat = DeviceMesh(

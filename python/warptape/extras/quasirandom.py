@@ -134,8 +134,8 @@ class SobolEngine:
         if more > 0:
             numbers.append(self._advance(more))
         self.num_generated += n
-        whole = wt.cat(numbers) if numbers else self.quasi[None][:0]
-        points = whole.to(dtype or wt.get_default_dtype()) / 2**_BITS
+        joined = wt.cat(numbers) if numbers else self.quasi[None][:0]
+        points = joined.to(dtype or wt.get_default_dtype()) / 2**_BITS
         if out is None:
             return points
         return out.resize_as_(points).copy_(points)

@@ -15,11 +15,11 @@ def check_types(settings: Any) -> None:
         value = getattr(settings, each.name, None)
         if kind not in ("int", "float", "bool") or (value is None and optional == "None"):
             continue
-        whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
+        is_int = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
         if kind == "int":
-            fits = whole
+            fits = is_int
         elif kind == "float":
-            fits = whole or isinstance(value, float)
+            fits = is_int or isinstance(value, float)
         else:
             fits = isinstance(value, bool)
         if not fits:

@@ -194,8 +194,8 @@ class Request:
         return self._output([new for each in self._answers() if (new := each.news())], of_prompt)
 
     def _of_prompt(self) -> list[dict[int, Logprob] | None] | None:
-        whole = self.prompt_logprobs is not None and len(self.prompt_logprobs) == len(self.tokens)
-        return self.prompt_logprobs if whole else None
+        complete = self.prompt_logprobs is not None and len(self.prompt_logprobs) == len(self.tokens)
+        return self.prompt_logprobs if complete else None
 
     def _answers(self) -> list[Completion]:
         return sorted([*self.done, *self.completions.values()], key=lambda each: each.output.index)

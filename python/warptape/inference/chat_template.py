@@ -168,10 +168,10 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _until_here(text: str) -> str:
-    whole, marker, rest = text.rpartition(_HERE)
+    before, marker, rest = text.rpartition(_HERE)
     if not marker:
         raise TemplateError("continue_final_message: the chat template leaves out the last message's content")
-    return whole if rest.startswith(_SPACE) else whole.rstrip()  # the template takes off spaces at its end
+    return before if rest.startswith(_SPACE) else before.rstrip()  # the template takes off spaces at its end
 
 
 # ---- the server's process ----

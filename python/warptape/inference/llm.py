@@ -213,8 +213,8 @@ class LLM:
         ids: list[str] = []
         params = sampling_params if sampling_params is not None else self.get_default_sampling_params()
         each = self._each(params, total, "sampling_params")
-        whole = [replace(one, output_kind=RequestOutputKind.FINAL_ONLY) for one in each]
-        for output in self._run(prompts, whole, lora_request, priority, ids):
+        finals = [replace(one, output_kind=RequestOutputKind.FINAL_ONLY) for one in each]
+        for output in self._run(prompts, finals, lora_request, priority, ids):
             outputs[output.request_id] = output
             if bar is not None and output.finished:
                 bar.update()

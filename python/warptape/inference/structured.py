@@ -31,8 +31,10 @@ class Grammar:
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ValueError(f"structured_outputs: {self._matcher.get_error()}")
-        words, whole = memoryview(mask).cast("I").tolist(), self._of.limit // 32
-        kept = words[:whole] + [word & ((1 << self._of.limit % 32) - 1) for word in words[whole : whole + 1]]
+        words, full_words = memoryview(mask).cast("I").tolist(), self._of.limit // 32
+        kept = words[:full_words] + [
+            word & ((1 << self._of.limit % 32) - 1) for word in words[full_words : full_words + 1]
+        ]
         if not any(kept):
             raise ValueError("structured_outputs: no token may come next")
         return (kept + [0] * self._of.words)[: self._of.words]

@@ -185,8 +185,8 @@ class Tokenizer:
                 room = min(room, most - added - len(first.ids))
             if room < len(second.ids):
                 second.truncate(max(room, 0))
-            whole = library.post_process(first, second, True)
-            out.append((whole.ids, whole.type_ids))
+            joined = library.post_process(first, second, True)
+            out.append((joined.ids, joined.type_ids))
         return out
 
     def encode_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int] | None]]]:

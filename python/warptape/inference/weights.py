@@ -93,8 +93,8 @@ def _shapes(model: Any, places: Mapping[str, _Place]) -> dict[str, tuple[int, ..
     """Of the whole model's weights, in one order on all ranks."""
     if stage_of(model) is None and ranks_of(model) == 1:
         return {name: place.shape for name, place in places.items()}
-    whole = Decoder(full_config(model), device="meta")
-    return {name: tuple(t.shape) for name, t in whole.state_dict().items()}
+    full = Decoder(full_config(model), device="meta")
+    return {name: tuple(t.shape) for name, t in full.state_dict().items()}
 
 
 def _check(name: str, t: Any, shape: tuple[int, ...], place: _Place | None, convert: bool) -> None:

@@ -157,8 +157,8 @@ def _matmul(a: Tensor, b: Tensor) -> Any:
     batch = _broadcast(a.shape[:-2], b.shape[:-2])
     flat = []
     for t in (a, b):
-        whole = [*batch, *t.shape[-2:]]
-        flat.append(t.expand(whole).reshape([math.prod(batch), *t.shape[-2:]]))
+        expanded = [*batch, *t.shape[-2:]]
+        flat.append(t.expand(expanded).reshape([math.prod(batch), *t.shape[-2:]]))
     out = flat[0].bmm(flat[1])
     return _run(aten._unsafe_view.default, out, [*batch, a.shape[-2], b.shape[-1]])
 

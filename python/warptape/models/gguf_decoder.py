@@ -159,8 +159,8 @@ class GGUFDecoder(GGUFFile):
     def _slice_experts(self) -> None:
         """Experts are slices; where the rows of gate and up alternate, a slice is made of both."""
         experts = self.config.experts
-        whole = [name for name in self.shapes if "_exps." in name and len(self.shapes[name]) > 1]
-        for name in whole if experts is not None else []:
+        stacked = [name for name in self.shapes if "_exps." in name and len(self.shapes[name]) > 1]
+        for name in stacked if experts is not None else []:
             self.slice(name)
         if experts is None or not experts.alternating:
             return

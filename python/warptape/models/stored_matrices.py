@@ -83,8 +83,8 @@ class Scaled:
 
     def coding(self) -> Coding | None:
         """Of int8 with a scale for each output."""
-        whole = self.numbers.dtype == wt.int8 and self._of_rows().shape[1] == 1
-        return Coding(8, self.shape[1], True) if whole else None
+        per_row = self.numbers.dtype == wt.int8 and self._of_rows().shape[1] == 1
+        return Coding(8, self.shape[1], True) if per_row else None
 
     def codes(self) -> Codes:
         """As it is stored."""
@@ -218,11 +218,11 @@ def float8_of(stem: str, tensors: Tensors, block: Any = None) -> Matrix | None:
         scale = scale.float() / 127
     rows = scale.reshape(-1, 1) if scale.ndim == 1 and scale.numel() > 1 else scale
     sizes = block if isinstance(block, list) and len(block) == 2 else None
-    whole = (
+    blocks = (
         numbers.shape if sizes is None else [-(-n // max(int(b), 1)) for n, b in zip(numbers.shape, sizes)]
     )
     fits = rows.ndim == 2 and all(
-        n in (1, w) or (sizes is None and w % n == 0) for n, w in zip(rows.shape, whole)
+        n in (1, w) or (sizes is None and w % n == 0) for n, w in zip(rows.shape, blocks)
     )
     if scale.numel() != 1 and not fits:
         raise CheckpointException(f"{stem}: scales {list(scale.shape)} of a matrix {list(numbers.shape)}")

@@ -318,11 +318,11 @@ def split(outputs: Arrays, rows: list[int]) -> list[Arrays]:
         outputs: arrays by name.
         rows: of each request.
     """
-    whole = sum(rows)
+    total = sum(rows)
     for name, array in outputs.items():
-        if array.ndim < 1 or array.shape[0] != whole:
+        if array.ndim < 1 or array.shape[0] != total:
             raise BatchError(
-                f"output {name} has shape {list(array.shape)} for a batch of {whole}: a model with a "
+                f"output {name} has shape {list(array.shape)} for a batch of {total}: a model with a "
                 "max_batch_size must give one row for each"
             )
     ends = list(itertools.accumulate(rows))

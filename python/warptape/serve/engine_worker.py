@@ -309,8 +309,8 @@ class EngineWorker:
         pooled = _Pooled(self._pooling or "last")
         params = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True, detokenize=False, seed=0)
         prompt = {"prompt_token_ids": tokens}
-        whole = self._pooling in ("mean", "cls")  # which need every token's state
-        self._engine.add_request(str(number), prompt, params, states=pooled.take, share_cache=not whole)
+        all_states = self._pooling in ("mean", "cls")  # which need every token's state
+        self._engine.add_request(str(number), prompt, params, states=pooled.take, share_cache=not all_states)
         self._pooled[str(number)] = pooled
 
     def _generate(

@@ -256,8 +256,8 @@ def tensors_to_frame(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[list[A
         if dtype == "BYTES":
             buffers.append(memoryview(encode_bytes_tensor(array)))
         else:
-            whole = np.ascontiguousarray(array, DTYPES[dtype])
-            buffers.append(whole.reshape(-1).view(np.uint8).data)
+            contiguous = np.ascontiguousarray(array, DTYPES[dtype])
+            buffers.append(contiguous.reshape(-1).view(np.uint8).data)
     return described, list(buffers)
 
 

@@ -125,11 +125,11 @@ class _Exchange:
             if not message.get("more_body"):
                 break
             message = await self._receive()
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        joined = parts[0] if len(parts) == 1 else b"".join(parts)
         encoding = self.header(b"content-encoding")
         if not encoding:
-            return whole
-        return await asyncio.to_thread(decompressed, whole, encoding, self._most)
+            return joined
+        return await asyncio.to_thread(decompressed, joined, encoding, self._most)
 
     async def object(self) -> dict[str, Any]:
         """The body as a JSON object, {} where there is none. Raises: RequestError."""

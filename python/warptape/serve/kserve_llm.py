@@ -88,11 +88,11 @@ async def _prompts(texts_of: Texts, version: Version, request: InferRequest) -> 
     if tokenizer is None:
         raise RequestError(f"{version.name} has no tokenizer: give input_ids")
     try:
-        whole = [t.decode() if isinstance(t, bytes) else t for t in texts.reshape(-1)]
+        prompts = [t.decode() if isinstance(t, bytes) else t for t in texts.reshape(-1)]
     except UnicodeDecodeError as error:
         raise RequestError(f"text_input is no UTF-8: {error}") from None
     truncated = request.parameters.get("truncate_prompt_tokens") is not None
-    return await texts_of.encode(tokenizer, whole, True, version.metadata["max_model_len"], truncated)
+    return await texts_of.encode(tokenizer, prompts, True, version.metadata["max_model_len"], truncated)
 
 
 async def _generated(

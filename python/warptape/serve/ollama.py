@@ -158,9 +158,9 @@ class Talk(Dialect):
                 self._calls.append({**piece, "function": {**piece["function"]}})
             else:
                 self._calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
-        whole = self._calls if ended else self._calls[:-1]
+        complete = self._calls if ended else self._calls[:-1]
         self._calls = [] if ended else self._calls[-1:]
-        return {**delta, "tool_calls": whole}
+        return {**delta, "tool_calls": complete}
 
     def failed(self, failure: ApiError) -> str:
         """See Dialect."""

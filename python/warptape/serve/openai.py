@@ -173,8 +173,8 @@ class OpenAI:
         refused has a status."""
         events, dialect = self._events(request, asked, chat), dialect or Dialect()
         if not asked.stream:
-            whole = await unless_left(request.receive, self._last(events))
-            return JSON(await dumps(dialect.whole(whole)))
+            last = await unless_left(request.receive, self._last(events))
+            return JSON(await dumps(dialect.whole(last)))
         first = await unless_left(request.receive, anext(events))
 
         async def all_events() -> AsyncGenerator[Any, None]:
@@ -263,7 +263,7 @@ class OpenAI:
                     asked.more["images"] = await self._images.pixels(asked.images, said)
             out.append((tokens, whole))
             asked.reasoning &= version.spec.options.get("reasoning_parser") != "none"
-            asked.thinking = begun(whole)
+            asked.thinking = begun(rendered)
             # Where marks of calls or reasoning are special tokens, these must stand in the text.
             marks = {*LISTS} if asked.tools and not asked.forced else set()
             marks |= {mark for pair in MARKS for mark in pair} if asked.reasoning else set()

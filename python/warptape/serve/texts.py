@@ -37,11 +37,11 @@ def _state(path: str) -> tuple[Any, ...]:
     own = path if os.path.isfile(path) else files.find_file(path)
     if own is None:
         return ()
-    faults = []
+    stamps = []
     for each in (own, *(os.path.join(path, name) for name in FILES)):
         with contextlib.suppress(OSError):
-            faults.append((each, os.stat(each).st_mtime_ns))
-    return tuple(faults)
+            stamps.append((each, os.stat(each).st_mtime_ns))
+    return tuple(stamps)
 
 
 def _read(path: str, vocab_size: int | None, template: str | None) -> Tokenizer:

@@ -227,10 +227,10 @@ def _power_scales(most: Tensor, format: Format) -> Tensor:
 
 def _nv_scales(most: Tensor, format: Format) -> tuple[Tensor, Tensor]:
     """The scales of the blocks, and the tensor's, under which the greatest of them is 448."""
-    whole = most.amax() / (448.0 * format.largest)
-    whole = wt.where(whole == 0, wt.ones_like(whole), whole)
-    scales = (most / format.largest / whole).clamp(_LEAST_SCALE, 448.0)
-    return scales.to(wt.float8_e4m3fn), whole
+    tensor_scale = most.amax() / (448.0 * format.largest)
+    tensor_scale = wt.where(tensor_scale == 0, wt.ones_like(tensor_scale), tensor_scale)
+    scales = (most / format.largest / tensor_scale).clamp(_LEAST_SCALE, 448.0)
+    return scales.to(wt.float8_e4m3fn), tensor_scale
 
 
 # ---- tensors --------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def encode(x: Tensor, format: Format | str, *, noise: Tensor | None = None) -> E
     format = format_of(format)
     if not x.dtype.is_floating_point or x.ndim == 0 or x.numel() == 0:
         raise ValueError(f"encode: expected rows of floating-point numbers, got {x.dtype} {tuple(x.shape)}")
-    element, x, whole = _ELEMENTS[format.element], x.detach().float(), None
+    element, x, tensor_scale = _ELEMENTS[format.element], x.detach().float(), None
     if not format.block:
         scales, factor = _float_scales(x, format)
         scaled = x * factor
@@ -267,11 +267,11 @@ def encode(x: Tensor, format: Format | str, *, noise: Tensor | None = None) -> E
             scales = _power_scales(most, format)
             scaled = x / _spread(scales.float(), format.block, x.shape[-1])
         else:
-            scales, whole = _nv_scales(most, format)
-            scaled = x * _spread(whole.reciprocal() / scales.float(), format.block, x.shape[-1])
+            scales, tensor_scale = _nv_scales(most, format)
+            scaled = x * _spread(tensor_scale.reciprocal() / scales.float(), format.block, x.shape[-1])
     values = _nearest(scaled, element, noise)
     numbers = _float4_codes(values) if element.dtype is None else values.to(element.dtype)
-    return Encoded(numbers, scales, whole, int((scaled.abs() > element.largest).sum()), format)
+    return Encoded(numbers, scales, tensor_scale, int((scaled.abs() > element.largest).sum()), format)
 
 
 def decode(stored: Encoded) -> Tensor:

@@ -439,13 +439,13 @@ class Control:
             counter[0] = values[0]
             state.write(values[1:])
 
-        whole = State(
+        counted = State(
             ("range()", *state.names),
             ("range()", *state.live),
             lambda: (counter[0], *state.read()),
             write,
         )
-        self._loop(test, turn, whole, line)
+        self._loop(test, turn, counted, line)
 
     def _loop(self, test: Callable[[], Any], body: Callable[[], None], state: State, line: int) -> None:
         # New tensors: code that also reads what they are made of must not take the one for the other.

@@ -130,8 +130,8 @@ def normalize_function(
     named = dict(kwargs or {})
     signatures = [*_signatures(target)]
     if not signatures:
-        whole = inspect.signature(inspect.unwrap(target))
-        return _normalized(whole, args, named, normalize_to_only_use_kwargs)
+        signature_of_target = inspect.signature(inspect.unwrap(target))
+        return _normalized(signature_of_target, args, named, normalize_to_only_use_kwargs)
     out = {"out": named.pop("out")} if named.get("out") is not None else {}
     matches: list[tuple[inspect.Signature, ArgsKwargsPair]] = []
     for signature in signatures:

@@ -100,11 +100,11 @@ class HuggingFaceStorageWriter:
         reports = exchange([fault, secrets.token_hex(8)], group, world)
         agree(what, [each[0] for each in reports], cause)
         for name, value in values.items():
-            whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-            whole = whole.detach()
+            full = value.full_tensor() if hasattr(value, "full_tensor") else value
+            full = full.detach()
             if rank == 0:
-                whole = whole.clone() if copy and whole is not value and whole.is_cpu else whole.cpu()
-                tensors[name] = whole.contiguous()
+                full = full.clone() if copy and full is not value and full.is_cpu else full.cpu()
+                tensors[name] = full.contiguous()
         rendezvous = Rendezvous(rank, world, reports[0][1])
 
         def finish() -> None:
@@ -135,11 +135,11 @@ class HuggingFaceStorageWriter:
             text = json.dumps({"metadata": {"total_size": size}, "weight_map": index}, indent=2)
             written[folder / f".{_INDEX}.part"] = folder / _INDEX
             (folder / f".{_INDEX}.part").write_text(text)
-            for part, whole in written.items():
-                os.replace(part, whole)
+            for temporary, final in written.items():
+                os.replace(temporary, final)
         except BaseException:
-            for part in written:
-                part.unlink(missing_ok=True)
+            for temporary in written:
+                temporary.unlink(missing_ok=True)
             raise
         for path in folder.glob("model-?????-of-?????.safetensors"):
             if path not in written.values():  # of a save into more or fewer files

@@ -127,8 +127,8 @@ class Shards:
         """
         shape = piece["box"][1]
         there = shape[::-1] if piece.get("transposed") else shape
-        whole = np.ndarray(there, KINDS[kind][1], self.maps[piece["file"]], piece["at"])
-        return (whole.T if there is not shape else whole)[within(part, piece["box"])]
+        stored = np.ndarray(there, KINDS[kind][1], self.maps[piece["file"]], piece["at"])
+        return (stored.T if there is not shape else stored)[within(part, piece["box"])]
 
     def fault_of_block(self, name: str, piece: dict[str, Any], i: int, length: int) -> str | None:
         """Whether a block of a piece is what was saved.
@@ -169,10 +169,10 @@ def _blocks(manifest: dict[str, Any], parts: list[Part]) -> dict[tuple[str, int,
     """Of which blocks the checksums must be known, each once."""
     out = {}
     for name, piece, (start, size), _ in parts:
-        whole, width = piece["box"], itemsize(manifest["tensors"][name]["dtype"])
-        length = math.prod(whole[1]) * width
-        row = math.prod(whole[1][1:]) * width  # the rows of dim 0 lie one after the other
-        first = (start[0] - whole[0][0]) * row if start else 0
+        box, width = piece["box"], itemsize(manifest["tensors"][name]["dtype"])
+        length = math.prod(box[1]) * width
+        row = math.prod(box[1][1:]) * width  # the rows of dim 0 lie one after the other
+        first = (start[0] - box[0][0]) * row if start else 0
         last = first + (size[0] * row if start else width)
         for i in range(first // BLOCK, -(-last // BLOCK)):
             out[piece["file"], piece["at"], i] = (name, piece, i, length)

@@ -100,14 +100,14 @@ def fault_of_tiling(shape: Sequence[int], slices: Sequence[Slice]) -> str | None
     for start, size in slices:
         if len(start) != len(shape) or len(size) != len(shape):
             return f"a part has {len(size)} dims, and the whole has {len(shape)}"
-        if any(s < 0 or n < 0 or s + n > whole for s, n, whole in zip(start, size, shape)):
+        if any(s < 0 or n < 0 or s + n > length for s, n, length in zip(start, size, shape)):
             return f"the part {list(size)} at {list(start)} does not lie in {list(shape)}"
     slices = [where for where in slices if math.prod(where[1])]
     if sum(math.prod(size) for _, size in slices) != math.prod(shape):
         return f"its parts have {sum(math.prod(n) for _, n in slices)} elements, not {math.prod(shape)}"
     if len(slices) <= 1:
         return None
-    cuts = [sorted({0, whole, *(s[d] for s, _ in slices)}) for d, whole in enumerate(shape)]
+    cuts = [sorted({0, length, *(s[d] for s, _ in slices)}) for d, length in enumerate(shape)]
     if math.prod(len(c) for c in cuts) > MOST_CELLS:
         return f"it is cut into more than {MOST_CELLS} cells"
     seen: set[tuple[int, ...]] = set()

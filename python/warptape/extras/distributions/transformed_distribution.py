@@ -40,22 +40,22 @@ class TransformedDistribution(Distribution):
         if not isinstance(transforms, list) or not all(isinstance(t, Transform) for t in transforms):
             raise ValueError(f"transforms must be a Transform or list, but was {transforms}")
         self.transforms = transforms
-        whole = ComposeTransform(transforms)
+        composed = ComposeTransform(transforms)
         shape = base_distribution.batch_shape + base_distribution.event_shape
-        need = whole.domain.event_dim if transforms else 0
+        need = composed.domain.event_dim if transforms else 0
         if len(shape) < need:
             raise ValueError(
                 f"base_distribution needs to have shape with size at least {need}, but got {shape}."
             )
-        out = whole.forward_shape(shape)
+        out = composed.forward_shape(shape)
         base_distribution = base_distribution.expand(
-            whole.inverse_shape(out)[: len(base_distribution.batch_shape)]
+            composed.inverse_shape(out)[: len(base_distribution.batch_shape)]
         )
         more = need - len(base_distribution.event_shape)
         self.base_dist: Any = Independent(base_distribution, more) if more > 0 else base_distribution
-        change = (whole.codomain.event_dim - whole.domain.event_dim) if transforms else 0
+        change = (composed.codomain.event_dim - composed.domain.event_dim) if transforms else 0
         event_dim = max(
-            len(base_distribution.event_shape) + change, whole.codomain.event_dim if transforms else 0
+            len(base_distribution.event_shape) + change, composed.codomain.event_dim if transforms else 0
         )
         cut = len(out) - event_dim
         super().__init__(out[:cut], out[cut:], validate_args=validate_args)

@@ -342,8 +342,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> CooTensor:
         rows.append(p._index + shift)
         past += p.size(dim)
     size = (*first.shape[:dim], past, *first.shape[dim + 1 :])
-    whole = dim == 0 and all(p._coalesced for p in parts)
-    return CooTensor.make(_ops.cat(rows, 1), _ops.cat([p._value for p in parts]), size, whole)
+    coalesced = dim == 0 and all(p._coalesced for p in parts)
+    return CooTensor.make(_ops.cat(rows, 1), _ops.cat([p._value for p in parts]), size, coalesced)
 
 
 @handles("stack")

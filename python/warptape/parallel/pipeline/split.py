@@ -183,12 +183,12 @@ def pipeline(
         with unchanged(module):
             function = record(module, mb_args, mb_kwargs, strict=True)
             check_constants(module, function, mb_args, mb_kwargs or {})
-    whole = to_fx(function)
-    calls = [node for node in whole.graph.nodes if "source" in node.meta]
+    graph_module = to_fx(function)
+    calls = [node for node in graph_module.graph.nodes if "source" in node.meta]
     parts = dict(zip(calls, _parts(function.graph), strict=True))
     if split_policy is not None:
-        whole = split_policy(whole)
-    return Pipe(whole.graph, _cut(whole, parts))
+        graph_module = split_policy(graph_module)
+    return Pipe(graph_module.graph, _cut(graph_module, parts))
 
 
 def _cut(whole: fx.GraphModule, known: dict[fx.Node, int]) -> list[nn.Module]:

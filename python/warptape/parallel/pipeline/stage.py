@@ -181,9 +181,9 @@ class PipelineStage:
             if "_sharding" in module.__dict__:  # its parameters were given back after the first half
                 module.unshard()  # type: ignore[operator]
         self.rests.pop(j)()
-        whole = j in self.undivided
+        undivided = j in self.undivided
         self.undivided.discard(j)
-        return whole
+        return undivided
 
     def reduce(self) -> None:
         """Averages gradients over replicas, once those of all micro-batches are there."""

@@ -189,11 +189,11 @@ def _read(kind: str, what: Any, cls: Any, known: Mapping[str, Any]) -> Any:
         value = values.get(f.name)
         if value is None:
             continue
-        text, whole = f.type == "str", f.type == "int"
-        fits = isinstance(value, str) if text else type(value) in ((int,) if whole else (int, float))
+        text, is_int = f.type == "str", f.type == "int"
+        fits = isinstance(value, str) if text else type(value) in ((int,) if is_int else (int, float))
         may_be_zero = f.name.startswith("peak_")
         if not fits or not (text or 0 < value < math.inf or (may_be_zero and value == 0)):
-            expected = "text" if text else "a whole number above 0" if whole else "a number above 0"
+            expected = "text" if text else "a whole number above 0" if is_int else "a number above 0"
             raise PlanError(f"{where}: expected {f.name} to be {expected}, got {value!r}")
     try:
         return cls(**values)

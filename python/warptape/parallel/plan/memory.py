@@ -31,9 +31,9 @@ def memory_model(model: ModelShape) -> CostModel:
     # A row-split product's bias is whole on every rank.
     outputs = sum(p.fan_out * p.layers * (model.top_k if p.expert else 1) for p in model.products)
     row_bias = sum(p.fan_out * p.layers for p in model.products if p.split == ROW and p.bias and not p.expert)
-    whole = model.layer_parameters - split
+    unsplit = model.layer_parameters - split
     text = (
-        f"layer_split = ({split - row_bias} / tp + {whole + row_bias}) / L"
+        f"layer_split = ({split - row_bias} / tp + {unsplit + row_bias}) / L"
         "  # parameters of a layer on a rank, without experts"
         f"\noutput_width = {outputs} / L  # elements that a layer's products give for a token"
         f"\nlayer_experts = {model.expert_parameters} / L  # parameters of a layer's experts"

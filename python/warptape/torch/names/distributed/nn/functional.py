@@ -94,8 +94,8 @@ def reduce_scatter(
 def _all_gather_base(output_tensor: Tensor, input_tensor: Tensor, group: Group = None) -> Tensor:
     """The tensors of all ranks one after the other, in the shape of `output_tensor`, which is left as it is;
     the summed gradients are scattered."""
-    whole = functional.all_gather_reduce_scatter(input_tensor.flatten(), 0, group)
-    return whole.reshape(output_tensor.shape)
+    gathered = functional.all_gather_reduce_scatter(input_tensor.flatten(), 0, group)
+    return gathered.reshape(output_tensor.shape)
 
 
 def all_to_all_single(
