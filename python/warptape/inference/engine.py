@@ -316,9 +316,9 @@ class LLMEngine(UpdatesWeights):
         so that what they left in the cache is found no more."""
         own = bytes(32 if images else 0) if salt is None else hashlib.sha256(salt.encode()).digest()
         key = adapter, own + images
-        found = self._salts.get(key)
-        if found is None:
-            found = self._salts[key] = next(self._salt_numbers)
+        known_salt = self._salts.get(key)
+        if known_salt is None:
+            known_salt = self._salts[key] = next(self._salt_numbers)
         self._salts.move_to_end(key)
         if len(self._salts) > MOST_SALTS:
             self._salts.popitem(last=False)

@@ -150,8 +150,8 @@ class LLM:
     ) -> None:
         folder, limits = None, EngineArgs(**args)
         there = isinstance(model, nn.Module)
-        made = None if there or os.path.isfile(os.fspath(model)) else model
-        defaults = sampling_defaults(generation_config, made)
+        name = None if there or os.path.isfile(os.fspath(model)) else model
+        defaults = sampling_defaults(generation_config, name)
         if not there:
             folder = model
             model = load_model(folder, dtype, quantization, limits.invariant)
@@ -162,7 +162,7 @@ class LLM:
             texts = Tokenizer(source, model.config.vocab_size)
         ranks, stages = limits.tensor_parallel_size, limits.pipeline_parallel_size
         prepare(model, quantization, limits.invariant, ranks, stages)
-        ends = end_tokens(made, model.config.vocab_size)
+        ends = end_tokens(name, model.config.vocab_size)
         self.llm_engine = engine = LLMEngine(model, texts, limits, images)
         engine.sampling_defaults = defaults
         engine.eos_token_ids += [token for token in ends if token not in engine.eos_token_ids]

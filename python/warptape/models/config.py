@@ -52,6 +52,8 @@ class ConfigBase:
     architecture: str
 
     architectures: ClassVar[Mapping[str, _architectures.Architecture]]
+    #: Fields whose values are configs of other models, in Hugging Face's form in the dict.
+    joined: ClassVar[Mapping[str, type[ConfigBase]]] = {}
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -93,7 +95,8 @@ class ConfigBase:
         Raises: ValueError for an unknown `model_type`, a missing size, and options that are not supported;
         it names them and lists those that are.
         """
-        return cls(**_architectures.read(cls.__name__, cls.architectures, data))
+        values = _architectures.read(cls.__name__, cls.architectures, data)
+        return cls(**values | {name: of.from_hf(values[name]) for name, of in cls.joined.items()})
 
     @property
     def names(self) -> NameMap:

@@ -54,6 +54,7 @@ class LlavaConfig(ConfigBase):
     features: str = "default"
 
     architectures: ClassVar[Mapping[str, _architectures.Architecture]] = VISION_LANGUAGE
+    joined: ClassVar[Mapping[str, type[ConfigBase]]] = {"text": DecoderConfig, "vision": VisionConfig}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -76,6 +76,7 @@ class SiglipConfig(ConfigBase):
     vision: VisionConfig
 
     architectures: ClassVar[Mapping[str, _architectures.Architecture]] = PAIRS
+    joined: ClassVar[Mapping[str, type[ConfigBase]]] = {"text": SiglipTextConfig, "vision": VisionConfig}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -254,14 +254,16 @@ class OpenAI:
                 what = "reads no images" if said is None else "takes no truncated prompt with images"
                 raise refuse(f"{asked.model} {what}", "messages")
             place = None if said is None else tokenizer.decode([said["token"]], False)
-            given = (asked.messages, asked.chat_template, asked.template, place)
-            whole = await self._texts.render(tokenizer, *given)
-            (tokens,) = await self._texts.encode(tokenizer, [whole], False, most, asked.truncate is not None)
+            template = (asked.messages, asked.chat_template, asked.template, place)
+            rendered = await self._texts.render(tokenizer, *template)
+            (tokens,) = await self._texts.encode(
+                tokenizer, [rendered], False, most, asked.truncate is not None
+            )
             if said is not None:
                 tokens = with_places(tokens, said, len(asked.images))
                 if asked.images:
                     asked.more["images"] = await self._images.pixels(asked.images, said)
-            out.append((tokens, whole))
+            out.append((tokens, rendered))
             asked.reasoning &= version.spec.options.get("reasoning_parser") != "none"
             asked.thinking = begun(rendered)
             # Where marks of calls or reasoning are special tokens, these must stand in the text.

@@ -100,8 +100,8 @@ def stubs() -> dict[str, str]:
         lines.append(f"from {home} import *")
         lines += ["from warptape import __version__ as __version__"] if name == "warptape" else []
         suffix = ".pyi" if name == "warptape" else ".py"
-        found[place + ("/__init__" if name in packages else "") + suffix] = "\n".join(lines) + "\n"
-    return found
+        files[place + ("/__init__" if name in packages else "") + suffix] = "\n".join(lines) + "\n"
+    return files
 
 
 def make_wheel(folder: str | Path = ".") -> Path:

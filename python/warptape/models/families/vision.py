@@ -145,16 +145,8 @@ def _towers(config: Any) -> NameMap:
     )
 
 
-def _vision_config(data: Any, kind: str) -> Any:
-    from ..vision import VisionConfig
-
-    return VisionConfig.from_hf({"model_type": kind, **(data or {})})
-
-
-def _text_config(data: Any) -> Any:
-    from ..siglip import SiglipTextConfig
-
-    return SiglipTextConfig.from_hf({"model_type": "siglip_text_model", **(data or {})})
+def _of_kind(data: Mapping[str, Any] | None, kind: str) -> dict[str, Any]:
+    return {"model_type": kind, **(data or {})}
 
 
 PAIRS: dict[str, Architecture] = {
@@ -164,8 +156,8 @@ PAIRS: dict[str, Architecture] = {
         {"text": None, "vision": None},
         _towers,
         read={
-            "text": Read(_text_config, lambda own: own.to_hf()),
-            "vision": Read(lambda x: _vision_config(x, "siglip_vision_model"), lambda own: own.to_hf()),
+            "text": Read(lambda x: _of_kind(x, "siglip_text_model"), lambda own: own.to_hf()),
+            "vision": Read(lambda x: _of_kind(x, "siglip_vision_model"), lambda own: own.to_hf()),
         },
         rotary=False,
     ),
@@ -182,16 +174,14 @@ _LLAMA = {
 }
 
 
-def _language_config(data: Mapping[str, Any]) -> Any:
-    from ..config import DecoderConfig
-
+def _language_config(data: Mapping[str, Any]) -> dict[str, Any]:
     said = dict(data.get("text_config") or {})
     said = {"model_type": "llama", **said}
     if said["model_type"] == "llama":
         said = {**_LLAMA, **said}
     if data.get("tie_word_embeddings") is not None:
         said["tie_word_embeddings"] = data["tie_word_embeddings"]
-    return DecoderConfig.from_hf(said)
+    return said
 
 
 def _llava_names(config: Any) -> NameMap:
@@ -231,7 +221,7 @@ LANGUAGE: dict[str, Architecture] = {
         _llava_names,
         implied={
             "text": _language_config,
-            "vision": lambda data: _vision_config(data.get("vision_config"), "clip_vision_model"),
+            "vision": lambda data: _of_kind(data.get("vision_config"), "clip_vision_model"),
         },
         written=lambda config: {
             "text_config": config.text.to_hf(),
