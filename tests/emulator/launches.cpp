@@ -30,7 +30,9 @@ uintptr_t heap_start() {
     while (maps && fgets(line, sizeof line, maps))
       if (strstr(line, "[heap]")) found = strtoull(line, nullptr, 16);
     if (maps) fclose(maps);
-    return found;
+    // Below 4 GiB, where a program's heap lies that is not position independent, as Debian's Python,
+    // addresses look like a float or an integer beside zeros.
+    return found >> 32 ? found : 0;
   }();
   return start;
 }
