@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core import Tensor
 from .detokenizer import AnswerText, Detokenizer
-from .images import PlacedImage
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
 from .structured import Grammar
 from .token_masks import TokenMask
+
+if TYPE_CHECKING:
+    from .images import PlacedImage
 from .tokenizer import Tokenizer
 
 

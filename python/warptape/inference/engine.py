@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
 from ..core import Tensor
@@ -20,7 +20,6 @@ from ..models import Decoder
 from ._checks import check_at_least, check_tokens, check_types
 from .answers import Completion, Request, report_states
 from .decode_graphs import capture_sizes
-from .images import ImageEncoder, placed, rows_of_images
 from .lora import LoRARequest
 from .outputs import Logprob, RequestOutput
 from .pacing import RateControl
@@ -35,6 +34,9 @@ from .tensor_parallel import ranks_of
 from .token_masks import TokenMask
 from .tokenizer import Tokenizer
 from .weights import UpdatesWeights
+
+if TYPE_CHECKING:
+    from .images import ImageEncoder, PlacedImage
 
 NO_TOKEN = "no token may come next"  # stop_reason of the finish_reason "error"
 NO_PROBABILITIES = "the model's logits are no finite numbers, or the request's parameters leave none"
@@ -244,7 +246,11 @@ class LLMEngine(UpdatesWeights):
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
-        tokens, images = placed(self.images, prompt, tokens)
+        images: list[PlacedImage] = []
+        if self.images is not None or "multi_modal_data" in (prompt if isinstance(prompt, Mapping) else ()):
+            from .images import placed
+
+            tokens, images = placed(self.images, prompt, tokens)
         whole, tokens = tokens, params.last_tokens(tokens, self.max_model_len)
         if images and len(tokens) < len(whole):
             raise ValueError("a prompt with images cannot be truncated")
@@ -449,7 +455,10 @@ class LLMEngine(UpdatesWeights):
             self._begin_masks(batch)
             watching = [self._of_number[number].states for number in batch["requests"]]
             self.runner.keep_states = any(watching)
-            batch["images"] = rows_of_images(self.images, batch, self._of_number)
+            if self.images is not None:
+                from .images import rows_of_images
+
+                batch["images"] = rows_of_images(self.images, batch, self._of_number)
             logits = self.runner.forward(batch)
             if self.runner.states is not None:
                 report_states(watching, self.runner.states, batch["starts"].tolist(), lengths)

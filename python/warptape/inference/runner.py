@@ -15,7 +15,6 @@ from ..models import Decoder
 from ..models.cache import PagedCache, PagedStep
 from . import pipeline_parallel
 from .decode_graphs import DecodeGraphs
-from .images import embedded
 from .lora import Adapters
 from .pipeline_parallel import stage_of
 
@@ -126,7 +125,11 @@ class ModelRunner:
             self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
             with self.adapters.step(batch["adapters"], batch["starts"]):
                 given = batch["tokens"].to(self.device).unsqueeze(0)
-                inside = embedded(self.model.embed_tokens, given, images) if images else None
+                inside = None
+                if images:
+                    from .images import embedded  # which an engine without images does without
+
+                    inside = embedded(self.model.embed_tokens, given, images)
                 x = self.model.hidden(given, cache=self.cache, embedded=inside)
                 self.states = x[0] if self.keep_states else None
                 self.adapters.begin_head(batch["logit_rows"])

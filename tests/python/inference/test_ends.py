@@ -142,7 +142,7 @@ def test_salts_are_not_kept(monkeypatch) -> None:
 
     assert [cached(s) for s in (None, None, "", "", "a", "a", "b")] == [0, 32, 0, 32, 0, 32, 0]
     for i in range(MOST_SALTS + 10):
-        engine._salt(0, f"{i}" * 100)
+        engine._salt(0, f"{i}" * 100, b"")
     assert len(engine._salts) == MOST_SALTS
     assert sum(len(digest) for _, digest in engine._salts) <= 32 * MOST_SALTS
     assert cached("a") == 0  # long out of use: found no more, and never another's
