@@ -246,11 +246,7 @@ class LLMEngine(UpdatesWeights):
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
-        images: list[PlacedImage] = []
-        if self.images is not None or "multi_modal_data" in (prompt if isinstance(prompt, Mapping) else ()):
-            from .images import placed
-
-            tokens, images = placed(self.images, prompt, tokens)
+        tokens, images = self._placed(prompt, tokens)
         whole, tokens = tokens, params.last_tokens(tokens, self.max_model_len)
         if images and len(tokens) < len(whole):
             raise ValueError("a prompt with images cannot be truncated")
@@ -295,6 +291,14 @@ class LLMEngine(UpdatesWeights):
                 request.first = leader = number
             self._add_completion(request, number, index, done, constraint)
         self._requests[request_id] = request
+
+    def _placed(self, prompt: Prompt, tokens: list[int]) -> tuple[list[int], list[PlacedImage]]:
+        """A prompt's tokens with places for its images, and these."""
+        if self.images is None and not (isinstance(prompt, Mapping) and "multi_modal_data" in prompt):
+            return tokens, []
+        from .images import placed
+
+        return placed(self.images, prompt, tokens)
 
     def _add_completion(
         self,
