@@ -4,6 +4,7 @@
 #include "kernels/conv/conv.h"
 
 #include "kernels/cpu/conv/conv_columns.h"
+#include "kernels/cpu/conv/scratch_pieces.h"
 #include "kernels/cpu/conv/winograd.h"
 #include "kernels/cpu/fused/chain_parts.h"
 #include "kernels/cpu/gemm/gemm.h"
@@ -13,22 +14,6 @@
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
-
-// Pieces of the thread's scratch memory.
-class Pieces {
- public:
-  // Room for n values and one vector beyond.
-  template <class T>
-  WT_INLINE int64_t add(int64_t n) {
-    int64_t at = total_;
-    total_ += (n * int64_t(sizeof(T)) + 2 * kGemmVecBytes - 1) / 64 * 64 + 64;
-    return at;
-  }
-  WT_INLINE char* allocate() const { return static_cast<char*>(cpu::thread_scratch(size_t(total_))); }
-
- private:
-  int64_t total_ = 0;
-};
 
 struct Sizes {
   int64_t channels, outputs;  // of one group

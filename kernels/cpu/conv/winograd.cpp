@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/conv/scratch_pieces.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/runtime/parallel.h"
 
@@ -24,21 +25,8 @@ WT_INLINE int64_t row_pitch(int64_t n) {
   return n < 64 || (within >= 64 && within <= 960) ? n : n + 128;
 }
 
-// Pieces of the thread's scratch memory, in floats; each has room for two vectors more.
-class Pieces {
- public:
-  WT_INLINE int64_t add(int64_t n) {
-    const int64_t at = total_;
-    total_ += (n + 2 * L + 15) / 16 * 16;
-    return at;
-  }
-  WT_INLINE float* allocate() const {
-    return static_cast<float*>(cpu::thread_scratch(size_t(total_) * sizeof(float)));
-  }
-
- private:
-  int64_t total_ = 0;
-};
+// Where a piece of the scratch memory begins.
+WT_INLINE float* floats(char* scratch, int64_t at) { return reinterpret_cast<float*>(scratch + at); }
 
 // Of two vectors that lie side by side: each second value from `first` on.
 template <int first, int... I>
@@ -209,12 +197,13 @@ struct Forward {
   void task(int64_t first, int64_t end, int64_t g, int64_t r0, int64_t count) const {
     const int64_t wide = gemm_ceil((end - first) * tiles.along, kColumns) * kColumns, ld = wide + L;
     Pieces pieces;
-    const int64_t at_frame = pieces.add((2 * least(end - first, tiles.down) + 2) * lines.row),
-                  at_line = pieces.add(lines.row), at_images = pieces.add(kProducts * spread(channels * ld)),
-                  at_sums = pieces.add(kProducts * spread(count * ld));
-    float* scratch = pieces.allocate();
-    float *frame = scratch + at_frame, *line = scratch + at_line, *images = scratch + at_images,
-          *sums = scratch + at_sums;
+    const int64_t at_frame = pieces.add<float>((2 * least(end - first, tiles.down) + 2) * lines.row),
+                  at_line = pieces.add<float>(lines.row),
+                  at_images = pieces.add<float>(kProducts * spread(channels * ld)),
+                  at_sums = pieces.add<float>(kProducts * spread(count * ld));
+    char* scratch = pieces.allocate();
+    float *frame = floats(scratch, at_frame), *line = floats(scratch, at_line),
+          *images = floats(scratch, at_images), *sums = floats(scratch, at_sums);
     std::memset(line, 0, size_t(lines.row) * sizeof(float));
     tiles.for_images(first, end, [&](int64_t n, int64_t t, int64_t there, int64_t tile) {
       const float* from = in + (n * p.in_channels + g * channels) * p.in[0] * p.in[1];
@@ -380,16 +369,17 @@ struct BackwardWeight {
     const KernelSums shape = sums_of(c0);
     const int64_t count = shape.channels, most_lines = 2 * least(block_rows, tiles.down) + 2;
     Pieces pieces;
-    const int64_t at_frame = pieces.add(most_lines * image.row), at_line = pieces.add(image.row),
-                  at_images = pieces.add(kProducts * spread(count * ld)),
-                  at_panels = pieces.add(gemm_ceil(count, kColumns) * kColumns * ld),
-                  at_gradients = pieces.add(kProducts * spread(block_outputs * ld)),
-                  at_sums = pieces.add(sums ? 0 : shape.size());
-    float* scratch = pieces.allocate();
-    const Memory m{scratch + at_frame, scratch + at_line, scratch + at_images, scratch + at_panels,
-                   scratch + at_gradients};
-    float* to =
-        sums ? sums + part * part_size() + (g * blocks + block) * sums_of(0).size() : scratch + at_sums;
+    const int64_t at_frame = pieces.add<float>(most_lines * image.row),
+                  at_line = pieces.add<float>(image.row),
+                  at_images = pieces.add<float>(kProducts * spread(count * ld)),
+                  at_panels = pieces.add<float>(gemm_ceil(count, kColumns) * kColumns * ld),
+                  at_gradients = pieces.add<float>(kProducts * spread(block_outputs * ld)),
+                  at_sums = pieces.add<float>(sums ? 0 : shape.size());
+    char* scratch = pieces.allocate();
+    const Memory m{floats(scratch, at_frame), floats(scratch, at_line), floats(scratch, at_images),
+                   floats(scratch, at_panels), floats(scratch, at_gradients)};
+    float* to = sums ? sums + part * part_size() + (g * blocks + block) * sums_of(0).size()
+                     : floats(scratch, at_sums);
     const int64_t begin = part * part_rows, end = least(begin + part_rows, tiles.rows());
     for (int64_t first = begin; first < end; first += block_rows) {
       cpu::poll_interrupt();
